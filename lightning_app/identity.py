@@ -1,0 +1,135 @@
+"""The map T between residual and plain parameters (Yu & Tomasi 2019, section 3, Eq. 1).
+
+A residual layer computes ``conv(x; r) + S x``, where S is the identity shortcut: spatial subsampling and zero channels
+appended *at the end*. The same function is a plain convolution with weights ``T(r) = r + rho``, where rho is 1 at the
+*ID entries* -- the centre taps ``(c, c, 0, 0)`` for ``c < min(C, D)`` -- and 0 elsewhere. So residual nets are plain
+nets that start somewhere else, and everything that differs between them differs because of that.
+
+Rounding: ``T^-1(T(r))`` equals r at an ID entry only up to ``u (1 + |r|)`` (u = 2^-53 in float64, 2^-24 in float32)
+and exactly elsewhere. In bfloat16 an r of 1e-3 next to 1 is lost: transfer in float32 or float64.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["IdentityNet", "id_entries", "shortcut", "transfer", "untransfer"]
+
+
+class IdentityNet(Protocol):
+    """What a net tells about itself so that T can act on it."""
+
+    residual: bool
+
+    def id_weights(self) -> list[str]:
+        """State-dict names of the weights that have ID entries; the same for the plain and the residual net."""
+        ...
+
+    def counterpart(self) -> nn.Module:
+        """A copy with ``residual`` flipped and the same weights."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def id_entries(weight: Tensor) -> Tensor:
+    """Mask of the ID entries of a convolution kernel: True at ``(c, c, centre, centre)``, ``c < min(C, D)``.
+
+    Args:
+        weight: kernel, (D, C, U, V) with U and V odd.
+
+    Returns:
+        bool, same shape and device. Its sum is ``min(C, D)``.
+
+    >>> id_entries(torch.zeros(2, 3, 1, 1)).flatten(1).int().tolist()
+    [[1, 0, 0], [0, 1, 0]]
+    """
+    if weight.ndim != 4 or weight.shape[2] % 2 == 0 or weight.shape[3] % 2 == 0:
+        raise ValueError(
+            f"ID entries need a kernel (D, C, U, V) with odd U and V, got {tuple(weight.shape)}: "
+            "an even kernel has no centre tap."
+        )
+    mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
+    channel = torch.arange(min(weight.shape[:2]), device=weight.device)
+    mask[channel, channel, weight.shape[2] // 2, weight.shape[3] // 2] = True
+    return mask
+
+
+def shortcut(x: Tensor, channels: int, stride: int = 1) -> Tensor:
+    """S x: the identity shortcut between maps of different size (option A of He et al. 2016).
+
+    Args:
+        x: (B, C, H, W).
+        channels: D. Missing channels are zeros appended at the end, surplus ones are dropped.
+        stride: s. Rows and columns 0, s, 2s, ... are kept (subsampling, not pooling), so that S x is exactly the
+            convolution of x with rho at that stride.
+
+    Returns:
+        (B, D, ceil(H / s), ceil(W / s)); x itself when nothing changes.
+    """
+    if stride != 1:
+        x = x[:, :, ::stride, ::stride]
+    missing = channels - x.shape[1]
+    if missing > 0:
+        return F.pad(x, (0, 0, 0, 0, 0, missing))
+    return x[:, :channels] if missing < 0 else x
+
+
+@overload
+def transfer(of: Net, names: None = None) -> Net: ...
+@overload
+def transfer(of: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]: ...
+def transfer(of, names=None):
+    """T: the plain net, or plain state dict, that computes the same function as a residual one.
+
+    Args:
+        of: a residual net (see `IdentityNet`), or a state dict together with ``names``.
+        names: state-dict names of the weights that have ID entries (``net.id_weights()``).
+
+    Returns:
+        A new net or dict; the argument is untouched. Everything but the ID entries is bit-identical.
+    """
+    return _shift_net(of, +1) if isinstance(of, nn.Module) else _shift_state(of, names, +1)
+
+
+@overload
+def untransfer(of: Net, names: None = None) -> Net: ...
+@overload
+def untransfer(of: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]: ...
+def untransfer(of, names=None):
+    """T^-1: the residual net, or state dict, that computes the same function as a plain one. See `transfer`."""
+    return _shift_net(of, -1) if isinstance(of, nn.Module) else _shift_state(of, names, -1)
+
+
+def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign: int) -> dict[str, Tensor]:
+    names = set(names or ())
+    if not names or not names <= state.keys():
+        raise ValueError(
+            "transfer of a state dict needs the names of the weights that have ID entries, all of them in the dict; "
+            f"got {sorted(names - state.keys()) or 'none'}. Use net.id_weights()."
+        )
+    return {
+        key: value + sign * id_entries(value).to(value.dtype) if key in names else value.clone()
+        for key, value in state.items()
+    }
+
+
+def _shift_net(net: IdentityNet, sign: int) -> nn.Module:
+    expected = sign > 0  # T starts from a residual net, T^-1 from a plain one
+    if not hasattr(net, "id_weights"):
+        raise ValueError(
+            f"{type(net).__name__} does not say which of its weights have ID entries, so it has no twin. "
+            "Give it `residual`, `id_weights()` and `counterpart()` (see lightning_app.identity.IdentityNet)."
+        )
+    if net.residual is not expected:
+        kind, name = ("residual", "transfer") if expected else ("plain", "untransfer")
+        raise ValueError(f"{name} expects a {kind} net, got residual={net.residual}.")
+    twin = net.counterpart()
+    twin.load_state_dict(_shift_state(net.state_dict(), net.id_weights(), sign))
+    return twin

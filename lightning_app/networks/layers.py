@@ -1,0 +1,68 @@
+"""How a net describes its measurable layers.
+
+Measures meet a net only through `layers_of`: a tuple of `Layer`, in the order of the forward pass, numbered from 1 as
+in the papers (layer 1 is the first convolution). The names become keys in logs and tables, so they never change.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lightning_app.identity import id_entries
+
+__all__ = ["Layer", "layers_of", "number_layers"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One trainable layer of a net: a convolution or a linear map, its bias excluded.
+
+    The layer's linear map is ``A x = W x`` or, where the net adds an identity across just this layer (``skip``),
+    ``A x = W x + S x`` with S of `identity.shortcut`.
+    """
+
+    name: str  # "layer01", "layer02", ...: 1-based, in forward order
+    module: nn.Conv2d | nn.Linear
+    weight_name: str  # its key in the net's state dict, e.g. "blocks.3.conv.weight"
+    has_id: bool = False  # its kernel has ID entries (a block of a plain or residual simplified net)
+    skip: bool = False  # the net adds S x to its output
+
+    @property
+    def weight(self) -> Tensor:
+        return self.module.weight
+
+    @property
+    def is_conv(self) -> bool:
+        return isinstance(self.module, nn.Conv2d)
+
+    @property
+    def stride(self) -> int:
+        return self.module.stride[0] if self.is_conv else 1
+
+    def id_mask(self) -> Tensor | None:
+        """Bool mask of the ID entries of `weight`, or None where there are none."""
+        return id_entries(self.weight) if self.has_id else None
+
+
+def number_layers(modules: list[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
+    """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
+    digits = max(2, len(str(len(modules))))
+    return tuple(
+        Layer(f"layer{number:0{digits}d}", module, f"{name}.weight", has_id, skip)
+        for number, (name, module, has_id, skip) in enumerate(modules, start=1)
+    )
+
+
+def layers_of(net: nn.Module) -> tuple[Layer, ...]:
+    """The measurable layers of any net: its own ``net.layers()``, else every Conv2d and Linear as registered.
+
+    A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order.
+    """
+    if hasattr(net, "layers") and callable(net.layers):
+        return net.layers()
+    found = [
+        (name, module, False, False)
+        for name, module in net.named_modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear))
+    ]
+    return number_layers(found)

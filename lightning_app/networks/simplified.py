@@ -1,0 +1,109 @@
+"""The simplified plain and residual nets of Yu & Tomasi (2019), Figs. 1, 4 and 5: one convolution a block, no BN."""
+
+import copy
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.identity import shortcut
+from lightning_app.networks.initialisation import Fan, Scheme, initialise
+from lightning_app.networks.layers import Layer, number_layers
+
+__all__ = ["Block", "SimplifiedNet"]
+
+
+class Block(nn.Module):
+    """``relu(conv(x) + b)``, or ``relu(conv(x) + b + S x)`` when residual. (B, C, H, W) -> (B, D, H/s, W/s)."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, residual: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size=3, stride=stride, padding=1)
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv(x)
+        if self.residual:
+            out = out + shortcut(x, self.conv.out_channels, self.conv.stride[0])
+        return F.relu(out)
+
+
+class SimplifiedNet(nn.Module):
+    """PlnNet (``residual=False``) or ResNet (``residual=True``) of L = 3N + 2 trainable layers.
+
+    A 3x3 convolution with ReLU (layer 1), three groups of N blocks with widths 16, 32, 64 (layers 2 to L-1; the first
+    block of groups 2 and 3 has stride 2), a global average pool, and a linear layer (layer L). Depth 20 has 269,034
+    parameters, 624 of them ID entries. Input (B, 3, 32, 32), output logits (B, num_classes).
+
+    Args:
+        depth: L = 3N + 2: 5, 8, 11, ..., 20, ..., 32, ..., 44.
+        residual: add the identity across each block.
+        num_classes: number of logits.
+        init: "kwi" or "hmwi" for the convolutions; None takes the paper's choice, HMWI for residual nets, else KWI.
+        fan: S of the scheme, fan-in as the paper writes or fan-out.
+        init_conv0: scheme of the first convolution, which is not a block; None takes ``init`` (Table 3 supports this).
+        init_fc: scheme of the linear layer; the paper does not say, "torch" keeps U(+-1/8) with PyTorch's bias.
+        width: channels of the first group.
+        in_channels: channels of the images.
+
+    Raises:
+        ValueError: for a depth that is not 3N + 2, with the nearest right ones.
+    """
+
+    def __init__(
+        self,
+        depth: int = 20,
+        residual: bool = True,
+        num_classes: int = 10,
+        init: Scheme | None = None,
+        fan: Fan = "in",
+        init_conv0: Scheme | None = None,
+        init_fc: Scheme = "torch",
+        width: int = 16,
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        check_depth(depth)
+        self.residual = residual
+        widths = [width * 2**group for group in range(3) for _ in range((depth - 2) // 3)]
+        self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
+        self.blocks = nn.Sequential(
+            *(Block(before, now, 1 if before == now else 2, residual) for before, now in zip([width, *widths], widths))
+        )
+        self.fc = nn.Linear(widths[-1], num_classes)
+        self._initialise(init or ("hmwi" if residual else "kwi"), fan, init_conv0, init_fc)
+
+    def _initialise(self, init: Scheme, fan: Fan, init_conv0: Scheme | None, init_fc: Scheme) -> None:
+        initialise(self.conv0, init_conv0 or init, fan)
+        for block in self.blocks:
+            initialise(block.conv, init, fan)
+        initialise(self.fc, init_fc, fan)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv0(x))
+        x = self.blocks(x)
+        return self.fc(x.mean((2, 3)))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """conv0, the block convolutions and fc as layers 1 to L; only blocks have ID entries and skips."""
+        blocks = [(f"blocks.{i}.conv", block.conv, True, self.residual) for i, block in enumerate(self.blocks)]
+        return number_layers([("conv0", self.conv0, False, False), *blocks, ("fc", self.fc, False, False)])
+
+    def id_weights(self) -> list[str]:
+        """State-dict names of the weights that have ID entries: the 3N block convolutions."""
+        return [layer.weight_name for layer in self.layers() if layer.has_id]
+
+    def counterpart(self) -> "SimplifiedNet":
+        """A copy with ``residual`` flipped and the same weights: another function, until T shifts its ID entries."""
+        twin = copy.deepcopy(self)
+        for module in (twin, *twin.blocks):
+            module.residual = not self.residual
+        return twin
+
+
+def check_depth(depth: int) -> None:
+    if depth < 5 or (depth - 2) % 3:
+        below = max(5, depth - (depth - 2) % 3)
+        nearest = f"{below}" if depth < 5 else f"{below} and {below + 3}"
+        raise ValueError(
+            f"a simplified net has depth 3N + 2 with N >= 1 (5, 8, 11, ...), got {depth}. Nearest: {nearest}."
+        )

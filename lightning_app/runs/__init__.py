@@ -1,0 +1,5 @@
+"""The run folder: append-only log, config, atomic checkpoints, and reading it all back."""
+
+from lightning_app.runs.folder import Row, RunFolder, find_runs
+
+__all__ = ["Row", "RunFolder", "find_runs"]

@@ -1,0 +1,191 @@
+"""The run folder: everything a figure needs, in plain files.
+
+    runs/<group>/<name>/
+        config.yaml                         the full configuration
+        log.csv                             one number a row: member,epoch,step,name,value; append-only
+        measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
+        checkpoints/  wandb/  report.html
+
+``epoch`` counts completed epochs: 0 is before training, 200 after the 200th. ``step`` is the optimizer steps so far.
+After a resume the same key may be written again: the later row wins and readers see each key once. ``member`` is the
+name of one net of the run's bank, or empty for what belongs to the whole run.
+
+This file knows no torch and no Lightning, so that the report starts fast.
+"""
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["ARRAYS", "CONFIG", "LOG", "Row", "RunFolder", "find_runs", "write_atomically"]
+
+CONFIG = "config.yaml"
+LOG = "log.csv"
+ARRAYS = "measurements"
+CHECKPOINTS = "checkpoints"
+COLUMNS = ("member", "epoch", "step", "name", "value")
+
+
+class Row(NamedTuple):
+    """One logged number."""
+
+    member: str  # "" for the whole run
+    epoch: int  # completed epochs
+    step: int  # optimizer steps so far
+    name: str  # "test/error", "cushion/layer10/median", ...
+    value: float
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's files: appended to while it trains, read back as pandas frames and numpy arrays."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        log = self.path / LOG
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not log.exists() or log.stat().st_size == 0:
+            writer.writerow(COLUMNS)
+        else:
+            _drop_torn_line(log)
+        writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
+        with log.open("a", newline="") as file:
+            file.write(text.getvalue())
+
+    def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
+        """Write one family's arrays of one epoch; a repeated epoch replaces them."""
+        target = self._arrays_path(epoch, family)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        write_atomically(target, buffer.getvalue())
+        return target
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def config(self) -> dict:
+        """config.yaml as nested dicts; empty when the run has none."""
+        import yaml
+
+        file = self.path / CONFIG
+        return (yaml.safe_load(file.read_text()) or {}) if file.exists() else {}
+
+    def log(self):
+        """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.
+
+        Raises:
+            ValueError: if the file is missing or is not a log, saying which.
+        """
+        import pandas as pd
+
+        log = self.path / LOG
+        if not log.exists():
+            raise ValueError(f"expected a run folder with a {LOG}, found none in {self.path}.")
+        text = log.read_bytes()
+        text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
+        if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
+            raise ValueError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
+        frame = pd.read_csv(
+            io.BytesIO(text),
+            dtype={"member": str, "name": str},
+            keep_default_na=False,
+            na_values={"value": ["nan"]},
+            float_precision="round_trip",
+            on_bad_lines="skip",
+        )
+        numbers = {column: pd.to_numeric(frame[column], errors="coerce") for column in ("epoch", "step")}
+        whole = numbers["epoch"].notna() & numbers["step"].notna() & frame["name"].ne("")
+        frame = frame.assign(**numbers)[whole].astype({"epoch": int, "step": int})
+        frame["value"] = pd.to_numeric(frame["value"], errors="coerce")
+        return frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
+
+    def members(self) -> list[str]:
+        """Names of the nets trained in this run, in the order of the log."""
+        return [name for name in self.log()["member"].unique() if name]
+
+    def array_epochs(self, family: str) -> list[int]:
+        """Epochs at which a family's arrays were saved, ascending."""
+        files = (self.path / ARRAYS).glob(f"epoch=*/{family}.npz")
+        return sorted(int(file.parent.name.removeprefix("epoch=")) for file in files)
+
+    def arrays(self, epoch: int, family: str) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, by ``<member>/<key>``; loaded without pickle."""
+        with np.load(self._arrays_path(epoch, family), allow_pickle=False) as file:
+            return dict(file)
+
+    def _arrays_path(self, epoch: int, family: str) -> Path:
+        return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"
+
+
+def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
+    """The run folders at or below the given paths, sorted by path.
+
+    Raises:
+        ValueError: if a path holds no run, naming it.
+    """
+    found: dict[Path, RunFolder] = {}
+    for path in map(Path, paths):
+        logs = [path / LOG] if (path / LOG).exists() else sorted(path.rglob(LOG))
+        if not logs:
+            raise ValueError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
+        found |= {log.parent: RunFolder(log.parent) for log in logs}
+    return list(found.values())
+
+
+def write_atomically(target: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.
+
+    The temporary file stands beside the target: a rename is atomic only within one file system.
+    """
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _drop_torn_line(log: Path) -> None:
+    """Cut what a killed process left behind the last line break."""
+    with log.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+        file.seek(max(0, size - 4096))
+        tail = file.read()
+        if not tail.endswith(b"\n"):
+            file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
