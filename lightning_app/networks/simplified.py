@@ -5,6 +5,7 @@ import copy
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.networks.initialisation import Fan, Scheme, initialise
 from lightning_app.networks.layers import Layer, number_layers
@@ -104,6 +105,6 @@ def check_depth(depth: int) -> None:
     if depth < 5 or (depth - 2) % 3:
         below = max(5, depth - (depth - 2) % 3)
         nearest = f"{below}" if depth < 5 else f"{below} and {below + 3}"
-        raise ValueError(
+        raise UserError(
             f"a simplified net has depth 3N + 2 with N >= 1 (5, 8, 11, ...), got {depth}. Nearest: {nearest}."
         )

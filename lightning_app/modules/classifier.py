@@ -1,0 +1,331 @@
+"""Trains a bank of image classifiers side by side: one optimizer, one run, any networks.
+
+The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the mean cross-entropy. Members share nothing
+but the optimizer object, whose update is elementwise, so each is the same net as if trained alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lightning_app.errors import DivergedError, UserError
+from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
+from lightning_app.modules.metrics import RiskAndError
+from lightning_app.modules.penalty import Decays, Penalty
+
+__all__ = ["ImageClassifier"]
+
+PAPER_BATCH = (
+    128  # of the cost C = L + lambda/2 ||w||^2 / 128 that Tables 1 and 2 of Yu & Tomasi print (no data module)
+)
+FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
+
+
+class ImageClassifier(pl.LightningModule):
+    """A bank of members, arms times seeds, trained with the loop back end.
+
+    Args:
+        optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
+        net: the network, when there is one arm. Anything that maps (B, C, H, W) to logits (B, classes).
+        arms: several arms by name instead of ``net``.
+        scheduler: learning rate scheduler, stepped after each epoch.
+        seeds: a count, a list, or ranges as text ("0-6"). A seed decides a member's initial weights and its data.
+        weight_decay: lambda of the penalty lambda/2 ||w - centre||^2.
+        decays: the parameters w of the penalty: "all", "weights" (no biases and norms) or "none".
+        decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms say it themselves.
+        penalty_scale: "one", or "batch" for lambda / batch size: the cost as Yu & Tomasi's tables count it.
+        share_batches: members of one seed see identical batches, whatever their arm (twins always do).
+        compile: run every net through torch.compile.
+        channels_last: keep weights and images in channels_last memory format.
+    """
+
+    def __init__(
+        self,
+        optimizer: OptimizerCallable,
+        net: NetFactory | None = None,
+        arms: dict[str, Arm] | None = None,
+        scheduler: LRSchedulerCallable | None = None,
+        seeds: int | list[int] | str = 1,
+        weight_decay: float = 1e-4,
+        decays: Decays = "all",
+        decay_towards: Centre = "zero",
+        penalty_scale: Literal["one", "batch"] = "one",
+        share_batches: bool = True,
+        compile: bool = False,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False  # one backward for the bank, then the penalty's gradient, then the step
+        if (net is None) == (not arms):
+            raise UserError(
+                "the model needs either `model.net` (one network) or `model.arms` (several by name), got both or none."
+            )
+        self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
+        self.nets = nn.ModuleDict({name: net for name, net in self.members})
+        self.weight_decay = weight_decay
+        self.decays = decays
+        self.penalty_scale = penalty_scale
+        self.share_batches = share_batches
+        self.compile_nets = compile
+        self.channels_last = channels_last
+        self.batch_size = PAPER_BATCH
+        self.penalties = nn.ModuleDict()
+        self.running = nn.ModuleDict({name: RiskAndError() for name, _ in self.members})
+        self.splits: tuple[str, ...] = ()
+        self.evaluated = nn.ModuleList()  # by split: member -> RiskAndError
+        self._make_optimizer = optimizer
+        self._make_scheduler = scheduler
+
+    # -- set-up -------------------------------------------------------------------------------------------------------
+
+    @override
+    def configure_model(self) -> None:
+        """Twins are exact only in the precision they train in: with 64-true, transfer again after widening."""
+        if torch.get_default_dtype() == torch.float64 and next(self.parameters()).dtype == torch.float32:
+            self.double()
+            for member in self.members:
+                if member.twin_of is not None:
+                    member.net.load_state_dict(twin(self.nets[member.twin_of]).state_dict())
+
+    @override
+    def setup(self, stage: str) -> None:
+        self.batch_size = getattr(self._datamodule, "batch_size", PAPER_BATCH)
+        scale = 1 / self.batch_size if self.penalty_scale == "batch" else 1
+        for member in self.members:
+            if self.channels_last:
+                member.net.to(memory_format=torch.channels_last)
+            if self.compile_nets:
+                member.net.compile(dynamic=False)
+            self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
+        self.splits = self._splits_of(stage)
+        self.evaluated = nn.ModuleList(
+            nn.ModuleDict({name: RiskAndError() for name, _ in self.members}) for _ in self.splits
+        )
+        self._check_classes()
+
+    @override
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = self._make_optimizer(self.nets.parameters())
+        if any(group.get("weight_decay") for group in optimizer.param_groups):
+            raise UserError(
+                "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
+                f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
+            )
+        if self._make_scheduler is None:
+            return {"optimizer": optimizer}
+        return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
+
+    @property
+    def data_seeds(self) -> tuple[int, ...]:
+        """Seeds of the data streams that a training batch must hold (the datamodule asks)."""
+        return tuple(dict.fromkeys(self._stream(member) for member in self.members))
+
+    def _stream(self, member: Member) -> int:
+        """The member's data stream: its seed, or a stream of its own arm when batches are not shared."""
+        if self.share_batches:
+            return member.seed
+        own_arm = self.nets_by_name[member.twin_of].arm if member.twin_of else member.arm
+        arms = list(dict.fromkeys(other.arm for other in self.members if other.twin_of is None))
+        return member.seed + arms.index(own_arm) * 1_000_003  # far from any seed a bank would use
+
+    @property
+    def nets_by_name(self) -> dict[str, Member]:
+        return {member.name: member for member in self.members}
+
+    @property
+    def _datamodule(self):
+        return getattr(self._trainer, "datamodule", None)
+
+    def _splits_of(self, stage: str) -> tuple[str, ...]:
+        """Names of the evaluation loaders, in their order."""
+        if stage == "test":
+            return ("test",)
+        return tuple(getattr(self._datamodule, "eval_splits", ("val",)))
+
+    def _check_classes(self) -> None:
+        """One image through each net: a wrong shape or number of classes is a sentence now, not a traceback later."""
+        classes, shape = (getattr(self._datamodule, name, None) for name in ("num_classes", "image_shape"))
+        if classes is None or shape is None:
+            return
+        for name, net in self.members:
+            like = next(net.parameters())
+            try:
+                with torch.random.fork_rng(), torch.no_grad():
+                    mode, got = net.training, net.eval().forward(like.new_zeros(1, *shape)).shape[-1]
+                    net.train(mode)
+            except RuntimeError as error:
+                raise UserError(f"member '{name}' cannot take images of shape {tuple(shape)}: {error}") from error
+            if got != classes:
+                raise UserError(
+                    f"member '{name}' has {got} outputs, the data has {classes} classes: set the net's num_classes."
+                )
+
+    # -- training and evaluation --------------------------------------------------------------------------------------
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        cost = 0.0
+        for member in self.members:
+            images, labels = self._batch_of(member, batch)
+            if batch_idx == 0:
+                self.running[member.name].reset()
+            torch.manual_seed(self._draw_seed(member))
+            logits = member.net(images)
+            risk = F.cross_entropy(logits, labels)
+            self.running[member.name].update(risk, logits, labels)
+            cost = cost + risk * self._share(labels)
+        self.manual_backward(cost)
+        for penalty in self.penalties.values():
+            penalty.add_gradient()
+        optimizer.step()
+        if (batch_idx + 1) % FINITE_EVERY == 0:
+            self._check_finite()
+
+    @override
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._evaluate(batch, dataloader_idx)
+
+    @override
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._evaluate(batch, 0)
+
+    def _evaluate(self, batch: tuple[Tensor, Tensor], loader: int) -> None:
+        images, labels = self._format(batch)
+        for name, net in self.members:
+            logits = net(images)
+            self.evaluated[loader][name].update(F.cross_entropy(logits.float(), labels), logits, labels)
+
+    @override
+    def on_train_epoch_end(self) -> None:
+        self._check_finite()
+        if (scheduler := self.lr_schedulers()) is not None:
+            scheduler.step()
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self._reset_evaluation()
+
+    @override
+    def on_test_epoch_start(self) -> None:
+        self._reset_evaluation()
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation()
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation()
+
+    def _reset_evaluation(self) -> None:
+        for metrics in self.evaluated:
+            for metric in metrics.values():
+                metric.reset()
+
+    def _log_evaluation(self) -> None:
+        """For the progress bar, `validate` and `test`; the run's log is written by the `Learning` callback."""
+        several = len(self.members) > 1
+        for name, numbers in self.metrics().items():
+            for key, value in numbers.items():
+                if key.endswith(("/risk", "/error")):
+                    label = f"{key}/{name}" if several else key
+                    self.log(label, value, logger=False, prog_bar=key == "test/error", add_dataloader_idx=False)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Every member's numbers as they stand: call on all ranks, it sums over them.
+
+        ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches as they were trained on.
+        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights.
+        ``train/penalty``, ``train/cost``: lambda/2 ||w - centre||^2 (times the scale) and L + penalty at the present
+        weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B, what the paper's tables print.
+        """
+        found = {}
+        for name, _ in self.members:
+            numbers = {}
+            if self.running[name].update_called:
+                numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
+            for split, metrics in zip(self.splits, self.evaluated):
+                if metrics[name].update_called:
+                    numbers |= {f"{split}/{key}": value for key, value in metrics[name].compute().items()}
+            found[name] = numbers | self._costs(name, numbers)
+        return found
+
+    def _costs(self, name: str, numbers: Mapping[str, float]) -> dict[str, float]:
+        if name not in self.penalties:
+            return {}
+        half_norm = self.penalties[name].half_norm()
+        costs = {"train/penalty": self.penalties[name].strength * half_norm}
+        if "train/risk" in numbers:
+            costs["train/cost"] = numbers["train/risk"] + costs["train/penalty"]
+            costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.batch_size
+        return costs
+
+    def _check_finite(self) -> None:
+        for name, metric in self.running.items():
+            if metric.update_called and not bool(metric.risk_sum.isfinite()):
+                rate = self.optimizers().param_groups[0]["lr"]
+                raise DivergedError(
+                    f"the loss of member '{name}' stopped being a number in epoch {self.current_epoch + 1} (step "
+                    f"{self.global_step}) at learning rate {rate:g}. What was logged so far is kept; try a smaller rate."
+                )
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def _batch_of(self, member: Member, batch: Any) -> tuple[Tensor, Tensor]:
+        return self._format(batch[self._stream(member)] if isinstance(batch, Mapping) else batch)
+
+    def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        images, labels = batch
+        return (
+            (images.contiguous(memory_format=torch.channels_last), labels) if self.channels_last else (images, labels)
+        )
+
+    def _share(self, labels: Tensor) -> float:
+        """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
+        world = self.trainer.world_size
+        if world == 1:
+            return 1.0
+        total = self.trainer.strategy.reduce(
+            labels.new_tensor(float(len(labels)), dtype=torch.float64), reduce_op="sum"
+        )
+        return len(labels) * world / float(total)
+
+    def _draw_seed(self, member: Member) -> int:
+        """A net's own draws (dropout) are a function of its seed, the step and the rank: nothing to save for a resume."""
+        return hash((member.seed, self.global_step, self.global_rank)) % 2**63
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["members"] = [{"name": m.name, "arm": m.arm, "seed": m.seed} for m in self.members]
+        checkpoint["running"] = {name: metric.sums() for name, metric in self.running.items()}
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._check_architecture(checkpoint.get("state_dict", {}))
+        for name, sums in checkpoint.get("running", {}).items():
+            self.running[name].restore(sums)
+
+    def _check_architecture(self, saved: Mapping[str, Tensor]) -> None:
+        own = self.state_dict()
+        shapes = {key: tuple(value.shape) for key, value in saved.items()}
+        wrong = [key for key in own if shapes.get(key) != tuple(own[key].shape)] + [
+            key for key in shapes if key not in own
+        ]
+        if wrong:
+            key = wrong[0]
+            expected = f"shape {tuple(own[key].shape)}" if key in own else "nothing of that name"
+            got = f"shape {shapes[key]}" if key in shapes else "none"
+            raise UserError(
+                f"the checkpoint is of another architecture: for {key} this configuration expects {expected}, the "
+                f"checkpoint has {got} ({len(wrong)} of {len(own)} tensors differ). Use the configuration it was trained with."
+            )

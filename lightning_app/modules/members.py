@@ -1,0 +1,126 @@
+"""The bank of members: arms (plain, residual, the T-twin of another arm) times seeds.
+
+One arm and one seed is the ordinary case. Networks know nothing of the bank: a member is an ordinary net with a name,
+an arm and a seed. The seed alone decides its initial weights, its batches and its random draws, so a member is the same
+net whether it is trained alone or among others.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from lightning_app.errors import UserError
+from lightning_app.identity import transfer, untransfer
+
+__all__ = ["Arm", "Centre", "Member", "NetFactory", "build_members", "parse_seeds"]
+
+NetFactory = Callable[[], nn.Module]
+Centre = Literal["zero", "identity"]
+
+
+@dataclass
+class Arm:
+    """One kind of net of the bank: a net of its own, or the T-twin of another arm.
+
+    Args:
+        net: the network class and its arguments.
+        twin_of: name of the arm whose twin this is: T(r) of a residual net, T^-1(p) of a plain one, from the same
+            initial weights, on the same batches.
+        decay_towards: centre of the penalty: "zero", or "identity" (rho: 1 at the ID entries). None takes "identity"
+            for the plain twin of a residual arm, so that twins stay equivalent (Yu & Tomasi, section 4.1), else "zero".
+    """
+
+    net: NetFactory | None = None
+    twin_of: str | None = None
+    decay_towards: Centre | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One net of the bank. Iterates as (name, net), which is all that measures need."""
+
+    name: str  # "residual", or "residual-seed03" when there are several seeds
+    arm: str
+    seed: int
+    net: nn.Module
+    centre: Centre = "zero"
+    twin_of: str | None = None  # name of the member this one was transferred from
+
+    def __iter__(self):
+        return iter((self.name, self.net))
+
+
+def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
+    """The seeds of a bank: a count (13 is 0 to 12), a list, or ranges as text.
+
+    >>> parse_seeds(3), parse_seeds([7]), parse_seeds("0-2,5")
+    ((0, 1, 2), (7,), (0, 1, 2, 5))
+    """
+    if isinstance(seeds, int):
+        chosen = list(range(seeds))
+    elif isinstance(seeds, str):
+        if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):
+            raise UserError(f"seeds as text are numbers and ranges like '0-6,9', got '{seeds}'.")
+        ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
+        chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]
+    else:
+        chosen = list(seeds)
+    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
+        raise UserError(f"seeds must be one or more different non-negative integers, got {seeds!r}.")
+    return tuple(chosen)
+
+
+def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Member, ...]:
+    """Every arm with every seed, seeds within arms. Leaves the global random state untouched.
+
+    Raises:
+        UserError: for an arm with both or neither of net and twin_of, an unknown or chained twin, or a bad name.
+    """
+    for name, arm in arms.items():
+        _check_arm(name, arm, arms)
+    digits = max(2, len(str(max(seeds))))
+    members: dict[tuple[str, int], Member] = {}
+    for name in sorted(arms, key=lambda name: arms[name].twin_of is not None):  # twins after what they are twins of
+        for seed in seeds:
+            label = name if len(seeds) == 1 else f"{name}-seed{seed:0{digits}d}"
+            members[name, seed] = _member(label, name, arms[name], seed, members)
+    return tuple(members[name, seed] for name in arms for seed in seeds)
+
+
+def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
+    if not re.fullmatch(r"\w+", name):
+        raise UserError(f"an arm's name becomes a key, so it has letters, digits and '_' only, got '{name}'.")
+    if hasattr(nn.ModuleDict, name):
+        raise UserError(f"'{name}' cannot name an arm: PyTorch's modules use it themselves. Choose another name.")
+    if (arm.net is None) == (arm.twin_of is None):
+        raise UserError(
+            f"arm '{name}' needs either `net` or `twin_of`, got {'neither' if arm.net is None else 'both'}."
+        )
+    if arm.twin_of is not None and (arm.twin_of not in arms or arms[arm.twin_of].net is None):
+        own = [other for other, candidate in arms.items() if candidate.net is not None]
+        raise UserError(
+            f"arm '{name}' is the twin of '{arm.twin_of}', which is not an arm with a net; there are {own}."
+        )
+
+
+def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[str, int], Member]) -> Member:
+    if arm.twin_of is None:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return Member(label, name, seed, arm.net(), arm.decay_towards or "zero")
+    original = members[arm.twin_of, seed]
+    net = twin(original.net)
+    centre = arm.decay_towards or ("zero" if net.residual else "identity")
+    return Member(label, name, seed, net, centre, original.name)
+
+
+def twin(net: nn.Module) -> nn.Module:
+    """The plain net of a residual one, the residual net of a plain one, computing the same function."""
+    try:
+        return transfer(net) if getattr(net, "residual", False) else untransfer(net)
+    except ValueError as error:
+        raise UserError(str(error)) from error

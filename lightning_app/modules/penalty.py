@@ -1,0 +1,70 @@
+"""The penalty lambda/2 ||w - centre||^2, kept out of the optimizer so that its centre can be chosen.
+
+``torch.optim``'s weight_decay always pulls towards 0. For the plain twin p = T(r) of a residual net that is the wrong
+penalty: the twins stay equivalent only when p decays towards rho, so that ||p - rho||^2 = ||r||^2 (Yu & Tomasi,
+section 4.1). The gradient is added to the loss's gradient before the optimizer's step (coupled L2).
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+from lightning_app.identity import id_entries
+from lightning_app.modules.members import Centre
+
+__all__ = ["Decays", "Penalty"]
+
+Decays = Literal["all", "weights", "none"]
+
+
+class Penalty(nn.Module):
+    """lambda/2 ||w - centre||^2 of one net.
+
+    Args:
+        net: the net; not registered, so the penalty owns no parameters.
+        strength: lambda, times whatever scale the cost has.
+        decays: which parameters w holds: "all" of them, "weights" (two or more dimensions: no biases, no norms) or "none".
+        centre: "zero", or "identity" for rho.
+    """
+
+    def __init__(self, net: nn.Module, strength: float, decays: Decays = "all", centre: Centre = "zero") -> None:
+        super().__init__()
+        self.strength = strength
+        self._net = [net]  # in a list: hidden from nn.Module's registration
+        named = dict(net.named_parameters())
+        self._names = [n for n, w in named.items() if decays == "all" or (decays == "weights" and w.ndim >= 2)]
+        if centre == "identity" and not hasattr(net, "id_weights"):
+            raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
+        shifted = set(net.id_weights()) if centre == "identity" else set()
+        for index, name in enumerate(self._names):
+            rho = id_entries(named[name]).to(named[name].dtype) if name in shifted else None
+            self.register_buffer(f"centre_{index}", rho, persistent=False)
+
+    def _displacements(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """(w, w - centre) of every decaying parameter."""
+        named = dict(self._net[0].named_parameters())
+        centres = [getattr(self, f"centre_{index}") for index in range(len(self._names))]
+        pairs = [(named[name], centre) for name, centre in zip(self._names, centres)]
+        return [(w, w.detach() if centre is None else w.detach() - centre) for w, centre in pairs]
+
+    @torch.no_grad()
+    def half_norm(self) -> float:
+        """1/2 ||w - centre||^2, summed in float64."""
+        if not self._names:
+            return 0.0
+        return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self._displacements()]).sum())
+
+    def value(self) -> float:
+        """The penalty itself, in the units of the loss."""
+        return self.strength * self.half_norm()
+
+    @torch.no_grad()
+    def add_gradient(self) -> None:
+        """Add lambda (w - centre) to the gradients of the loss."""
+        if self.strength == 0:
+            return
+        for w, displacement in self._displacements():
+            if w.grad is not None:
+                w.grad.add_(displacement, alpha=self.strength)
