@@ -4,7 +4,7 @@
         config.yaml                         the full configuration
         log.csv                             one number a row: member,epoch,step,name,value; append-only
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
-        checkpoints/  wandb/  report.html
+        checkpoints/  wandb/  report.html  id
 
 ``epoch`` counts completed epochs: 0 is before training, 200 after the 200th. ``step`` is the optimizer steps so far.
 After a resume the same key may be written again: the later row wins and readers see each key once. ``member`` is the
@@ -17,6 +17,7 @@ import csv
 import io
 import os
 import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ CONFIG = "config.yaml"
 LOG = "log.csv"
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
+ID = "id"
 COLUMNS = ("member", "epoch", "step", "name", "value")
 
 
@@ -76,6 +78,14 @@ class RunFolder:
         np.savez_compressed(buffer, **arrays)
         write_atomically(target, buffer.getvalue())
         return target
+
+    def identifier(self) -> str:
+        """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others."""
+        file = self.path / ID
+        if not file.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
+        return file.read_text().strip()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
