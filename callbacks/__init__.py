@@ -1,0 +1,7 @@
+"""Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
+
+from callbacks.learning import Learning
+from callbacks.progress import ProgressLines
+from callbacks.weight_mass import WeightMass
+
+__all__ = ["Learning", "ProgressLines", "WeightMass"]

@@ -1,0 +1,113 @@
+"""What every measuring callback shares: when to measure, without leaving a trace, at what cost, and one log call.
+
+A callback decides *when*, *on which data* and *under which name*; the mathematics is in `lightning_app.measures`. It
+meets a model through ``pl_module.members``, pairs of (name, net), and its data through
+``trainer.datamodule.probe_loader()``. A module without members is itself the only one.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor, nn
+from typing_extensions import override
+
+from callbacks.emit import emit
+from lightning_app.errors import UserError
+
+__all__ = ["EpochCallback", "Measure", "isolated", "members_of", "probe_batches"]
+
+
+class EpochCallback(pl.Callback):
+    """Runs `observe` before training (epoch 0) and after epochs, on every rank.
+
+    Args:
+        every_n_epochs: after every so many epochs, and always after the final one.
+        at_start: also before the first training step. Not repeated after a resume.
+    """
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
+        if every_n_epochs < 1:
+            raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
+        self.every_n_epochs = every_n_epochs
+        self.at_start = at_start
+
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        """Look and emit. ``epoch`` counts completed epochs."""
+        raise NotImplementedError
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.at_start and trainer.global_step == 0 and trainer.current_epoch == 0:
+            self.observe(trainer, pl_module, 0)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        if epoch % self.every_n_epochs == 0 or epoch == trainer.max_epochs:
+            self.observe(trainer, pl_module, epoch)
+
+
+class Measure(EpochCallback):
+    """Measures every member on rank zero, isolated from training, and logs the results and their cost in seconds.
+
+    A subclass names its ``family`` and returns, for one net, named dataclasses; `emit` logs their fields.
+    """
+
+    family: ClassVar[str]
+
+    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
+        """Results of one net by prefix, e.g. ``{"cushion/layer10": LayerCushion(...)}``."""
+        raise NotImplementedError
+
+    @override
+    @rank_zero_only
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        start = time.perf_counter()
+        results = {}
+        for name, net in members_of(pl_module):
+            with isolated(net):
+                results[name] = dict(self.measure(trainer, net))
+        cost = {f"cost/{self.family}": time.perf_counter() - start}
+        emit(trainer, epoch, self.family, results, cost)
+
+
+def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
+    """(name, net) of every net to look into."""
+    return [tuple(member) for member in getattr(pl_module, "members", [("net", pl_module)])]
+
+
+@contextmanager
+def isolated(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, no autocast; modes and random state are put back as they were.
+
+    Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in
+    evaluation mode, and what the measure draws is not drawn from training's stream.
+    """
+    modes = {module: module.training for module in net.modules()}
+    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    devices = [device] if device.type == "cuda" else []
+    net.eval()
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """The fixed probe samples on the net's device, in its precision."""
+    datamodule = trainer.datamodule
+    if not hasattr(datamodule, "probe_loader"):
+        raise UserError(
+            f"measuring needs a datamodule with probe_loader(), which yields fixed un-augmented (images, labels); "
+            f"got {type(datamodule).__name__}."
+        )
+    like = next(net.parameters())
+    for images, labels in datamodule.probe_loader():
+        yield images.to(like.device, like.dtype), labels.to(like.device)

@@ -1,0 +1,59 @@
+"""The command line. This file starts in milliseconds: torch and Lightning are imported by the commands that need them."""
+
+import sys
+
+from lightning_app.errors import UserError
+
+__all__ = ["main"]
+
+HELP = """\
+SkipScope: why do identity connections help? Measured, not argued.
+
+usage: python main.py COMMAND [options]
+
+  fit        train, and measure after every epoch     fit --config configs/res20.yaml
+  validate   risk and error of a checkpoint           validate --config configs/res20.yaml --ckpt_path last
+  test       the same on the test set alone           test --config configs/res20.yaml --ckpt_path last
+  report     run folders -> one HTML page             report runs/cifar10/res20 runs/cifar10/pln20
+
+COMMAND --help lists every option; --print_config prints the whole configuration.
+Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
+Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
+"""
+TRAINING = ("fit", "validate", "test")
+TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; returns the exit code. A user's mistake is two lines on stderr and exit code 2."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if argv else 2
+    command = argv[0]
+    if command == "report":
+        from lightning_app.report import main as report
+
+        return report(argv[1:])
+    if command not in TRAINING:
+        return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, 'report'))}; see --help.")
+    return _train(argv)
+
+
+def _train(argv: list[str]) -> int:
+    from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+
+    from lightning_app.cli.training import run_training
+
+    try:
+        run_training(argv)
+    except (UserError, MisconfigurationException) as error:
+        return _fail(str(error))
+    except SIGTERMException:  # Lightning 2.6.6 would exit with 0, which schedulers count as finished
+        print("terminated: resume with --ckpt_path last", file=sys.stderr)
+        return TERMINATED
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,130 @@
+"""Errors of the command line in two lines: what is wrong and the nearest valid word, instead of pages of usage."""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import LightningArgumentParser
+from typing_extensions import override
+
+__all__ = ["Parser"]
+
+UNKNOWN_KEY = re.compile(
+    r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
+)
+UNKNOWN_CLASS = re.compile(
+    r"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|No module named '([\w.]+)'"
+)
+OTHERWISE_NAMED = {  # what users of other programs type
+    "learning_rate": "model.optimizer.lr",
+    "lr": "model.optimizer.lr",
+    "momentum": "model.optimizer.momentum",
+    "epochs": "trainer.max_epochs",
+    "gpus": "trainer.devices",
+    "seed": "model.seeds",
+    "lambda": "model.weight_decay",
+    "resume": "ckpt_path",
+}
+WRONG_VALUE = re.compile(r"Expected an? (?!path)([^\n]+?)(?:\. Got value|: |\n|$)")
+
+
+class Parser(LightningArgumentParser):
+    """LightningCLI's parser with short errors."""
+
+    @override
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        said, hint = self._explain(message)
+        print(f"error: {said}\n       {hint}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def _explain(self, message: str) -> tuple[str, str]:
+        """What is wrong, and what to do about it."""
+        hint = "see --help for the options, --print_config for their values."
+        location = key[1] if (key := re.search(r'Parser key "([\w.]+)"', message)) else None
+        if found := UNKNOWN_KEY.search(message):
+            key = next(filter(None, found.groups()))
+            return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
+        if (found := UNKNOWN_CLASS.search(message)) and location is not None:
+            name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
+            return f"{location}: there is no class '{name}'.", _did_you_mean(name, _classes()) or (
+                "give a class of ours by name, or any other as package.module.Class."
+            )
+        if "Problems parsing config" in message:
+            return (
+                f"{_broken_file()} is not valid YAML: {_one_line(message.split(':', 1)[1])}",
+                "mend the file at that place.",
+            )
+        if (types := WRONG_VALUE.findall(message)) and location is not None:
+            value = (
+                found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
+            )
+            return f"{location}: expected {' or '.join(_type_names(types))}, got {value}.", hint
+        return _one_line(message), hint
+
+    def _keys(self) -> list[str]:
+        """Every key of this parser and its subcommands, and the arguments of every class a user may name."""
+        keys = {action.dest for action in self._actions}
+        subcommands = getattr(self, "_subcommands_action", None)
+        for subparser in subcommands._name_parser_map.values() if subcommands else ():
+            keys |= {action.dest for action in subparser._actions}
+        arguments = {name for known in _classes().values() for name in inspect.signature(known.__init__).parameters}
+        return sorted(keys | arguments - {"self", "args", "kwargs"})
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The nearest known words, comparing last parts where whole keys are not near."""
+    known = list(known)
+    group, _, last = word.rpartition(".")
+    if last in OTHERWISE_NAMED:
+        return f"did you mean {OTHERWISE_NAMED[last]}?"
+    near = difflib.get_close_matches(word, known, n=2, cutoff=0.75)
+    by_last = {key: key.rsplit(".", 1)[-1] for key in known}
+    for similar in difflib.get_close_matches(last, set(by_last.values()), n=2, cutoff=0.7):
+        keys = [key for key, end in by_last.items() if end == similar]
+        near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
+    near = list(dict.fromkeys(near))[:3]
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _classes() -> dict[str, type]:
+    """The classes that a configuration may name in short: ours and Lightning's callbacks and loggers."""
+    import callbacks
+    from lightning_app import datamodules, modules, networks
+    from lightning_app.runs import loggers
+
+    packages = (callbacks, datamodules, networks, modules, loggers, pl.callbacks, pl.loggers)
+    members = {name: value for package in packages for name, value in inspect.getmembers(package, inspect.isclass)}
+    return {
+        name: value
+        for name, value in members.items()
+        if value.__module__.startswith(("callbacks", "lightning_app", "pytorch_"))
+    }
+
+
+def _type_names(types: Iterable[str]) -> list[str]:
+    names = [re.sub(r"<class '([\w.]+)'>|typing\.Literal(\[.*\])", r"\1\2", text).rstrip(".") for text in types]
+    return list(dict.fromkeys(name for name in names if name != "NoneType")) or ["None"]
+
+
+def _one_line(message: str) -> str:
+    """A message with its line breaks folded, cut where it becomes a dump."""
+    return re.sub(r"\s+", " ", message).strip()[:300]
+
+
+def _broken_file() -> str:
+    """jsonargparse does not say which configuration file it could not read: read them again."""
+    words = sys.argv
+    named = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--config", "-c")]
+    named += [word.split("=", 1)[1] for word in words if word.startswith("--config=")]
+    for name in named:
+        try:
+            yaml.safe_load(Path(name).read_text())
+        except (OSError, yaml.YAMLError):
+            return name
+    return "a value on the command line"

@@ -1,0 +1,86 @@
+"""Where a run lives: runs/<group>/<name>, a folder of its own for every run, the same one for a resumed run."""
+
+import re
+from pathlib import Path
+
+from lightning_app.errors import UserError
+from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import CHECKPOINTS, LOG
+
+__all__ = ["RunPlace"]
+
+LAST = "last.ckpt"
+
+
+class RunPlace:
+    """The folder of a run: ``root/group/name``, or ``name-2``, ``name-3``, ... when that is taken.
+
+    Args:
+        root: folder of all runs.
+        group: runs that belong together, e.g. a data set or an experiment.
+        name: the run's own name.
+    """
+
+    def __init__(self, root: str = "runs", group: str = "default", name: str = "run") -> None:
+        for label, value in (("group", group), ("name", name)):
+            if not re.fullmatch(r"\w[\w.=+-]*", value):
+                raise UserError(
+                    f"run.{label} becomes a folder: letters, digits and _ . = + - only, no path; got '{value}'. "
+                    "Other places go into run.root."
+                )
+        self.parent = Path(root).expanduser() / group
+        self.name = name
+
+    def find(self, ckpt_path: str | None) -> RunFolder:
+        """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one."""
+        if ckpt_path == "last":
+            return self.latest() or self.claim()
+        if ckpt_path is not None:
+            home = Path(ckpt_path).resolve().parent
+            if home.name == CHECKPOINTS and home.parent in [folder.path.resolve() for folder in self.existing()]:
+                return RunFolder(home.parent)
+        return self.claim()
+
+    def checkpoint(self, ckpt_path: str | None) -> str | None:
+        """``ckpt_path`` with "last" replaced by the newest run's last.ckpt, None when there is none yet."""
+        if ckpt_path != "last":
+            return ckpt_path
+        latest = self.latest()
+        return str(latest.checkpoints / LAST) if latest else None
+
+    def latest(self) -> RunFolder | None:
+        """The newest run of this name that can be resumed."""
+        resumable = [folder for folder in self.existing() if (folder.checkpoints / LAST).exists()]
+        return resumable[-1] if resumable else None
+
+    def existing(self) -> list[RunFolder]:
+        """Folders of this name, oldest first."""
+        numbered = re.compile(re.escape(self.name) + r"(?:-(\d+))?")
+        found = []
+        for path in self.parent.glob(f"{self.name}*"):
+            if path.is_dir() and (match := numbered.fullmatch(path.name)):
+                found.append((int(match[1] or 1), path))
+        return [RunFolder(path) for _, path in sorted(found)]
+
+    def claim(self) -> RunFolder:
+        """Make the next free folder. Making it is the claim: of two runs that start at once, each gets its own."""
+        number = 1
+        while True:
+            path = self.parent / (self.name if number == 1 else f"{self.name}-{number}")
+            try:
+                path.mkdir(parents=True)
+                return RunFolder(path)
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise UserError(
+                    f"cannot make the run folder {path}: {error.strerror}. Choose another run.root."
+                ) from error
+
+
+def discard_if_unused(folder: RunFolder) -> None:
+    """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind."""
+    if folder.path.is_dir() and not (folder.path / LOG).exists() and not folder.checkpoints.exists():
+        for file in sorted(folder.path.rglob("*"), reverse=True):
+            file.unlink() if not file.is_dir() or file.is_symlink() else file.rmdir()
+        folder.path.rmdir()

@@ -1,0 +1,203 @@
+"""LightningCLI as SkipScope runs it: base.yaml under everything, one folder a run, the command line over checkpoints."""
+
+import importlib.metadata
+import logging
+import os
+import shlex
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
+from pytorch_lightning.utilities import rank_zero_only
+from typing_extensions import override
+
+import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
+from callbacks import ProgressLines
+from lightning_app.cli.parser import Parser
+from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.datamodules import ImageData
+from lightning_app.errors import UserError
+from lightning_app.modules import ImageClassifier
+from lightning_app.runs import RunFolder
+from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
+from lightning_app.runs.folder import CONFIG, write_atomically
+from lightning_app.runs.loggers import AutoWandbLogger, RunLogger
+
+__all__ = ["TrainingCLI", "run_training"]
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "configs" / "base.yaml"
+FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
+NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
+
+
+def run_training(argv: list[str]) -> None:
+    """Parse, build, and run fit, validate or test."""
+    _quiet()
+    os.environ.pop(FOLDER_VARIABLE, None) if rank_zero_only.rank == 0 else None
+    TrainingCLI(
+        ImageClassifier,
+        ImageData,
+        subclass_mode_data=True,
+        args=argv,
+        parser_class=Parser,
+        parser_kwargs={command: {"default_config_files": [str(BASE)]} for command in TrainingCLI.subcommands()},
+        save_config_callback=SaveRunConfig,
+        seed_everything_default=0,
+    )
+
+
+class TrainingCLI(LightningCLI):
+    """fit, validate and test."""
+
+    folder: RunFolder | None = None  # of a fit
+
+    @staticmethod
+    @override
+    def subcommands() -> dict[str, set[str]]:
+        return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
+
+    @override
+    def parse_arguments(self, parser: Parser, args: list[str]) -> None:
+        self.config = parser.parse_args(args)
+
+    @override
+    def add_arguments_to_parser(self, parser: Parser) -> None:
+        parser.add_class_arguments(RunPlace, "run")
+        parser.add_lightning_class_args(SaveCheckpoint, "save_checkpoint")
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: Lightning would let the checkpoint's hyperparameters override the command line, silently."""
+
+    @override
+    def before_instantiate_classes(self) -> None:
+        path = self._get(self.config, "ckpt_path")
+        if path not in (None, "last") and not Path(path).is_file():
+            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Add what every run has: its folder's logger first, so that all of Lightning's files land there."""
+        trainer = self._get(self.config_init, "trainer")
+        plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
+        if self.subcommand != "fit":
+            return super().instantiate_trainer(logger=False, callbacks=None, plugins=plugins, **kwargs)
+        self.folder = self._choose_folder()
+        loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
+        for logger in loggers:
+            if isinstance(logger, AutoWandbLogger):
+                logger.attach(self.folder)
+        self._get(self.config_init, "save_checkpoint").folder = self.folder.checkpoints
+        return super().instantiate_trainer(
+            logger=[RunLogger(self.folder.path), *loggers],
+            plugins=plugins,
+            enable_checkpointing=True,
+            default_root_dir=str(self.folder.path),
+            callbacks=[*_as_list(trainer.get("callbacks")), *([] if sys.stderr.isatty() else [ProgressLines()])],
+            enable_progress_bar=sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False,
+            **kwargs,
+        )
+
+    def _choose_folder(self) -> RunFolder:
+        """Once a run: the ranks that rank zero launches find its choice in the environment."""
+        if FOLDER_VARIABLE not in os.environ:
+            place = self._get(self.config_init, "run")
+            os.environ[FOLDER_VARIABLE] = str(place.find(self._get(self.config, "ckpt_path")).path)
+        return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
+
+    @override
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        asked = kwargs.get("ckpt_path")
+        kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
+        if asked == "last" and kwargs["ckpt_path"] is None:
+            if subcommand != "fit":
+                raise UserError(
+                    f"--ckpt_path last: found no finished epoch of this run below {self._get(self.config, 'run.root')}."
+                )
+            print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
+        return kwargs
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException:
+            if self.folder is not None and self.trainer.is_global_zero:
+                discard_if_unused(self.folder)
+            raise
+
+    def after_fit(self) -> None:
+        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+            from lightning_app.report import summary, write_report
+
+            print(summary(self.folder))
+            print(f"report: {write_report([self.folder])}")
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """The whole configuration into the run folder, with command and versions on top, and to W&B."""
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if not trainer.is_global_zero or stage != "fit":
+            return
+        text = self.parser.dump(self.config, skip_none=False, format="yaml")
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                _write_config(logger.folder.path / CONFIG, text)
+            elif isinstance(logger, AutoWandbLogger):
+                logger.log_config(yaml.safe_load(text))
+
+
+def _write_config(target: Path, text: str) -> None:
+    """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
+    if target.exists():
+        earlier = "".join(line for line in target.read_text().splitlines(keepends=True) if not line.startswith("#"))
+        if earlier != text:
+            number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
+            target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in NOTED)
+    facts = [
+        f"command: main.py {shlex.join(sys.argv[1:])}",
+        f"commit: {_commit()}",
+        f"python {sys.version.split()[0]}, {versions}",
+    ]
+    write_atomically(target, ("".join(f"# {fact}\n" for fact in facts) + text).encode())
+
+
+def _commit() -> str:
+    """The checkout's commit, with a + when files differ from it."""
+    try:
+        words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "not a checkout"
+
+
+def _as_list(value: Any) -> list:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _quiet() -> None:
+    """Silence what a user can do nothing about: advertisements, and warnings about Lightning's own inside."""
+    for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.trainer.connectors.checkpoint_connector"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for pattern in (
+        r".*isinstance\(treespec, LeafSpec\).* is deprecated.*",
+        r".*does not have many workers.*",  # batches lie on the device: there are no workers
+        r".*`instantiate_classes` was deprecated.*",
+        r".*Checkpoint directory .* exists and is not empty.*",
+        r".*The number of training batches .* is smaller than the logging interval.*",
+        r".*srun.*",
+        r".*Found .* module\(s\) in eval mode.*",
+    ):
+        warnings.filterwarnings("ignore", pattern)
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
