@@ -1,0 +1,33 @@
+# The two commands: `make quickstart` installs and runs the main job on embedded data, `make test` runs the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test bench lint clean
+
+quickstart: $(VENV)/.installed
+	$(BIN)/python main.py fit --config configs/quickstart.yaml
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q -c constraints.txt ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "SkipScope needs Python 3.11 to 3.13, $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@echo "installing into $(VENV) (PyTorch brings several GB the first time; a minute or two)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
