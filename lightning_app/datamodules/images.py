@@ -1,0 +1,298 @@
+"""The datamodule under all image sets: a subclass says where the pixels come from, everything else is here."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader
+from lightning_app.datamodules.resident import ResidentImages
+
+__all__ = ["ImageData", "Splits", "stratified_rows"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A dataset as it comes from its source, on the CPU."""
+
+    train_images: Tensor  # (N, H, W, C) uint8
+    train_labels: Tensor  # (N,) int64 in [0, len(class_names))
+    test_images: Tensor  # (M, H, W, C) uint8
+    test_labels: Tensor  # (M,) int64
+    class_names: tuple[str, ...]
+
+
+class ImageData(pl.LightningDataModule, ABC):
+    """Serves a small image set from device memory; order and augmentation are a pure function of (seed, epoch, step).
+
+    A subclass implements `load`. Batches are ``(images, labels)``: float32 (B, C, H, W), normalised as
+    ``(x / 255 - mean) / std``, and int64 (B,), both already on the trainer's device (the CPU without a trainer). If the
+    LightningModule has an attribute ``data_seeds: tuple[int, ...]``, a training batch is ``{seed: (images, labels)}``
+    with one independent order and augmentation stream for each seed; otherwise it is the one of seed 0.
+
+    A strategy with an attribute ``shards_batches = False`` gives every rank the whole batches; any other one gives
+    rank r of w the rows r, r + w, ... of each global batch. If w does not divide a batch, the ranks' shares differ by
+    one sample.
+
+    Args:
+        root: folder of all datasets.
+        batch_size: samples in a global training batch, over all ranks.
+        eval_batch_size: the same for evaluation and for the probe.
+        augment: flip and crop training images at random.
+        padding: zero pixels on each side before a random crop back to the image size.
+        flip: mirror with probability 1/2 when augmenting.
+        val_size: images set aside from the training images for validation, stratified by class.
+        split_seed: decides which images are set aside, kept by `train_limit`, and in the probe.
+        probe_size: number of training images in the probe (at most all of them), stratified by class.
+        drop_last: leave out the last, smaller training batch of an epoch.
+        train_limit: train on only so many images, stratified by class; for trying things out.
+        evaluate_train: evaluate on the un-augmented training images too.
+        mean: of each channel (or one for all), in units of [0, 1].
+        std: likewise.
+        channels_last: batches in that memory format.
+        compile: gather and normalise in one kernel of torch.compile; the same numbers, faster after some seconds.
+    """
+
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 128,
+        eval_batch_size: int = 1000,
+        augment: bool = True,
+        padding: int = 4,
+        flip: bool = True,
+        val_size: int = 0,
+        split_seed: int = 0,
+        probe_size: int = 1000,
+        drop_last: bool = False,
+        train_limit: int | None = None,
+        evaluate_train: bool = True,
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+        channels_last: bool = False,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        self.root = root
+        self.batch_size = _at_least(1, batch_size=batch_size)
+        self.eval_batch_size = _at_least(1, eval_batch_size=eval_batch_size)
+        self.augment = augment
+        self.padding = _at_least(0, padding=padding)
+        self.flip = flip
+        self.val_size = _at_least(0, val_size=val_size)
+        self.split_seed = _at_least(0, split_seed=split_seed)
+        self.probe_size = _at_least(1, probe_size=probe_size)
+        self.drop_last = drop_last
+        self.train_limit = None if train_limit is None else _at_least(1, train_limit=train_limit)
+        self.evaluate_train = evaluate_train
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.channels_last = channels_last
+        self.compile = compile
+        self._resident: dict[str, ResidentImages] = {}
+
+    @abstractmethod
+    def load(self) -> Splits:
+        """Read the dataset from its source. Called once."""
+
+    # -- what is in the data ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The dataset as its source gave it, read at the first use."""
+        return self.load()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.splits.class_names
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a batch's images."""
+        height, width, channels = self.splits.train_images.shape[1:]
+        return channels, height, width
+
+    @property
+    def eval_splits(self) -> tuple[str, ...]:
+        """Names of the loaders of `val_dataloader`, in their order."""
+        return ("train",) * self.evaluate_train + ("val",) * (self.val_size > 0) + ("test",)
+
+    def fingerprint(self) -> str:
+        """16 hex digits of the SHA-256 of all images and labels as the source gave them, with their shapes."""
+        digest = hashlib.sha256()
+        for array in (getattr(self.splits, f"{split}_{kind}") for split in ("train", "test") for kind in _KINDS):
+            digest.update(str(tuple(array.shape)).encode())
+            digest.update(array.contiguous().numpy())
+        return digest.hexdigest()[:16]
+
+    # -- Lightning's hooks --------------------------------------------------------------------------------------------
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        """Read the data and split it, once.
+
+        Raises:
+            ValueError: if the source is missing or malformed, or `val_size` leaves nothing to train on.
+        """
+        _ = self._rows
+
+    @override
+    def train_dataloader(self) -> EpochLoader | dict[int, EpochLoader]:
+        """One loader, or one for each of the LightningModule's ``data_seeds``."""
+        seeds = getattr(self.trainer and self.trainer.lightning_module, "data_seeds", None)
+        return self._epoch_loader(0) if seeds is None else {seed: self._epoch_loader(seed) for seed in seeds}
+
+    @override
+    def val_dataloader(self) -> list[EvalLoader]:
+        """One loader for each of `eval_splits`."""
+        return [self._eval_loader(split) for split in self.eval_splits]
+
+    @override
+    def test_dataloader(self) -> EvalLoader:
+        return self._eval_loader("test")
+
+    @override
+    def transfer_batch_to_device(self, batch: T, device: torch.device, dataloader_idx: int) -> T:
+        """Batches are born on the device."""
+        return batch
+
+    def probe_loader(self) -> EvalLoader:
+        """The fixed, un-augmented training images that measures use; the same batches on every rank."""
+        train = self._on_device("train")
+        rows = stratified_rows(train.labels.cpu(), min(self.probe_size, len(train)), self.split_seed, _PROBE)
+        return EvalLoader(train, self.eval_batch_size, rows)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> dict[str, Tensor]:
+        """Which of the source's training images are trained on, and which are for validation; each ascending."""
+        labels = self.splits.train_labels
+        if self.val_size >= len(labels):
+            raise ValueError(
+                f"val_size must leave some of the {len(labels)} training images to train on, got {self.val_size}: "
+                "choose a smaller one."
+            )
+        val = stratified_rows(labels, self.val_size, self.split_seed, _VAL)
+        train = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, val, False).nonzero().flatten()
+        if self.train_limit is not None and self.train_limit < len(train):
+            train = train[stratified_rows(labels[train], self.train_limit, self.split_seed, _LIMIT)]
+        return {"train": train, "val": val}
+
+    @property
+    def _device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+
+    @property
+    def _share(self) -> dict[str, int]:
+        """Our share of each global batch."""
+        if self.trainer is None or not getattr(self.trainer.strategy, "shards_batches", True):
+            return {"rank": 0, "world": 1}
+        return {"rank": self.trainer.global_rank, "world": self.trainer.world_size}
+
+    def _on_device(self, split: str) -> ResidentImages:
+        """A split's images on the trainer's device, put there at the first use."""
+        resident = self._resident.get(split)
+        if resident is None or resident.device != self._device:
+            resident = self._resident[split] = self._put_on_device(split)
+        return resident
+
+    def _put_on_device(self, split: str) -> ResidentImages:
+        source = "test" if split == "test" else "train"
+        images, labels = (getattr(self.splits, f"{source}_{kind}") for kind in _KINDS)
+        rows = self._rows.get(split)
+        if rows is not None and len(rows) < len(labels):
+            images, labels = images[rows], labels[rows]
+        augment = self.augment and split == "train"
+        return ResidentImages(
+            images,
+            labels,
+            _per_channel(self.image_shape[0], mean=self.mean),
+            _per_channel(self.image_shape[0], std=self.std),
+            padding=self.padding if augment else 0,
+            flip=self.flip and augment,
+            channels_last=self.channels_last,
+            compile=self.compile,
+            device=self._device,
+        )
+
+    def _epoch_loader(self, seed: int) -> EpochLoader:
+        return EpochLoader(
+            self._on_device("train"),
+            self.batch_size,
+            seed,
+            augment=self.augment,
+            drop_last=self.drop_last,
+            in_flight=self._batches_in_flight,
+            **self._share,
+        )
+
+    def _eval_loader(self, split: str) -> EvalLoader:
+        return EvalLoader(self._on_device(split), self.eval_batch_size, **self._share)
+
+    def _batches_in_flight(self) -> int:
+        """1 while a training step runs, else 0."""
+        if self.trainer is None:
+            return 0
+        batches = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return batches.ready - batches.processed
+
+
+_KINDS = ("images", "labels")
+_VAL, _LIMIT, _PROBE = range(3)  # independent streams of split_seed
+
+
+def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
+    """`size` rows drawn at random with every class in proportion to its number, ascending.
+
+    Each class is shuffled, its k-th of n samples gets the rank (k + 1/2) / n, and the `size` lowest ranks win. So a
+    smaller draw is part of a larger one, and the proportion is exact up to rounding.
+
+    Args:
+        labels: (N,) int64, >= 0.
+        size: 0..N.
+        seed: non-negative.
+        stream: non-negative; draws from different streams of one seed are independent.
+
+    >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
+    >>> labels[stratified_rows(labels, 3, seed=0)].tolist()
+    [0, 0, 1]
+    """
+    (state,) = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(1).tolist()
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(state))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    counts = labels.bincount()
+    before = counts.cumsum(0) - counts  # samples in earlier classes
+    of = labels[by_class]
+    rank = (torch.arange(len(labels)) - before[of] + 0.5).double() / counts[of]
+    return by_class[rank.argsort(stable=True)[:size]].sort().values
+
+
+def _at_least(minimum: int, **named: int) -> int:
+    ((name, value),) = named.items()
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+    return value
+
+
+def _per_channel(channels: int, **named: tuple[float, ...]) -> tuple[float, ...]:
+    ((name, values),) = named.items()
+    if len(values) not in (1, channels):
+        raise ValueError(
+            f"{name} must have one value, or one for each of the {channels} channels of the images, got {len(values)}."
+        )
+    if name == "std" and min(values) <= 0:
+        raise ValueError(f"std must be positive, got {values}.")
+    return values

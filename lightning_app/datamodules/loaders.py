@@ -1,0 +1,162 @@
+"""Loaders over resident images whose every batch is a pure function of (seed, epoch, step).
+
+Nothing random has to be saved: a run that stopped in the middle of an epoch continues with the very batch that was
+next, on any number of ranks and any device. Ranks share the *global* batch; rank r of w takes its rows r, r + w, ...
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_app.datamodules.resident import ResidentImages
+
+__all__ = ["Batch", "EpochLoader", "EvalLoader"]
+
+Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) float32, labels (B,) int64
+
+
+class EpochLoader:
+    """Shuffled, augmented training batches, each sample once an epoch.
+
+    Lightning calls ``loader.sampler.set_epoch(epoch)`` before each epoch and saves and restores `state_dict` with a
+    checkpoint, also in the middle of an epoch.
+
+    Args:
+        source: the training images.
+        batch_size: samples of the global batch, over all ranks.
+        seed: of order and augmentation, >= 0.
+        augment: flip and crop as far as `source` can; otherwise the images as they are.
+        drop_last: leave out the last, smaller batch.
+        rank: which share of each global batch is ours.
+        world: number of shares.
+        in_flight: how many of the batches handed out are not trained on yet when a checkpoint is saved (a step that
+            an exception ended): they come again after a resume.
+    """
+
+    batch_sampler = None  # Lightning asks for it wherever there is a `sampler`
+
+    def __init__(
+        self,
+        source: ResidentImages,
+        batch_size: int,
+        seed: int = 0,
+        *,
+        augment: bool = True,
+        drop_last: bool = False,
+        rank: int = 0,
+        world: int = 1,
+        in_flight: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.source = source
+        self.batch_size = batch_size
+        self.seed = seed
+        self.augment = augment
+        self.drop_last = drop_last
+        self.rank, self.world = rank, world
+        self.sampler = self
+        self.epoch = 0
+        self._in_flight = in_flight
+        self._first = 0  # batch the next iteration starts with: not 0 only after a resume
+        self._served = 0  # batches handed out in this epoch
+        self._refuse_empty_shares()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration. Another epoch than a restored one starts at its first batch."""
+        if epoch != self.epoch:
+            self.epoch, self._first, self._served = epoch, 0, 0
+
+    def __len__(self) -> int:
+        return _batches(len(self.source), self.batch_size, self.drop_last)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator, because Lightning makes the iterator before it sets the epoch and may make one for nothing.
+        starts, labels = self.plan(self.epoch)
+        first, self._first = self._first, 0
+        for index in range(first, len(self)):
+            share = _share(index, self.batch_size, len(labels), self.rank, self.world)
+            self._served = index + 1
+            yield self.source.batch(starts[share]), labels[share]
+
+    def plan(self, epoch: int) -> Batch:
+        """The whole epoch in its order, on the device: where to read each image, (N,) int64, and its label, (N,)."""
+        order_seed, draw_seed = np.random.SeedSequence((self.seed, epoch)).generate_state(2).tolist()
+        order = torch.randperm(len(self.source), generator=_generator(order_seed))
+        draws = self.source.draw(len(order), _generator(draw_seed)) if self.augment else None
+        starts = self.source.starts(order, draws).to(self.source.device)
+        return starts, self.source.labels[order.to(self.source.device)]
+
+    def state_dict(self) -> dict[str, int]:
+        """Epoch, number of its batches that are done, and the batch size this number refers to."""
+        done = max(0, self._served - self._in_flight())
+        return {"epoch": self.epoch, "position": done, "batch_size": self.batch_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the saved position.
+
+        Raises:
+            ValueError: in the middle of an epoch, if the batch size is another one: no position fits.
+        """
+        size = state["batch_size"]
+        if size != self.batch_size and 0 < state["position"] < _batches(len(self.source), size, self.drop_last):
+            raise ValueError(
+                f"the checkpoint stopped after {state['position']} batches of {size}, got batch_size="
+                f"{self.batch_size}: resume with batch_size={size} or from a checkpoint at the end of an epoch."
+            )
+        self.epoch = state["epoch"]
+        self._first = self._served = state["position"]
+
+    def _refuse_empty_shares(self) -> None:
+        last = len(self.source) % self.batch_size
+        smallest = self.batch_size if self.drop_last or last == 0 else last
+        if smallest < self.world:
+            raise ValueError(
+                f"a global batch of {smallest} samples leaves some of the {self.world} ranks without any, and a mean "
+                "over nothing is not a number: use fewer devices, drop_last: true or another batch_size."
+            )
+
+
+class EvalLoader:
+    """Un-augmented batches in a fixed order; every sample once, over all ranks together.
+
+    Every rank makes the same number of batches, so a rank's share of the last one may be empty, (0, C, H, W).
+
+    Args:
+        source: the images.
+        batch_size: samples of the global batch, over all ranks.
+        rows: which images, (M,) int64; all by default.
+        rank: which share of each global batch is ours.
+        world: number of shares.
+    """
+
+    def __init__(
+        self, source: ResidentImages, batch_size: int, rows: Tensor | None = None, *, rank: int = 0, world: int = 1
+    ) -> None:
+        self.source = source
+        self.batch_size = batch_size
+        self.rows = (torch.arange(len(source)) if rows is None else rows).to(source.device)
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return _batches(len(self.rows), self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index in range(len(self)):
+            rows = self.rows[_share(index, self.batch_size, len(self.rows), self.rank, self.world)]
+            yield self.source.batch(self.source.starts(rows)), self.source.labels[rows]
+
+
+def _batches(samples: int, batch_size: int, drop_last: bool = False) -> int:
+    return samples // batch_size if drop_last else -(-samples // batch_size)
+
+
+def _share(index: int, batch_size: int, samples: int, rank: int, world: int) -> slice:
+    """Positions of one rank's rows of global batch `index`."""
+    start = index * batch_size
+    return slice(start + rank, min(start + batch_size, samples), world)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,243 @@
+"""Where the pixels of a dataset come from, tried in this order:
+
+1. ``<root>/<name>/{train,test}_{images,labels}.npy``: the user's own arrays.
+2. ``<root>/<name>/{train,test}/<class>/*.png|jpg|jpeg``: a tree of image files (torchvision's ImageFolder layout).
+3. The files torchvision downloads to ``<root>``.
+
+The last two are decoded once, into ``<root>/<name>/cache/``, and again only when the names, sizes or modification
+times of the files have changed. Another dataset is one more `Source`.
+"""
+
+import hashlib
+import io
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lightning_app.datamodules.images import Splits
+from lightning_app.runs.folder import write_atomically
+
+__all__ = ["Source"]
+
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+CACHE = "cache"
+STAMP = "stamp.txt"  # fingerprint of the files that the cache was made of
+PICTURES = (".png", ".jpg", ".jpeg")
+
+Arrays = dict[str, np.ndarray]  # by the names of ARRAYS
+File = tuple[str, int, int]  # path relative to the listed folder, bytes, modification time in ns
+
+
+@dataclass(frozen=True)
+class Source:
+    """One dataset's possible places.
+
+    Example: ``Source("CIFAR-10", Path("data/cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
+    "cifar-10-batches-py")``.
+    """
+
+    title: str  # for messages
+    folder: Path  # <root>/<name>
+    image_shape: tuple[int, int, int]  # (H, W, C)
+    class_names: tuple[str, ...]  # by label
+    official: Callable[..., Any]  # torchvision's dataset class
+    official_folder: str  # what it unpacks to, relative to root
+
+    @property
+    def root(self) -> Path:
+        return self.folder.parent
+
+    def prepare(self) -> None:
+        """Download and decode what is still missing; for one process on each node.
+
+        Raises:
+            ValueError: as `read`, and if there is nothing to read and the download fails.
+        """
+        if not self._has_arrays():
+            self._decoded(download=True)
+
+    def read(self) -> Splits:
+        """The data, from the first place that has some.
+
+        Raises:
+            ValueError: in one sentence, if no place has any, or if what is there is not what it should be.
+        """
+        arrays = _read_arrays(self.folder) if self._has_arrays() else self._decoded(download=False)
+        self._check(arrays)
+        return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self._names())
+
+    # -- the user's arrays --------------------------------------------------------------------------------------------
+
+    def _has_arrays(self) -> bool:
+        return any(_array_file(self.folder, name).exists() for name in ARRAYS)
+
+    def _check(self, arrays: Arrays) -> None:
+        for split in ("train", "test"):
+            images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+            where = f"{split} of {self.title} in {self.folder}"
+            _expect_array(images, np.uint8, ("N", *self.image_shape), f"the images of {where}")
+            _expect_array(labels, np.int64, (len(images),), f"the labels of {where}")
+            if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(self.class_names):
+                got = f"{labels.min()}..{labels.max()}" if len(labels) else "no labels"
+                raise ValueError(
+                    f"the labels of {where} must lie in 0..{len(self.class_names) - 1}, got {got}: "
+                    "number the classes from 0."
+                )
+
+    # -- what has to be decoded ---------------------------------------------------------------------------------------
+
+    def _has_tree(self) -> bool:
+        return any((self.folder / split).is_dir() for split in ("train", "test"))
+
+    def _names(self) -> tuple[str, ...]:
+        tree = self._has_tree() and not self._has_arrays()
+        return _class_folders(self.folder / "train") if tree else self.class_names
+
+    def _decoded(self, download: bool) -> Arrays:
+        """The decoded arrays, from the cache when it is up to date."""
+        files = self._files()
+        if files and (cached := _read_cache(self.folder / CACHE, _stamp(files))) is not None:
+            return cached
+        arrays = self._decode_tree(files) if self._has_tree() else self._decode_official(download)
+        # As they were before decoding, so that a file that changed meanwhile is decoded again the next time.
+        _write_cache(self.folder / CACHE, _stamp(files or self._files()), arrays)
+        return arrays
+
+    def _files(self) -> list[File]:
+        """The files to decode, as they are now, sorted by path."""
+        if not self._has_tree():
+            return sorted(_walk(self.root / self.official_folder))
+        files = (file for split in ("train", "test") for file in _walk(self.folder / split, f"{split}/"))
+        return sorted(file for file in files if file[0].lower().endswith(PICTURES))
+
+    def _decode_tree(self, files: list[File]) -> Arrays:
+        found = {split: _class_folders(self.folder / split) for split in ("train", "test")}
+        if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
+            raise ValueError(
+                f"{self.title} needs the same {len(self.class_names)} class folders in {self.folder / 'train'} and "
+                f"in {self.folder / 'test'}, got {len(found['train'])} and {len(found['test'])}: one folder for each "
+                f"class, for example train/{self.class_names[0]}."
+            )
+        label = {name: number for number, name in enumerate(found["train"])}
+        arrays = {}
+        for split in ("train", "test"):
+            paths = [path for path, *_ in files if path.startswith(f"{split}/") and path.count("/") == 2]
+            images = [self._decode_picture(self.folder / path) for path in paths]
+            arrays[f"{split}_images"] = np.stack(images) if images else np.empty((0, *self.image_shape), np.uint8)
+            arrays[f"{split}_labels"] = np.array([label[path.split("/")[1]] for path in paths], dtype=np.int64)
+        return arrays
+
+    def _decode_picture(self, file: Path) -> np.ndarray:
+        try:
+            with Image.open(file) as image:
+                picture = np.asarray(image.convert("RGB" if self.image_shape[2] == 3 else "L"))
+        except (OSError, SyntaxError) as error:  # Pillow calls a PNG with a broken chunk a syntax error
+            raise ValueError(f"{file} cannot be decoded as a PNG or JPEG image: replace or remove it.") from error
+        picture = picture.reshape(*picture.shape[:2], -1)
+        if picture.shape != self.image_shape:
+            raise ValueError(
+                f"{self.title} has images of {self.image_shape[0]} x {self.image_shape[1]} pixels, got "
+                f"{picture.shape[0]} x {picture.shape[1]} in {file}: resize or remove it."
+            )
+        return picture
+
+    def _decode_official(self, download: bool) -> Arrays:
+        arrays = {}
+        try:
+            for split in ("train", "test"):
+                dataset = self.official(str(self.root), train=split == "train", download=download)
+                arrays[f"{split}_images"] = np.asarray(dataset.data).reshape(-1, *self.image_shape)
+                arrays[f"{split}_labels"] = np.asarray(dataset.targets, dtype=np.int64)
+        except (OSError, RuntimeError) as error:
+            tried = f"and the download failed ({error})" if download else f"and not in {self.root} either"
+            raise ValueError(
+                f"expected {self.title} in {self.folder}, found none there {tried}: put "
+                f"{', '.join(f'{name}.npy' for name in ARRAYS)} or a tree train/<class>/*.png, test/<class>/*.png "
+                f"into that folder, or the official {self.official_folder} into {self.root}, or set data.root to the "
+                "folder that has them."
+            ) from error
+        return arrays
+
+
+def _array_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npy"
+
+
+def _read_arrays(folder: Path) -> Arrays:
+    """The four arrays of a folder, none of them unpickled."""
+    missing = [f"{name}.npy" for name in ARRAYS if not _array_file(folder, name).exists()]
+    if missing:
+        raise ValueError(
+            f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, {' and '.join(missing)} not there: "
+            "add what is missing, or remove the others to use another source."
+        )
+    return {name: _read_array(_array_file(folder, name)) for name in ARRAYS}
+
+
+def _read_array(file: Path) -> np.ndarray:
+    try:
+        with file.open("rb") as content:
+            return np.lib.format.read_array(content, allow_pickle=False)
+    except (ValueError, OSError) as error:
+        reason = str(error).split(". ")[0].split("\n")[0].rstrip(".")
+        raise ValueError(f"{file} is not a whole, plain .npy array ({reason}): write it again with np.save.") from error
+
+
+def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> None:
+    fits = array.ndim == len(shape) and all(want in ("N", have) for want, have in zip(shape, array.shape))
+    if array.dtype != dtype or not fits:
+        wanted = str(shape).replace("'", "")
+        raise ValueError(
+            f"{what} must be {np.dtype(dtype)} of shape {wanted}, got {array.dtype} of shape {array.shape}: "
+            "convert and save them again."
+        )
+
+
+def _class_folders(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())) if folder.is_dir() else ()
+
+
+def _walk(folder: Path, prefix: str = "") -> Iterator[File]:
+    """All files below a folder; none if there is no such folder."""
+    if not folder.is_dir():
+        return
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+        else:
+            status = entry.stat()
+            yield f"{prefix}{entry.name}", status.st_size, status.st_mtime_ns
+
+
+def _stamp(files: list[File]) -> str:
+    return hashlib.sha256(repr(files).encode()).hexdigest()
+
+
+def _read_cache(cache: Path, stamp: str) -> Arrays | None:
+    """The cached arrays, or None if they are of other files or damaged."""
+    try:
+        return _read_arrays(cache) if (cache / STAMP).read_text() == stamp else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_cache(cache: Path, stamp: str, arrays: Arrays) -> None:
+    """Keep the arrays; the stamp goes first and comes back last, so that it never vouches for a part of them."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / STAMP).unlink(missing_ok=True)
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            write_atomically(_array_file(cache, name), buffer.getvalue())
+        write_atomically(cache / STAMP, stamp.encode())
+    except OSError as error:
+        message = f"the decoded images cannot be kept in {cache} ({error}): they are decoded again each time."
+        warnings.warn(message, stacklevel=2)

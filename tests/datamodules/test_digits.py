@@ -1,0 +1,37 @@
+"""Scikit-learn's digits as a small stand-in for CIFAR-10."""
+
+import torch
+from sklearn.datasets import load_digits
+
+from lightning_app.datamodules import Digits
+
+
+def test_split_is_fixed_disjoint_and_stratified():
+    splits = Digits().splits
+    assert splits.train_images.shape == (1437, 32, 32, 3)
+    assert splits.test_images.shape == (360, 32, 32, 3)
+    digits = torch.from_numpy(load_digits().target)
+    assert torch.equal(splits.train_labels.bincount() + splits.test_labels.bincount(), digits.bincount())
+    assert (splits.test_labels.bincount() - digits.bincount() * 360 / 1797).abs().max() <= 1
+    assert Digits().fingerprint() == Digits().fingerprint()
+
+
+def test_enlarging_keeps_the_grey_levels():
+    splits = Digits().splits
+    assert splits.train_images.min() == 0 and splits.train_images.max() > 240
+    assert torch.equal(splits.train_images[..., 0], splits.train_images[..., 2])
+    mean = torch.cat([splits.train_images, splits.test_images]).double().mean() / 255
+    assert abs(mean - load_digits().images.mean() / 16) < 0.002
+
+
+def test_mean_and_std_are_the_default_ones():
+    data = Digits()
+    pixels = data.splits.train_images.double() / 255
+    assert abs(pixels.mean() - data.mean[0]) < 5e-5
+    assert abs(pixels.std(correction=0) - data.std[0]) < 5e-5
+
+
+def test_digits_are_cropped_and_not_mirrored():
+    train = Digits()._on_device("train")
+    assert (train.padding, train.flip) == (4, False)
+    assert Digits(flip=True)._on_device("train").flip

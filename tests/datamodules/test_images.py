@@ -1,0 +1,117 @@
+"""The datamodule without a trainer: splits, arguments, what it tells about itself."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_app.datamodules.images import stratified_rows
+from tests.datamodules.synthetic import CLASSES, Synthetic, rows
+
+
+def test_what_it_tells_about_itself():
+    data = Synthetic(val_size=9)
+    data.setup()
+    data.setup("fit")
+    assert (data.num_classes, data.class_names, data.image_shape) == (3, CLASSES, (3, 8, 8))
+    assert data.eval_splits == ("train", "val", "test")
+    assert Synthetic(evaluate_train=False).eval_splits == ("test",)
+    assert data.loads == 1
+
+
+def test_loaders_serve_their_splits():
+    data = Synthetic(val_size=9, augment=False)
+    loaders = dict(zip(data.eval_splits, data.val_dataloader()))
+    seen = {name: [row for images, _ in loader for row in rows(images)] for name, loader in loaders.items()}
+    assert seen["test"] == list(range(23))
+    assert sorted(seen["train"] + seen["val"]) == list(range(60))
+    assert (len(seen["train"]), len(seen["val"])) == (51, 9)
+    assert [row for images, _ in data.test_dataloader() for row in rows(images)] == seen["test"]
+    assert sorted(row for images, _ in data.train_dataloader() for row in rows(images)) == seen["train"]
+
+
+def test_labels_belong_to_their_images():
+    data = Synthetic(val_size=9, augment=False)
+    for loader in (data.train_dataloader(), *data.val_dataloader(), data.probe_loader()):
+        for images, labels in loader:
+            assert [row % 3 for row in rows(images)] == labels.tolist()
+
+
+def test_evaluation_on_training_images_is_not_augmented():
+    plain, augmented = Synthetic(augment=False), Synthetic()
+    for (images, _), (same, _) in zip(plain.val_dataloader()[0], augmented.val_dataloader()[0]):
+        assert torch.equal(images, same)
+
+
+def test_validation_split_is_stratified_deterministic_and_its_own():
+    first, again, other = (Synthetic(val_size=12, split_seed=seed) for seed in (1, 1, 2))
+    val, train = first._rows["val"], first._rows["train"]
+    assert first.splits.train_labels[val].bincount().tolist() == [4, 4, 4]
+    assert not set(val.tolist()) & set(train.tolist())
+    assert torch.equal(val, again._rows["val"])
+    assert not torch.equal(val, other._rows["val"])
+
+
+def test_train_limit_is_balanced_and_grows():
+    few, more = (Synthetic(train_limit=limit, val_size=6)._rows["train"] for limit in (12, 30))
+    assert (few % 3).bincount().tolist() == [4, 4, 4]
+    assert set(few.tolist()) < set(more.tolist())
+    assert len(Synthetic(train_limit=12).train_dataloader()) == 1
+    assert len(Synthetic(train_limit=1000)._rows["train"]) == 60
+
+
+def test_probe_is_fixed_balanced_and_of_the_training_split():
+    data = Synthetic(val_size=9, probe_size=15)
+    first, again = ([(rows(images), labels) for images, labels in data.probe_loader()] for _ in range(2))
+    probe = [row for batch, _ in first for row in batch]
+    assert probe == [row for batch, _ in again for row in batch]
+    assert torch.cat([labels for _, labels in first]).bincount().tolist() == [5, 5, 5]
+    assert set(probe) <= set(data._rows["train"].tolist())
+    assert [len(batch) for batch, _ in first] == [10, 5]
+    assert sum(len(labels) for _, labels in Synthetic(probe_size=1000).probe_loader()) == 60
+
+
+def test_fingerprint_tells_data_apart():
+    assert Synthetic().fingerprint() == Synthetic(batch_size=3, val_size=2).fingerprint()
+    assert len({Synthetic(train=size).fingerprint() for size in (60, 61)}) == 2
+    changed = Synthetic()
+    changed.splits.test_labels[5] += 1
+    assert changed.fingerprint() != Synthetic().fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"padding": -1}, "padding must be at least 0, got -1"),
+        ({"val_size": 60}, "val_size must leave some of the 60 training images"),
+        ({"split_seed": -1}, "split_seed must be at least 0"),
+        ({"train_limit": 0}, "train_limit must be at least 1"),
+        ({"mean": (0.1, 0.2)}, "mean must have one value, or one for each of the 3 channels"),
+        ({"std": (0.1, 0.0, 0.1)}, "std must be positive"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Synthetic(**arguments).train_dataloader()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data(), st.integers(0, 9))
+def test_stratified_rows(labels, data, seed):
+    labels = torch.tensor(labels)
+    size = data.draw(st.integers(0, len(labels)))
+    drawn = stratified_rows(labels, size, seed)
+    assert len(drawn.unique()) == size
+    assert torch.equal(drawn, drawn.sort().values)
+    assert torch.equal(drawn, stratified_rows(labels, size, seed))
+    smaller = stratified_rows(labels, size // 2, seed)
+    assert set(smaller.tolist()) <= set(drawn.tolist())
+    share = labels.bincount(minlength=5) * size / len(labels)
+    present = int((labels.bincount() > 0).sum())
+    assert (labels[drawn].bincount(minlength=5) - share).abs().max() <= (1 + present) / 2
+
+
+def test_streams_of_stratified_rows_are_independent():
+    labels = torch.zeros(1000, dtype=torch.int64)
+    one, other = (set(stratified_rows(labels, 500, 0, stream).tolist()) for stream in (0, 1))
+    assert 200 < len(one & other) < 300

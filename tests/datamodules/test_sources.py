@@ -1,0 +1,297 @@
+"""Every place a dataset may lie in, and one sentence for everything that may be wrong there."""
+
+import hashlib
+import pickle
+import shutil
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+
+from lightning_app.datamodules import CIFAR10, sources
+from lightning_app.datamodules.cifar10 import CLASSES
+
+TRAIN, TEST = 20, 10
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    made = {}
+    for split, count in (("train", TRAIN), ("test", TEST)):
+        made[f"{split}_images"] = rng.integers(256, size=(count, 32, 32, 3), dtype=np.uint8)
+        made[f"{split}_labels"] = np.sort(np.arange(count, dtype=np.int64) % 10)
+    return made
+
+
+def save_arrays(root: Path, **changed) -> Path:
+    folder = root / "cifar10"
+    folder.mkdir()
+    for name, array in (arrays() | changed).items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def save_tree(root: Path, suffix: str = ".png") -> Path:
+    """An image tree whose listing order is that of `arrays`."""
+    made = arrays()
+    for split in ("train", "test"):
+        for number, (image, label) in enumerate(zip(made[f"{split}_images"], made[f"{split}_labels"])):
+            folder = root / "cifar10" / split / CLASSES[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(folder / f"{number:04d}{suffix}")
+    return root / "cifar10"
+
+
+def save_official(root: Path, monkeypatch) -> Path:
+    """A small archive in the layout torchvision unpacks, with checksums to match."""
+    made, folder = arrays(), root / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def dump(name: str, content: dict) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    def batch(name: str, split: str, rows: slice) -> list[str]:
+        flat = made[f"{split}_images"][rows].transpose(0, 3, 1, 2).reshape(-1, 3072)
+        return dump(name, {"data": flat, "labels": made[f"{split}_labels"][rows].tolist()})
+
+    train = [batch(f"data_batch_{part + 1}", "train", slice(4 * part, 4 * part + 4)) for part in range(5)]
+    test = [batch("test_batch", "test", slice(None))]
+    name, checksum = dump("batches.meta", {"label_names": list(CLASSES)})
+    official = torchvision.datasets.CIFAR10
+    monkeypatch.setattr(official, "train_list", train)
+    monkeypatch.setattr(official, "test_list", test)
+    monkeypatch.setattr(official, "meta", {"filename": name, "key": "label_names", "md5": checksum})
+    return folder
+
+
+def read(root: Path):
+    data = CIFAR10(root=str(root))
+    data.prepare_data()
+    data.setup()
+    return data.splits
+
+
+def assert_same(splits, expected) -> None:
+    for name, array in expected.items():
+        assert torch.equal(getattr(splits, name), torch.from_numpy(array)), name
+    assert splits.class_names == CLASSES
+
+
+@pytest.fixture
+def no_decoding(monkeypatch):
+    """From now on nothing may be decoded: what comes, comes from the cache."""
+
+    def forbid():
+        def refuse(*_, **__):
+            raise AssertionError("decoded again")
+
+        monkeypatch.setattr(sources.Image, "open", refuse)
+        monkeypatch.setattr(torchvision.datasets.CIFAR10, "__init__", refuse)
+
+    return forbid
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_arrays(tmp_path, no_decoding):
+    save_arrays(tmp_path)
+    no_decoding()
+    assert_same(read(tmp_path), arrays())
+    assert not (tmp_path / "cifar10" / "cache").exists()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".PNG"])
+def test_image_tree_and_its_cache(tmp_path, no_decoding, suffix):
+    save_tree(tmp_path, suffix)
+    assert_same(read(tmp_path), arrays())
+    no_decoding()
+    assert_same(read(tmp_path), arrays())
+
+
+def test_jpeg_is_what_torchvision_s_image_folder_reads(tmp_path):
+    folder = save_tree(tmp_path, ".jpg")
+    peer = torchvision.datasets.ImageFolder(str(folder / "train"))
+    splits = read(tmp_path)
+    assert len(peer) == TRAIN
+    for number, (image, label) in enumerate(peer):
+        assert np.array_equal(splits.train_images[number].numpy(), np.asarray(image))
+        assert splits.train_labels[number] == label
+
+
+def test_other_files_in_the_tree_are_left_alone(tmp_path):
+    folder = save_tree(tmp_path)
+    (folder / "train" / "airplane" / "notes.txt").write_text("not an image")
+    assert_same(read(tmp_path), arrays())
+
+
+def test_a_changed_tree_is_decoded_again(tmp_path):
+    folder = save_tree(tmp_path)
+    read(tmp_path)
+    (folder / "train" / "truck" / "0019.png").unlink()
+    splits = read(tmp_path)
+    assert len(splits.train_images) == TRAIN - 1
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(folder / "test" / "airplane" / "0000.png")
+    assert read(tmp_path).test_images[0].max() == 0
+
+
+def test_a_torn_cache_is_made_again(tmp_path):
+    save_tree(tmp_path)
+    read(tmp_path)
+    cached = tmp_path / "cifar10" / "cache" / "train_images.npy"
+    cached.write_bytes(cached.read_bytes()[:-100])
+    assert_same(read(tmp_path), arrays())
+
+
+def test_without_a_place_for_the_cache_it_still_reads(tmp_path):
+    folder = save_tree(tmp_path)
+    (folder / "cache").write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert_same(read(tmp_path), arrays())
+
+
+def test_official_archive_and_its_cache(tmp_path, monkeypatch, no_decoding):
+    save_official(tmp_path, monkeypatch)
+    assert_same(read(tmp_path), arrays())
+    no_decoding()
+    assert_same(read(tmp_path), arrays())
+
+
+def test_download_when_there_is_nothing(tmp_path, monkeypatch):
+    def unpack(url, root, **_):
+        save_official(Path(root), monkeypatch)
+
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", unpack)
+    assert_same(read(tmp_path), arrays())
+
+
+def test_order_of_places(tmp_path, monkeypatch):
+    save_official(tmp_path, monkeypatch)
+    folder = save_tree(tmp_path)
+    (folder / "train" / "truck" / "0019.png").unlink()
+    assert len(read(tmp_path).train_images) == TRAIN - 1  # the tree before the archive
+    for name, array in arrays(seed=1).items():
+        np.save(folder / f"{name}.npy", array)
+    assert_same(read(tmp_path), arrays(seed=1))  # the arrays before the tree
+
+
+# -- everything that may be wrong -------------------------------------------------------------------------------------
+
+
+def one_sentence(root: Path) -> str:
+    with pytest.raises(ValueError) as caught:
+        read(root)
+    message = str(caught.value)
+    assert message.endswith(".") and "\n" not in message and ". " not in message, message
+    return message
+
+
+def offline(*_, **__):
+    raise URLError("no network")
+
+
+def test_no_data_and_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", offline)
+    message = one_sentence(tmp_path)
+    for way in ("no network", "train_images.npy", "train/<class>/*.png", "cifar-10-batches-py", "data.root"):
+        assert way in message
+
+
+def test_what_a_model_needs_is_known_before_the_download(tmp_path):
+    data = CIFAR10(root=str(tmp_path))
+    assert (data.num_classes, data.image_shape) == (10, (3, 32, 32))
+
+
+def test_reading_without_preparing_does_not_download(tmp_path):
+    with pytest.raises(ValueError, match=r"expected CIFAR-10 in .*, found none there and not in"):
+        CIFAR10(root=str(tmp_path)).setup()
+
+
+def test_one_of_four_arrays_is_missing(tmp_path):
+    (save_arrays(tmp_path) / "test_labels.npy").unlink()
+    assert "test_labels.npy not there" in one_sentence(tmp_path)
+
+
+def test_truncated_array(tmp_path):
+    file = save_arrays(tmp_path) / "train_images.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert f"{file} is not a whole, plain .npy array" in one_sentence(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an array"])
+def test_no_array_at_all(tmp_path, content):
+    (save_arrays(tmp_path) / "test_images.npy").write_bytes(content)
+    assert "test_images.npy is not a whole, plain .npy array" in one_sentence(tmp_path)
+
+
+def test_archive_of_arrays_under_the_name_of_one(tmp_path):
+    folder = save_arrays(tmp_path)
+    np.savez(folder / "several.npz", **arrays())
+    shutil.move(folder / "several.npz", folder / "test_images.npy")
+    assert "test_images.npy is not a whole, plain .npy array" in one_sentence(tmp_path)
+
+
+def test_pickled_array_is_not_loaded(tmp_path):
+    folder = save_arrays(tmp_path)
+    np.save(folder / "train_labels.npy", np.array([object()] * TRAIN, dtype=object), allow_pickle=True)
+    assert "train_labels.npy is not a whole, plain .npy array" in one_sentence(tmp_path)
+
+
+IMAGES = np.zeros((TRAIN, 32, 32, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected", "got"),
+    [
+        ({"train_images": IMAGES.astype(np.float32)}, "uint8 of shape (N, 32, 32, 3)", "float32"),
+        ({"train_images": IMAGES.transpose(0, 3, 1, 2)}, "uint8 of shape (N, 32, 32, 3)", f"({TRAIN}, 3, 32, 32)"),
+        ({"train_images": IMAGES[:, :28, :28]}, "uint8 of shape (N, 32, 32, 3)", f"({TRAIN}, 28, 28, 3)"),
+        ({"train_images": IMAGES[0]}, "uint8 of shape (N, 32, 32, 3)", "(32, 32, 3)"),
+        ({"train_labels": np.zeros(TRAIN, np.float64)}, f"int64 of shape ({TRAIN},)", "float64"),
+        ({"train_labels": np.zeros(TRAIN - 1, np.int64)}, f"int64 of shape ({TRAIN},)", f"({TRAIN - 1},)"),
+        ({"train_labels": np.zeros((TRAIN, 1), np.int64)}, f"int64 of shape ({TRAIN},)", f"({TRAIN}, 1)"),
+        ({"test_labels": np.arange(1, 11)}, "0..9", "1..10"),
+        ({"test_labels": np.arange(-1, 9)}, "0..9", "-1..8"),
+        ({"test_images": IMAGES[:0], "test_labels": np.zeros(0, np.int64)}, "0..9", "no labels"),
+    ],
+)
+def test_wrong_arrays(tmp_path, changed, expected, got):
+    save_arrays(tmp_path, **changed)
+    message = one_sentence(tmp_path)
+    assert expected in message and got in message
+
+
+def test_tree_without_a_test_split(tmp_path):
+    shutil.rmtree(save_tree(tmp_path) / "test")
+    assert "the same 10 class folders" in one_sentence(tmp_path)
+    assert "got 10 and 0" in one_sentence(tmp_path)
+
+
+def test_tree_with_a_class_too_few(tmp_path):
+    folder = save_tree(tmp_path)
+    shutil.rmtree(folder / "train" / "truck")
+    shutil.rmtree(folder / "test" / "truck")
+    assert "got 9 and 9" in one_sentence(tmp_path)
+
+
+def test_picture_of_another_size(tmp_path):
+    Image.new("RGB", (48, 40)).save(file := save_tree(tmp_path) / "train" / "cat" / "big.png")
+    message = one_sentence(tmp_path)
+    assert "32 x 32 pixels, got 40 x 48" in message and str(file) in message
+
+
+def test_picture_that_is_none(tmp_path):
+    (file := save_tree(tmp_path) / "train" / "cat" / "broken.png").write_bytes(b"\x89PNG broken")
+    assert f"{file} cannot be decoded" in one_sentence(tmp_path)
+
+
+def test_damaged_official_archive(tmp_path, monkeypatch):
+    folder = save_official(tmp_path, monkeypatch)
+    (folder / "data_batch_3").write_bytes(b"damaged")
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", offline)
+    assert "the download failed" in one_sentence(tmp_path)
