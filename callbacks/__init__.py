@@ -1,7 +1,8 @@
 """Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
+from callbacks.layer_cushion import LayerCushion
 from callbacks.learning import Learning
 from callbacks.progress import ProgressLines
 from callbacks.weight_mass import WeightMass
 
-__all__ = ["Learning", "ProgressLines", "WeightMass"]
+__all__ = ["LayerCushion", "Learning", "ProgressLines", "WeightMass"]

@@ -119,18 +119,12 @@ class RunFolder:
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise ValueError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
-        frame = pd.read_csv(
-            io.BytesIO(text),
-            dtype={"member": str, "name": str},
-            keep_default_na=False,
-            na_values={"value": ["nan"]},
-            float_precision="round_trip",
-            on_bad_lines="skip",
-        )
-        numbers = {column: pd.to_numeric(frame[column], errors="coerce") for column in ("epoch", "step")}
-        whole = numbers["epoch"].notna() & numbers["step"].notna() & frame["name"].ne("")
-        frame = frame.assign(**numbers)[whole].astype({"epoch": int, "step": int})
-        frame["value"] = pd.to_numeric(frame["value"], errors="coerce")
+        frame = pd.read_csv(io.BytesIO(text), dtype=str, keep_default_na=False)
+        try:  # Python's float() gives back exactly the number that repr() wrote; pandas' own parser does not
+            frame = frame.assign(**{column: frame[column].astype(int) for column in ("epoch", "step")})
+            frame["value"] = frame["value"].to_numpy(object).astype(float)
+        except ValueError as error:
+            raise ValueError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
         return frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
 
     def members(self) -> list[str]:

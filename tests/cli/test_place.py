@@ -1,0 +1,65 @@
+"""Every run has a folder of its own; a resumed one has its old one; no name leaves the root."""
+
+import pytest
+
+from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.errors import UserError
+from lightning_app.runs import Row
+
+
+def finish(folder):
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "last.ckpt").touch()
+
+
+def test_new_runs_never_share_a_folder(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "res20")
+    names = [place.find(None).label for _ in range(3)]
+    assert names == ["res20", "res20-2", "res20-3"]
+
+
+def test_last_is_the_newest_that_can_be_resumed(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "res20")
+    folders = [place.claim() for _ in range(11)]
+    for folder in (folders[0], folders[9]):
+        finish(folder)
+    assert place.find("last").label == "res20-10"
+    assert place.checkpoint("last") == str(tmp_path / "g" / "res20-10" / "checkpoints" / "last.ckpt")
+
+
+def test_last_of_nothing_starts_a_new_run(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "res20")
+    assert place.checkpoint("last") is None
+    assert place.find("last").label == "res20"
+
+
+def test_a_checkpoint_of_this_run_resumes_there_and_another_runs_starts_a_new_one(tmp_path):
+    place, other = RunPlace(str(tmp_path), "g", "res20"), RunPlace(str(tmp_path), "g", "res20wide")
+    folder = place.claim()
+    finish(folder)
+    file = str(folder.checkpoints / "last.ckpt")
+    assert place.find(file).path.resolve() == folder.path.resolve()
+    assert other.find(file).label == "res20wide"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/abs", "a\\b", ".hidden", "-x"])
+def test_a_name_that_is_a_path_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"run\.name"):
+        RunPlace(str(tmp_path), "g", name)
+
+
+def test_a_root_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"run\.root"):
+        RunPlace(str(tmp_path / "file"), "g", "a").claim()
+
+
+def test_only_an_unused_folder_is_discarded(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "a")
+    used, unused = place.claim(), place.claim()
+    used.append([Row("", 0, 0, "lr", 0.1)])
+    (unused.path / "config.yaml").touch()
+    discard_if_unused(used)
+    discard_if_unused(unused)
+    assert used.path.exists()
+    assert not unused.path.exists()

@@ -1,0 +1,79 @@
+"""Small real training runs for tests: the embedded digits, tiny nets, one thread."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+
+from lightning_app.datamodules import Digits
+from lightning_app.modules import Arm, ImageClassifier
+from lightning_app.networks import SimplifiedNet
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMING = ("cost/", "time/")  # what may differ between two equal runs
+
+
+def arm(residual: bool, depth: int = 5, **more) -> Arm:
+    return Arm(net=lambda: SimplifiedNet(depth, residual=residual, width=4, **more))
+
+
+def sgd(parameters, lr: float = 0.05):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+def classifier(arms: dict[str, Arm] | None = None, **more) -> ImageClassifier:
+    if arms is None and "net" not in more:
+        arms = {"plain": arm(False), "residual": arm(True)}
+    return ImageClassifier(**({"optimizer": sgd, "arms": arms} | more))
+
+
+def digits(**more) -> Digits:
+    return Digits(**({"batch_size": 32, "train_limit": 100, "probe_size": 20} | more))
+
+
+def trainer(epochs: int = 2, **more) -> pl.Trainer:
+    quiet = {
+        "max_epochs": epochs,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
+    return pl.Trainer(**(quiet | more))
+
+
+def fit(module: ImageClassifier, epochs: int = 2, data=None, **more) -> ImageClassifier:
+    trainer(epochs, **more).fit(module, datamodule=data or digits())
+    return module
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def command(*words: str | Path, cwd: Path, **more) -> subprocess.CompletedProcess:
+    """The real command line in a process of its own, in a folder of its own."""
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment |= more.pop("env", {})
+    call = [sys.executable, str(ROOT / "main.py"), *map(str, words)]
+    return subprocess.run(call, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, **more)
+
+
+def log_rows(folder: Path, without: tuple[str, ...] = TIMING) -> list[tuple[str, ...]]:
+    """log.csv as it stands, without what may differ between two equal runs."""
+    with (folder / "log.csv").open() as file:
+        return [tuple(row) for row in csv.reader(file) if not row[3].startswith(without)]
+
+
+TINY = (  # options that make the quickstart a test of seconds
+    *("fit", "--config", str(ROOT / "configs" / "quickstart.yaml")),
+    *("--data.train_limit", "64", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
+    *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
+)

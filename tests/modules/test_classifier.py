@@ -1,0 +1,130 @@
+"""Cost, penalty, metrics, and what a wrong model is told."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightning_app.errors import DivergedError, UserError
+from lightning_app.identity import id_entries
+from lightning_app.modules import ImageClassifier
+from lightning_app.modules.metrics import RiskAndError
+from lightning_app.modules.penalty import Penalty
+from lightning_app.networks import SimplifiedNet
+from tests.helpers import arm, classifier, digits, fit, same_weights, sgd, trainer
+
+
+def test_penalty_and_gradient_match_autograd():
+    net = SimplifiedNet(8, residual=False).double()
+    rho = {name: id_entries(net.state_dict()[name]).double() for name in net.id_weights()}
+    loss = sum(0.5 * 0.3 * ((w - rho.get(name, 0)) ** 2).sum() for name, w in net.named_parameters())
+    expected = torch.autograd.grad(loss, list(net.parameters()))
+    penalty = Penalty(net, 0.3, "all", "identity")
+    for w in net.parameters():
+        w.grad = torch.zeros_like(w)
+    penalty.add_gradient()
+    assert penalty.value() == pytest.approx(loss.item(), rel=1e-12)
+    assert all(torch.allclose(w.grad, g, atol=1e-15) for w, g in zip(net.parameters(), expected))
+
+
+@pytest.mark.parametrize(("decays", "dimensions"), [("all", 1), ("weights", 2), ("none", 9)])
+def test_which_parameters_decay_is_explicit(decays, dimensions):
+    net = SimplifiedNet(5)
+    torch.nn.init.ones_(net.conv0.bias)
+    held = [w for w in net.parameters() if w.ndim >= dimensions]
+    expected = 0.5 * sum(float(w.detach().double().square().sum()) for w in held)
+    assert Penalty(net, 1.0, decays).half_norm() == pytest.approx(expected, rel=1e-12)
+
+
+def test_coupled_decay_equals_torch_sgd_where_the_centre_is_zero():
+    ours = fit(classifier({"residual": arm(True)}, weight_decay=1e-2))
+    torch_decay = classifier({"residual": arm(True)}, weight_decay=0.0)
+    torch_decay._make_optimizer = lambda p: sgd(p)
+    torch_decay.configure_optimizers = lambda: torch.optim.SGD(torch_decay.parameters(), 0.05, 0.9, weight_decay=1e-2)
+    fit(torch_decay)
+    assert same_weights(ours.members[0].net, torch_decay.members[0].net)
+
+
+def test_metrics_are_those_of_a_plain_loop():
+    data = digits()
+    module = fit(classifier({"net": arm(True)}), data=data)
+    numbers = module.metrics()["net"]
+    net = module.members[0].net.eval()
+    for split, loader in zip(data.eval_splits, data.val_dataloader()):
+        batches = list(loader)
+        images, labels = (torch.cat(parts) for parts in zip(*batches))
+        with torch.no_grad():
+            logits = net(images)
+        assert numbers[f"{split}/risk"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+        assert numbers[f"{split}/error"] == pytest.approx(float((logits.argmax(1) != labels).float().mean()), abs=1e-7)
+    half_norm = 0.5 * sum(float(w.detach().double().square().sum()) for w in net.parameters())
+    assert numbers["train/penalty"] == pytest.approx(1e-4 * half_norm, rel=1e-9)
+    assert numbers["train/cost"] == pytest.approx(numbers["train/risk"] + 1e-4 * half_norm, rel=1e-12)
+    assert numbers["train/cost_paper"] == pytest.approx(numbers["train/risk"] + 1e-4 * half_norm / data.batch_size, rel=1e-12)
+
+
+def test_penalty_scale_batch_makes_the_cost_the_papers():
+    numbers = fit(classifier({"net": arm(True)}, penalty_scale="batch")).metrics()["net"]
+    assert numbers["train/cost"] == pytest.approx(numbers["train/cost_paper"], rel=1e-12)
+
+
+def test_running_risk_weighs_batches_by_their_size():
+    metric = RiskAndError()
+    metric.update(torch.tensor(1.0), torch.eye(4), torch.arange(4))
+    metric.update(torch.tensor(4.0), torch.eye(4)[:2], torch.tensor([1, 1]))
+    metric.update(torch.tensor(float("nan")), torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    assert metric.compute() == {"risk": 2.0, "error": pytest.approx(1 / 6)}
+
+
+def test_learning_rate_schedule_steps_after_each_epoch():
+    module = classifier(scheduler=lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.1))
+    runner = trainer(3)
+    runner.fit(module, datamodule=digits())
+    assert runner.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05 * 0.01)
+
+
+def test_a_diverging_run_stops_with_epoch_and_learning_rate():
+    with pytest.raises(DivergedError, match=r"member 'net' .* epoch 1 .* learning rate 1e\+12"):
+        fit(classifier({"net": arm(False)}, optimizer=lambda p: torch.optim.SGD(p, lr=1e12)), epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4)}, "model.weight_decay"),
+        ({"arms": {"net": arm(True, num_classes=7)}}, "7 outputs, the data has 10 classes"),
+        ({"arms": {"net": arm(True, in_channels=1)}}, "cannot take images of shape"),
+    ],
+)
+def test_wrong_models_get_a_sentence_before_training(wrong, said):
+    with pytest.raises(UserError, match=said):
+        fit(classifier(**wrong))
+
+
+def test_net_or_arms_but_not_both_or_neither():
+    for wrong in ({}, {"net": SimplifiedNet, "arms": {"a": arm(True)}}):
+        with pytest.raises(UserError, match="either"):
+            ImageClassifier(sgd, **wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"channels_last": True}, {"compile": True}])
+def test_fast_switches_change_rounding_only(options):
+    plain, fast = (fit(classifier({"net": arm(True)}, **switch), epochs=1) for switch in ({}, options))
+    for one, other in zip(plain.members[0].net.parameters(), fast.members[0].net.parameters()):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_bfloat16_training_is_finite_and_learns_in_float32_weights():
+    module = fit(classifier({"net": arm(True)}), epochs=1, precision="bf16-mixed")
+    assert math.isfinite(module.metrics()["net"]["train/risk"])
+    assert next(module.parameters()).dtype == torch.float32
+
+
+def test_any_network_trains():
+    import torchvision
+
+    module = classifier(net=lambda: torchvision.models.squeezenet1_1(num_classes=10))
+    fit(module, epochs=1, limit_train_batches=1, limit_val_batches=1)
+    assert set(module.metrics()) == {"net"}

@@ -1,0 +1,124 @@
+"""The bank: seeds, arms, twins, and that a member is the same net alone as among others."""
+
+import pytest
+import torch
+
+from lightning_app.errors import UserError
+from lightning_app.modules.members import Arm, build_members, parse_seeds
+from lightning_app.networks import SimplifiedNet
+from tests.helpers import arm, classifier, digits, fit, same_weights
+
+
+def test_seeds_count_list_and_ranges():
+    assert parse_seeds(13) == tuple(range(13))
+    assert parse_seeds([4, 2]) == (4, 2)
+    assert parse_seeds("7-9,1") == (7, 8, 9, 1)
+
+
+@pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1], "a", "3-1", "1,,2", ""])
+def test_wrong_seeds_are_a_sentence(seeds):
+    with pytest.raises(UserError, match="seeds"):
+        parse_seeds(seeds)
+
+
+def test_arms_times_seeds_with_names_that_sort():
+    members = build_members({"plain": arm(False), "residual": arm(True)}, (0, 11))
+    assert [m.name for m in members] == ["plain-seed00", "plain-seed11", "residual-seed00", "residual-seed11"]
+    assert not same_weights(members[0].net, members[1].net)
+
+
+def test_building_a_bank_draws_nothing_from_the_global_random_state():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    build_members({"plain": arm(False), "twin": Arm(twin_of="plain")}, (0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_twin_computes_the_same_function_and_decays_towards_rho():
+    twin, original = build_members({"twin": Arm(twin_of="residual"), "residual": arm(True)}, (3,))
+    assert (twin.centre, original.centre) == ("identity", "zero")
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.allclose(twin.net(x), original.net(x), atol=1e-6)
+    assert twin.net.residual is False
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"a": Arm()},
+        {"a": Arm(net=lambda: SimplifiedNet(5), twin_of="b")},
+        {"a": Arm(twin_of="nobody")},
+        {"a": Arm(twin_of="b"), "b": Arm(twin_of="a")},
+        {"a.b": arm(True)},
+        {"train": arm(True)},
+        {"a": Arm(net=lambda: torch.nn.Conv2d(1, 1, 1)), "b": Arm(twin_of="a")},
+    ],
+)
+def test_wrong_arms_are_a_sentence(arms):
+    with pytest.raises(UserError):
+        build_members(arms, (0,))
+
+
+def test_a_member_is_the_same_net_alone_and_among_others():
+    bank = fit(classifier(seeds=[0, 5]))
+    alone = fit(classifier({"residual": arm(True)}, seeds=[5]))
+    among = {member.name: member.net for member in bank.members}
+    assert same_weights(among["residual-seed05"], alone.members[0].net)
+
+
+def test_dropout_too_is_drawn_from_the_members_own_stream():
+    def dropped() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
+
+    bank = fit(classifier({"a": arm(True), "b": Arm(net=dropped)}))
+    alone = fit(classifier({"b": Arm(net=dropped)}))
+    assert same_weights(bank.members[1].net, alone.members[0].net)
+
+
+def test_arms_of_one_seed_see_identical_batches_unless_told_otherwise():
+    twice = {"one": arm(True), "other": arm(True)}
+    shared = fit(classifier(twice))
+    assert same_weights(*(member.net for member in shared.members))
+    apart = fit(classifier(twice, share_batches=False))
+    assert not same_weights(*(member.net for member in apart.members))
+
+
+def test_twins_share_batches_even_when_arms_do_not():
+    module = classifier({"a": arm(True), "r": arm(True), "p": Arm(twin_of="r")}, share_batches=False)
+    a, r, p = (module._stream(member) for member in module.members)
+    assert r == p != a
+
+
+def test_equivalent_training_in_float64_stays_within_rounding():
+    module = fit(
+        classifier({"r": arm(True), "p": Arm(twin_of="r")}), epochs=4, data=digits(), precision="64-true"
+    )
+    from lightning_app.identity import untransfer
+
+    r, p = (member.net for member in module.members)
+    back = untransfer(p).state_dict()
+    assert max(float((back[key] - value).abs().max()) for key, value in r.state_dict().items()) < 1e-11
+    assert next(r.parameters()).dtype == torch.float64
+
+
+def test_negative_control_decay_towards_zero_parts_the_twins_by_lr_times_lambda_after_one_step():
+    module = fit(
+        classifier(
+            {"r": arm(True), "p": Arm(twin_of="r", decay_towards="zero")},
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+            weight_decay=1e-4,
+        ),
+        epochs=1,
+        limit_train_batches=1,
+        limit_val_batches=0,
+        precision="64-true",
+    )
+    from lightning_app.identity import id_entries, untransfer
+
+    r, p = (member.net for member in module.members)
+    back = untransfer(p).state_dict()
+    for name in r.id_weights():
+        gap = back[name] - r.state_dict()[name]
+        on_id = id_entries(gap)
+        assert torch.allclose(gap[on_id], torch.full_like(gap[on_id], -2e-6), rtol=1e-6)
+        assert gap[~on_id].abs().max() < 1e-15

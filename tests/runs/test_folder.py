@@ -1,0 +1,124 @@
+"""The run folder: what is written comes back, torn and foreign files are told apart, nothing is half-written."""
+
+import math
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from lightning_app.runs import Row, RunFolder, find_runs
+from lightning_app.runs.folder import write_atomically
+
+
+def row(epoch: int, value: float, name: str = "test/error", member: str = "net") -> Row:
+    return Row(member, epoch, 10 * epoch, name, value)
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-300, -2.5e17, math.inf, -math.inf, math.nan])
+def test_numbers_come_back_exactly(tmp_path, value):
+    run = RunFolder(tmp_path)
+    run.append([row(1, value)])
+    back = run.log()["value"][0]
+    assert back == value or (math.isnan(value) and math.isnan(back))
+
+
+def test_after_a_resume_the_later_row_wins_and_each_key_is_seen_once(tmp_path):
+    run = RunFolder(tmp_path)
+    run.append([row(1, 0.5), row(2, 0.4)])
+    run.append([row(2, 0.3), row(3, 0.2)])
+    log = run.log()
+    assert log["value"].tolist() == [0.5, 0.3, 0.2]
+    assert log["epoch"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_line_torn_by_a_kill_is_neither_read_nor_left_in_the_way(tmp_path, cut):
+    run = RunFolder(tmp_path)
+    run.append([row(1, 0.5), row(2, 0.123456789)])
+    log = tmp_path / "log.csv"
+    log.write_bytes(log.read_bytes()[:-cut])
+    assert run.log()["value"].tolist() in ([0.5], []) or cut == 0
+    run.append([row(2, 0.25)])
+    assert run.log()["value"].tolist()[-1] == 0.25
+    assert len(log.read_text().splitlines()[-1].split(",")) == 5
+
+
+def test_names_with_commas_and_quotes_survive(tmp_path):
+    run = RunFolder(tmp_path)
+    run.append([row(1, 1.0, name='a,"b"\nc', member="<x>")])
+    assert run.log()[["member", "name"]].iloc[0].tolist() == ["<x>", 'a,"b"\nc']
+
+
+def test_arrays_come_back_and_a_repeated_epoch_replaces_them(tmp_path):
+    run = RunFolder(tmp_path)
+    run.save_arrays(3, "cushion", {"net/a": np.arange(3), "net/b": np.ones((2, 2))})
+    run.save_arrays(3, "cushion", {"net/a": np.zeros(1)})
+    run.save_arrays(12, "cushion", {"net/a": np.zeros(1)})
+    assert list(run.arrays(3, "cushion")) == ["net/a"]
+    assert run.array_epochs("cushion") == [3, 12]
+
+
+def test_pickled_arrays_are_not_loaded(tmp_path):
+    run = RunFolder(tmp_path)
+    run.save_arrays(0, "cushion", {"net/a": np.zeros(1)})
+    np.savez(tmp_path / "measurements" / "epoch=0000" / "cushion.npz", a=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="pickle"):
+        run.arrays(0, "cushion")
+
+
+def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
+    RunFolder(tmp_path / "group" / "one").append([row(0, 1.0)])
+    RunFolder(tmp_path / "group" / "two").append([row(0, 1.0)])
+    assert [run.label for run in find_runs([tmp_path])] == ["one", "two"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty"):
+        find_runs([tmp_path / "empty"])
+
+
+def test_a_foreign_csv_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "log.csv").write_text("step,loss\n1,2\n")
+    with pytest.raises(ValueError, match="first line should be member,epoch,step,name,value"):
+        RunFolder(tmp_path).log()
+
+
+def test_a_mangled_row_is_refused_in_a_sentence(tmp_path):
+    RunFolder(tmp_path).append([row(1, 0.5)])
+    with (tmp_path / "log.csv").open("a") as file:
+        file.write("net,two,3,test/error,0.1\n")
+    with pytest.raises(ValueError, match="has a row that is not"):
+        RunFolder(tmp_path).log()
+
+
+def test_a_reader_never_sees_a_part_of_an_atomic_write(tmp_path):
+    target = tmp_path / "file"
+    contents = [bytes([letter]) * 2_000_000 for letter in b"ab"]
+    write_atomically(target, contents[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for turn in range(40):
+            write_atomically(target, contents[turn % 2])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        assert target.read_bytes() in contents
+    writer.join()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failed_atomic_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    target = tmp_path / "file"
+    write_atomically(target, b"old")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_identifier_is_drawn_once(tmp_path):
+    one, other = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
+    assert one.identifier() == one.identifier() != other.identifier()

@@ -1,0 +1,73 @@
+"""Who may import whom: the house's arrows point one way (see the map in the README)."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCIENCE = {"torch", "numpy", "scipy", "curvlinops", "typing_extensions"}
+LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics"}
+# room -> what it may import beside the standard library; "lightning_app.x" names a room of ours
+ALLOWED = {
+    "lightning_app.errors": set(),
+    "lightning_app.identity": SCIENCE,
+    "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
+    "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
+    "lightning_app.measures": SCIENCE | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
+    "lightning_app.datamodules": SCIENCE
+    | LIGHTNING
+    | {"torchvision", "sklearn", "PIL", "lightning_app.errors", "lightning_app.runs.folder"},
+    "lightning_app.modules": SCIENCE
+    | LIGHTNING
+    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
+    "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
+    "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
+    | {"lightning_app.runs", "lightning_app.errors"},
+    "callbacks": SCIENCE
+    | LIGHTNING
+    | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"},
+    "lightning_app.cli": None,  # the top: anything
+    "main": {"lightning_app.cli"},
+    "lightning_app": set(),
+}
+FILES = [*(ROOT / "lightning_app").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py"), ROOT / "main.py"]
+
+
+def imports(file: Path) -> set[str]:
+    """Dotted names of everything a file imports, at its top or late."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively"
+            found.add(node.module)
+    return found
+
+
+def room(name: str) -> str:
+    """The longest key of ALLOWED that a dotted name lies in, else its first part."""
+    own = [key for key in ALLOWED if name == key or name.startswith(f"{key}.")]
+    return max(own, key=len) if own else name.split(".")[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_arrows(file):
+    own = room(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    allowed = ALLOWED[own]
+    if allowed is None:
+        return
+    for name in imports(file):
+        if name.split(".")[0] in sys.stdlib_module_names or room(name) == own:
+            continue
+        assert any(name == key or name.startswith(f"{key}.") for key in allowed), f"{own} imports {name}"
+
+
+def test_callbacks_and_measures_never_name_a_concrete_network():
+    for folder in (ROOT / "callbacks", ROOT / "lightning_app" / "measures"):
+        for file in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_app.networks"):
+                    assert {alias.name for alias in node.names} <= {"Layer", "layers_of"}, f"{file} knows a network"
