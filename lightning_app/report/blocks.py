@@ -1,0 +1,105 @@
+"""What a section is made of: figures, tables, texts. The template knows these and nothing of runs."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+from urllib.parse import quote
+
+import pandas as pd
+
+__all__ = ["Cell", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "number"]
+
+
+def number(value: float) -> str:
+    """Four significant digits as in the paper's tables; whole numbers and thousands in full.
+
+    >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, float("nan"), float("inf"))]
+    ['0.1131', '0.05000', '624', '25033', '6.200e-05', 'nan', 'inf']
+    """
+    if not math.isfinite(value):
+        return str(float(value))
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:#.4g}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows, and the exact number behind it."""
+
+    text: str
+    exact: str = ""
+    note: str = ""  # small, beside the number
+
+
+def cell(value: float | None, note: str = "") -> Cell:
+    """A number as a cell; a dash for None: not measured."""
+    return Cell("–") if value is None else Cell(number(value), repr(float(value)), note)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
+    """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things."""
+    return pd.DataFrame(rows, columns=list(columns)).to_csv(index=False, na_rep="nan", lineterminator="\n")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    key: str  # unique on the page: its anchor and the salt of its SVG ids
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side with one legend, one caption and the numbers behind them."""
+
+    kind: ClassVar[str] = "figure"
+    key: str
+    caption: str  # quantity, unit, convention
+    panels: list[Panel]
+    legend: list[tuple[str, str]]  # (swatch as SVG, label)
+    csv: str
+    columns: int = 3  # at most, on a wide page
+
+    @property
+    def data_uri(self) -> str:
+        return "data:text/csv;charset=utf-8," + quote(self.csv)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Head, rows and what the numbers mean; the first cell of a row is its head."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    head: list[str]
+    rows: list[list[Cell]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as it is, folded away: a configuration, a log."""
+
+    kind: ClassVar[str] = "text"
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question the page answers; without blocks its notices say why."""
+
+    key: str
+    title: str
+    lead: str = ""
+    blocks: list[Figure | Table | Text] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)  # sentences: what these runs do not hold, what went wrong
+
+    def by_kind(self) -> list[tuple[str, list[Figure | Table | Text]]]:
+        """Blocks in order, neighbours of one kind together."""
+        return [(kind, list(blocks)) for kind, blocks in itertools.groupby(self.blocks, lambda block: block.kind)]

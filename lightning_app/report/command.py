@@ -1,0 +1,58 @@
+"""The command ``python main.py report``."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from lightning_app.errors import UserError
+from lightning_app.report.page import write_report
+from lightning_app.runs import find_runs
+
+__all__ = ["main"]
+
+EPILOG = """\
+examples:
+  python main.py report runs/cifar10/res20                        one run: runs/cifar10/res20/report.html
+  python main.py report runs/cifar10/res20 runs/cifar10/pln20     two runs side by side: runs/cifar10/report.html
+  python main.py report runs/cifar10 --out all.html               every run below a folder
+  python main.py report runs/cifar10/res32 --layer layer20        cushion histograms at another layer
+
+The page is one file without script or network: figures, tables, and the numbers behind each figure as CSV.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
+    try:
+        options = _parser().parse_args(argv)
+        page = write_report(find_runs(options.runs), options.out, options.layer)
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has shown its help
+        return int(done.code or 0)
+    print(f"report: {page}")
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with its complaints as exceptions."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python main.py report",
+        description="Turn run folders into one self-contained HTML page.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: beside the runs)")
+    parser.add_argument(
+        "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"
+    )
+    return parser

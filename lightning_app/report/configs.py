@@ -1,0 +1,99 @@
+"""What was run: facts and configuration of each run, where they differ, and every number of the last epoch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from lightning_app.errors import UserError
+from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
+from lightning_app.report.evidence import Evidence, Record
+from lightning_app.runs.folder import CONFIG
+
+__all__ = ["section"]
+
+ABSENT = "–"
+
+
+def section(evidence: Evidence) -> Section:
+    configs = {record.label: _config(record) for record in evidence.records}
+    blocks = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
+    missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
+    return Section("configs", "What was run", blocks=blocks, notices=missing)
+
+
+def _config(record: Record) -> dict:
+    try:
+        return record.folder.config()
+    except yaml.YAMLError as error:
+        raise UserError(f"{record.folder.path / CONFIG} is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _facts(evidence: Evidence) -> Table:
+    rows = [
+        [
+            Cell(record.label),
+            Cell(", ".join(record.members()) or ABSENT),
+            Cell(str(record.log["epoch"].max()) if len(record.log) else ABSENT),
+            Cell(str(record.log["step"].max()) if len(record.log) else ABSENT),
+            Cell(_head(record) or ABSENT),
+        ]
+        for record in evidence.records
+    ]
+    caption = (
+        "Completed epochs and optimizer steps at the end of the log; the rest as noted on top of the configuration."
+    )
+    return Table(caption, ["run", "nets", "epochs", "steps", "command and versions"], rows)
+
+
+def _head(record: Record) -> str:
+    """Comment lines at the top of config.yaml, where the command line notes itself, the commit and versions."""
+    head = []
+    for line in _text(record).splitlines():
+        if not line.startswith("#"):
+            break
+        head.append(line.lstrip("# ").rstrip())
+    return "\n".join(filter(None, head))
+
+
+def _text(record: Record) -> str:
+    file = record.folder.path / CONFIG
+    return file.read_text(errors="replace") if file.exists() else ""
+
+
+def _differences(configs: dict[str, dict]) -> list[Table]:
+    """Keys whose values differ between runs, one column a run."""
+    if len(configs) < 2:
+        return []
+    flat = {label: dict(_flatten(config)) for label, config in configs.items()}
+    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    differing = [key for key in keys if len({repr(values.get(key, ABSENT)) for values in flat.values()}) > 1]
+    caption = (
+        f"Every key of the configurations that differs; {ABSENT}: not set."
+        if differing
+        else "The configurations are equal."
+    )
+    rows = [[Cell(key), *(Cell(str(values.get(key, ABSENT))) for values in flat.values())] for key in differing]
+    return [Table(caption, ["key", *flat], rows, title="Differences between the runs")]
+
+
+def _flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dicts and lists as (dotted key, value)."""
+    if isinstance(node, dict | list) and node:
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _flatten(child, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, node
+
+
+def _texts(evidence: Evidence) -> list[Text]:
+    return [Text(f"Configuration of {record.label}", text) for record in evidence.records if (text := _text(record))]
+
+
+def _everything(evidence: Evidence) -> Text:
+    """Each number's last value: also what no section above knows of."""
+    rows = []
+    for record in evidence.records:
+        last = record.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
+        rows += [(record.label, *row) for row in last[["member", "name", "epoch", "value"]].itertuples(index=False)]
+    return Text("The last value of every number logged", csv_text(("run", "net", "name", "epoch", "value"), rows))

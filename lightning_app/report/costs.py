@@ -1,0 +1,100 @@
+"""What training and measuring cost, in seconds on the machine that ran."""
+
+from statistics import median
+
+from matplotlib.axes import Axes
+
+from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
+from lightning_app.report.drawing import curve, dots, finite, from_zero, legend, panel
+from lightning_app.report.evidence import Evidence, Record
+from lightning_app.report.style import Style, styles
+
+__all__ = ["section"]
+
+EPOCH = "time/epoch"
+COST = "cost/"
+CAPTION = (
+    "Wall-clock seconds, all nets of a run together. An epoch is training and evaluation, without the measures. Share: of the "
+    "run's epochs, so 100 % means that measuring took as long as training."
+)
+
+
+def section(evidence: Evidence) -> Section:
+    families = _families(evidence)
+    if not families:
+        return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
+    rows = [_row(record, name) for record in evidence.records for name in families if len(record.series(name))]
+    table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
+    missing = [] if EPOCH in families else ["Epoch times were not logged."]
+    return Section("costs", "What it cost", blocks=[table, _figure(evidence, families)], notices=missing)
+
+
+def _families(evidence: Evidence) -> list[str]:
+    """Names of what has a time: epochs first, then measures in the order of the log."""
+    names = dict.fromkeys(name for record in evidence.records for name in record.names())
+    costs = [name for name in names if name.startswith(COST)]
+    return [EPOCH, *costs] if EPOCH in names else costs
+
+
+def _row(record: Record, name: str) -> list[Cell]:
+    seconds, epochs = record.series(name), record.series(EPOCH)
+    share = f"{100 * seconds.sum() / epochs.sum():.1f} %" if name != EPOCH and epochs.sum() > 0 else "–"
+    numbers = cell(float(seconds.median())), cell(float(seconds.sum()))
+    return [Cell(record.label), Cell(_title(name)), Cell(str(len(seconds))), *numbers, Cell(share)]
+
+
+def _title(name: str) -> str:
+    return "epoch" if name == EPOCH else name.removeprefix(COST)
+
+
+def _figure(evidence: Evidence, families: list[str]) -> Figure:
+    looks = dict(
+        zip((record.label for record in evidence.records), styles(["other"] * len(evidence.records)), strict=True)
+    )
+    rows = [
+        (record.label, name, epoch, seconds)
+        for name in families
+        for record in evidence.records
+        for epoch, seconds in record.series(name).items()
+    ]
+    panels = [
+        panel(
+            "cost-medians",
+            "Median cost each time",
+            lambda axes: _draw_medians(axes, evidence, families, looks),
+            x="seconds",
+            y="",
+            log_x=True,
+        )
+    ]
+    if EPOCH in families:
+        panels.append(
+            panel(
+                "cost-epochs",
+                "Time of each epoch",
+                lambda axes: _draw_epochs(axes, evidence, looks),
+                x="epoch",
+                y="seconds",
+                whole_x=True,
+            )
+        )
+    data = csv_text(("run", "name", "epoch", "seconds"), rows)
+    caption = "Median seconds of one epoch and of one measurement (logarithmic), and seconds of every epoch."
+    return Figure("costs-figure", caption, panels, legend(looks.items()), data)
+
+
+def _draw_medians(axes: Axes, evidence: Evidence, families: list[str], looks: dict[str, Style]) -> None:
+    shift = 0.6 / len(evidence.records)  # runs one below the other: equal costs would hide each other
+    for i, record in enumerate(evidence.records):
+        seconds = {place: median(times) for place, name in enumerate(families) if len(times := record.series(name))}
+        places = [place + shift * (i - (len(evidence.records) - 1) / 2) for place in seconds]
+        dots(axes, list(seconds.values()), places, looks[record.label])
+    axes.set_yticks(range(len(families)), [_title(name) for name in families])
+    axes.set_ylim(len(families) - 0.5, -0.5)
+
+
+def _draw_epochs(axes: Axes, evidence: Evidence, looks: dict[str, Style]) -> None:
+    for record in evidence.records:
+        if len(times := record.series(EPOCH)):
+            curve(axes, finite(times), looks[record.label])
+    from_zero(axes)

@@ -1,0 +1,213 @@
+"""Axes to SVG: small panels that a phone can show whole, in colours the page decides, the same bytes for the same input."""
+
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from html import escape
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from lightning_app.report.blocks import Panel
+from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.style import COLOURS, GRID, INK, Style
+
+__all__ = [
+    "curve",
+    "curves",
+    "dots",
+    "finite",
+    "from_zero",
+    "group_legend",
+    "histogram",
+    "legend",
+    "median_mark",
+    "panel",
+]
+
+RC = {
+    "svg.fonttype": "none",  # text stays text: it takes the page's font, can be searched and read aloud
+    "text.parse_math": False,  # a net may be called "$x$"
+    "font.size": 9.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.2,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
+MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
+
+_CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
+
+
+# -- one panel ------------------------------------------------------------------------------------------------------------
+
+
+def panel(
+    key: str,
+    title: str,
+    draw: Callable[[Axes], None],
+    *,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    whole_x: bool = False,
+) -> Panel:
+    """Draw into one pair of axes and return it as inline SVG.
+
+    Args:
+        key: unique on the page.
+        draw: puts the data there.
+        x, y: axis labels, with units.
+        log_x, log_y: logarithmic, unless nothing drawn is positive; values <= 0 are then left out.
+        whole_x: ticks at whole numbers only (epochs, layers).
+    """
+    with mpl.rc_context(RC | {"svg.hashsalt": key}):
+        canvas = Canvas(figsize=SIZE, layout="constrained")
+        axes = canvas.add_subplot()
+        draw(axes)
+        axes.set(title=title, xlabel=x, ylabel=y)
+        _scale(axes.xaxis, log_x)
+        _scale(axes.yaxis, log_y)
+        if whole_x:
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+        return Panel(key, title, _svg(canvas, f'class="panel" role="img" aria-label="{escape(title)}"'))
+
+
+@lru_cache(maxsize=256)
+def swatch(style: Style) -> str:
+    """A legend's piece of line, as drawn in the panels."""
+    with mpl.rc_context(RC | {"svg.hashsalt": repr(style)}):
+        canvas = Canvas(figsize=(0.6, 0.2))
+        axes = canvas.add_axes((0, 0, 1, 1))
+        axes.axis("off")
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        axes.plot([0.02, 0.5, 0.98], [0.5] * 3, **_line(style), marker=style.marker, markevery=[1])
+        return _svg(canvas, 'class="swatch" aria-hidden="true"')
+
+
+def legend(looks: Iterable[tuple[str, Style]]) -> list[tuple[str, str]]:
+    """Swatch and label of each curve."""
+    return [(swatch(style), label) for label, style in looks]
+
+
+def group_legend(evidence: Evidence, first: bool = False) -> list[tuple[str, str]]:
+    """Swatch and label of each group; one of several seeds says what its bold line is, or which seed is ``first``."""
+    return legend(
+        (
+            label if len(nets) == 1 else nets[0].label if first else f"{label} (bold: mean of {len(nets)} seeds)",
+            nets[0].style,
+        )
+        for label, nets in evidence.groups().items()
+    )
+
+
+# -- what goes into a panel ----------------------------------------------------------------------------------------------
+
+
+def curves(
+    axes: Axes, groups: Iterable[Sequence[Net]], series: Callable[[Net], pd.Series], every: bool = False
+) -> None:
+    """A curve for each net; of several seeds each one thin and their mean bold. ``every``: a marker at every point."""
+    for nets in groups:
+        lines = [finite(line) for net in nets if len(line := series(net))]
+        if len(lines) > 1:
+            for line in lines:
+                axes.plot(line.index, line, color=nets[0].style.colour, linewidth=0.7, alpha=0.45)
+        if lines:
+            curve(axes, group_mean(lines), nets[0].style, every)
+
+
+def group_mean(lines: Sequence[pd.Series]) -> pd.Series:
+    """Mean over seeds where all were measured. A diverged seed makes it NaN from there on: a mean of survivors flatters."""
+    return pd.concat(lines, axis=1, join="inner").mean(axis=1, skipna=False) if len(lines) > 1 else lines[0]
+
+
+def finite(line: pd.Series) -> pd.Series:
+    """Infinity as NaN: both leave a gap, and no axis reaches for them."""
+    return line.where(np.isfinite(line))
+
+
+def curve(axes: Axes, line: pd.Series, style: Style, every: bool = False) -> None:
+    """One line with a few markers, among them the last point; or with all."""
+    gap = 1 if every else max(1, -(-len(line) // MARKS))
+    marks = list(range((len(line) - 1) % gap, len(line), gap))
+    axes.plot(line.index, line, **_line(style), marker=style.marker, markevery=marks)
+
+
+def histogram(axes: Axes, counts: np.ndarray, edges: np.ndarray, style: Style) -> None:
+    """Counts per bin as steps, lightly filled."""
+    axes.stairs(counts, edges, color=style.colour, fill=True, alpha=0.15)
+    axes.stairs(counts, edges, color=style.colour, linestyle=style.dash, linewidth=1.4)
+
+
+def median_mark(axes: Axes, x: float, style: Style) -> None:
+    """The net's marker on the x axis."""
+    axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4)
+
+
+def from_zero(axes: Axes) -> None:
+    """Start the y axis at zero and leave room above the highest marker."""
+    top = axes.dataLim.y1
+    axes.set_ylim(0, 1.06 * top if np.isfinite(top) and top > 0 else 1)
+
+
+def dots(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style) -> None:
+    """Markers without a line."""
+    axes.plot(x, y, color=style.colour, marker=style.marker, markersize=6, linestyle="none")
+
+
+def _line(style: Style) -> dict:
+    return {"color": style.colour, "linestyle": style.dash}
+
+
+# -- scales and bytes ------------------------------------------------------------------------------------------------------
+
+
+def _scale(axis, log: bool) -> None:
+    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show."""
+    low, high = axis.get_data_interval()
+    if not (np.isfinite(high) and high > 0):
+        log = False
+    if not log:
+        return
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("log", nonpositive="mask")
+    low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
+    decades = np.log10(axis.get_view_interval()[1] / low)
+    if decades < 0.5:
+        axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+    else:
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _svg(canvas: Canvas, attributes: str) -> str:
+    """The figure as an inline <svg> element without size, ids of its own, date or address of any schema."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    text = buffer.getvalue()
+    head = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', text)
+    assert head is not None, "matplotlib wrote no svg element"
+    body = re.sub(r"<metadata>.*?</metadata>", "", text[head.end() :], flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # "axes_1" and the like: they would repeat in every panel
+    body = re.sub("|".join(_CSS), lambda colour: _CSS[colour[0]], body)
+    return f"<svg {attributes} {head[1]}>{body}".strip()

@@ -1,0 +1,172 @@
+"""What the runs hold, read once: numbers by net and name, arrays by epoch, and how each net is called and drawn."""
+
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.report.style import Style, kind, styles
+from lightning_app.runs import RunFolder
+
+__all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
+
+SEED = re.compile(r"[-_]?seed[-_=]?\d+")
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last measurement of a number, and when it was made."""
+
+    value: float
+    epoch: int  # completed epochs
+
+
+class Record:
+    """One run, its log read once.
+
+    Raises:
+        ValueError: from the run folder, if there is no log or it is not one of ours.
+    """
+
+    def __init__(self, folder: RunFolder, label: str) -> None:
+        self.folder = folder
+        self.label = label
+        self.log = folder.log()
+        self._rows = self.log.groupby(["member", "name"], sort=False).indices
+        self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+
+    def names(self, member: str = "") -> list[str]:
+        """What was measured of a member, in the order of the log; of the whole run for ''."""
+        return [name for owner, name in self._rows if owner == member]
+
+    def series(self, name: str, member: str = "") -> pd.Series:
+        """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
+        rows = self.log.iloc[self._rows.get((member, name), [])]
+        return rows.set_index("epoch")["value"].sort_index()
+
+    def members(self) -> list[str]:
+        return [member for member in self.log["member"].unique() if member]
+
+    def array_epochs(self, family: str) -> list[int]:
+        return self.folder.array_epochs(family)
+
+    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, kept.
+
+        Raises:
+            ValueError: if the file cannot be read, naming run, family and epoch.
+        """
+        key = (family, epoch)
+        if key not in self._arrays:
+            try:
+                self._arrays[key] = self.folder.arrays(epoch, family)
+            except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+                where = f"the {family} arrays of epoch {epoch} in {self.folder.path}"
+                raise ValueError(f"cannot read {where}: {error}. Delete that file to report without it.") from error
+        return self._arrays[key]
+
+
+@dataclass(frozen=True)
+class Net:
+    """One trained net: a member of a run."""
+
+    record: Record
+    member: str
+    label: str  # unique on the page
+    group: str  # the label without its seed: nets of one group share a style and a mean
+    kind: str  # plain, residual, other
+    style: Style
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.record.names(self.member)
+
+    @cached_property
+    def epoch(self) -> int:
+        """Completed epochs of the last row of this net."""
+        return int(self.record.log.loc[self.record.log["member"] == self.member, "epoch"].max())
+
+    def series(self, name: str) -> pd.Series:
+        return self.record.series(name, self.member)
+
+    def final(self, name: str) -> Final | None:
+        """The last value, never the best one; None when never measured."""
+        series = self.series(name)
+        return Final(float(series.iloc[-1]), int(series.index[-1])) if len(series) else None
+
+    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """This net's arrays, the member's name cut off the keys; empty if there are none at that epoch."""
+        if epoch not in self.record.array_epochs(family):
+            return {}
+        prefix = f"{self.member}/"
+        arrays = self.record.arrays(family, epoch)
+        return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a page is made of."""
+
+    records: list[Record]
+    nets: list[Net]
+    layer: str | None = None  # the layer asked for, if any
+
+    def rows(self, names: Iterable[str]) -> list[tuple[str, str, int, float]]:
+        """(net, name, epoch, value) of the named numbers: what is behind a figure of curves."""
+        return [
+            (net.label, name, epoch, value)
+            for name in names
+            for net in self.nets
+            for epoch, value in net.series(name).items()
+        ]
+
+    def firsts(self) -> list[Net]:
+        """The first net of each group: what is shown where several seeds would hide each other."""
+        return [nets[0] for nets in self.groups().values()]
+
+    def groups(self) -> dict[str, list[Net]]:
+        """The nets by group, in order: seeds of the same arm together."""
+        found: dict[str, list[Net]] = {}
+        for net in self.nets:
+            found.setdefault(net.group, []).append(net)
+        return found
+
+
+def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
+    """Read the runs and name their nets.
+
+    A net is called as its member, with several runs as its run, and by both if that run has several members.
+    """
+    labels = [_run_label(run.path, common_parent(runs)) if len(runs) > 1 else run.label for run in runs]
+    records = [Record(run, label) for run, label in zip(runs, labels, strict=True)]
+    named = [
+        (record, member, _label(record, member, len(runs) > 1)) for record in records for member in record.members()
+    ]
+    kinds = {SEED.sub("", label): kind(member, record.label) for record, member, label in named}
+    looks = dict(zip(kinds, styles(kinds.values()), strict=True))
+    nets = [
+        Net(record, member, label, group := SEED.sub("", label), kinds[group], looks[group])
+        for record, member, label in named
+    ]
+    return Evidence(records, nets, layer)
+
+
+def common_parent(runs: Sequence[RunFolder]) -> Path:
+    """The deepest folder that holds all runs; the run itself when there is one."""
+    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
+
+
+def _run_label(path: Path, parent: Path) -> str:
+    return path.resolve().relative_to(parent).as_posix()
+
+
+def _label(record: Record, member: str, several_runs: bool) -> str:
+    if not several_runs:
+        return member
+    return record.label if len(record.members()) == 1 else f"{record.label}/{member}"

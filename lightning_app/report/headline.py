@@ -1,0 +1,88 @@
+"""Where each net ended: the numbers of the paper's Table 1, of the final epoch and never of the best."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lightning_app.report.blocks import Cell, Section, Table, cell, number
+from lightning_app.report.evidence import Evidence, Final, Net
+
+__all__ = ["diverged", "section"]
+
+COLUMNS = {
+    "train risk L (nats)": "train/risk",
+    "cost C (nats)": "train/cost",
+    "cost C, paper's convention (nats)": "train/cost_paper",
+    "train error": "train/error",
+    "test error E": "test/error",
+    "test risk (nats)": "test/risk",
+}
+GAP = "gap: test − train error"
+CAPTION = (
+    "Values after the final epoch, whichever epoch was best. L: mean cross-entropy over the training samples. C: L plus the "
+    "weight penalty as trained; the paper's tables count it as (λ/2)‖w‖²/B, B the batch size. "
+    "E: share of test samples classified wrongly. A dash: not measured. A small epoch number: not measured later than that. "
+    "Hold the pointer on a number to see all its digits."
+)
+
+
+def section(evidence: Evidence) -> Section:
+    """One row a net; where an arm has several seeds, their mean and standard deviation below."""
+    if not evidence.nets:
+        return Section("headline", "Where each net ended", notices=["No net has logged a number yet."])
+    rows = []
+    for group, nets in evidence.groups().items():
+        rows += [_row(net) for net in nets]
+        if len(nets) > 1:
+            rows.append(_statistics(group, nets))
+    notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(evidence)]
+    table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
+    return Section("headline", "Where each net ended", blocks=[table], notices=notes)
+
+
+def diverged(net: Net) -> int | None:
+    """The first epoch at which a risk on training samples was NaN or infinite; None if never."""
+    lost = [
+        series.index[~np.isfinite(series)]
+        for name in ("train/risk", "train/risk_running")
+        if len(series := net.series(name))
+    ]
+    return min((int(epochs[0]) for epochs in lost if len(epochs)), default=None)
+
+
+def _lost(evidence: Evidence) -> list[tuple[Net, int]]:
+    return [(net, since) for net in evidence.nets if (since := diverged(net)) is not None]
+
+
+def _finals(net: Net) -> list[Final | None]:
+    found = {name: net.final(name) for name in COLUMNS.values()}
+    return [*found.values(), _gap(found["test/error"], found["train/error"])]
+
+
+def _gap(test: Final | None, train: Final | None) -> Final | None:
+    """Of one epoch only: a difference across epochs would mix gap and progress."""
+    if test is None or train is None or test.epoch != train.epoch:
+        return None
+    return Final(test.value - train.value, test.epoch)
+
+
+def _row(net: Net) -> list[Cell]:
+    notes = ["" if last is None or last.epoch == net.epoch else f"epoch {last.epoch}" for last in _finals(net)]
+    values = [None if last is None else last.value for last in _finals(net)]
+    return [Cell(net.label), Cell(str(net.epoch)), *map(cell, values, notes)]
+
+
+def _statistics(group: str, nets: Sequence[Net]) -> list[Cell]:
+    columns = zip(*(_finals(net) for net in nets), strict=True)
+    epochs = sorted({net.epoch for net in nets})
+    span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+    return [Cell(f"{group}: mean ± sd of {len(nets)}"), Cell(span), *map(_mean_and_deviation, columns)]
+
+
+def _mean_and_deviation(finals: Sequence[Final | None]) -> Cell:
+    values = [last.value for last in finals if last is not None]
+    if len(values) < len(finals):
+        return Cell("–")
+    mean = float(np.mean(values))
+    deviation = float(np.std(values, ddof=1)) if np.isfinite(values).all() else float("nan")
+    return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")

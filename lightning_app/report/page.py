@@ -1,0 +1,79 @@
+"""Sections through the template: one HTML file that needs no other, no network and no script."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+from lightning_app.errors import UserError
+from lightning_app.report import configs, costs, cushions, headline, learning, weights
+from lightning_app.report.evidence import Evidence, common_parent, gather
+from lightning_app.report.style import COLOURS
+from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import write_atomically
+
+__all__ = ["SECTIONS", "write_report"]
+
+SECTIONS = (headline, learning, weights, cushions, costs, configs)
+REPORT = "report.html"
+
+
+def write_report(runs: Sequence[RunFolder], out: Path | None = None, layer: str | None = None) -> Path:
+    """Write one page on one or several runs.
+
+    Args:
+        runs: the runs, in the order of the page.
+        out: the file to write, or a folder to write report.html into. Without it the page lies in the run's folder, of
+            several runs in the deepest folder that holds them all.
+        layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        UserError: no runs, or a layer that was not measured.
+        ValueError: from the run folder, if a run cannot be read.
+    """
+    if not runs:
+        raise UserError("expected at least one run to report on, got none.")
+    target = _target(runs, out)
+    page = render(
+        gather(runs, layer), title=", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, page.encode())
+    return target
+
+
+def render(evidence: Evidence, title: str) -> str:
+    """The page as text: the same for the same runs, byte by byte."""
+    sections = [module.section(evidence) for module in SECTIONS]
+    return _template().render(title=title, sections=sections, colours=COLOURS)
+
+
+def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
+    if out is None:
+        return (runs[0].path if len(runs) == 1 else common_parent(runs)) / REPORT
+    return Path(out) / REPORT if Path(out).is_dir() else Path(out)
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    """Everything is escaped, whatever it is, but the SVG that `drawing` made."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"svg": Markup, "breakable": _breakable}
+    return environment.get_template("page.html.jinja")
+
+
+def _breakable(text: str) -> Markup:
+    """The text, escaped, with places where a narrow page may break a long dotted or hyphenated name."""
+    return Markup(re.sub(r"(?<!\d)([._/-])(?=\w)", r"\1<wbr>", str(escape(text))))

@@ -1,0 +1,67 @@
+"""How a net looks in every figure: colour says plain or residual, dash and marker say it again without colour.
+
+Figures are drawn once and shown on light and on dark pages: matplotlib gets the light colour, and ``drawing`` replaces it
+by a CSS variable that the page sets for either. So each colour has one name, and its two values live here only.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["COLOURS", "GRID", "INK", "Style", "kind", "styles"]
+
+INK, GRID = "#20252b", "#d5d9de"
+
+# name -> (on light, on dark). Blue and red as in Yu & Tomasi; both pairs differ in lightness too, which is what remains
+# for colour-blind readers and grey printers. At least 3:1 against the page on either ground.
+COLOURS = {
+    "ink": (INK, "#e3e7ec"),
+    "grid": (GRID, "#3a4149"),
+    "plain-0": ("#0b4f9e", "#6fb1ff"),
+    "plain-1": ("#2f8fc4", "#9ad4f5"),
+    "plain-2": ("#5b6fd6", "#a9b4ff"),
+    "residual-0": ("#d1362f", "#ff7d6e"),
+    "residual-1": ("#a8326e", "#f08fc0"),
+    "residual-2": ("#b8660a", "#ffb45e"),
+    "other-0": ("#3d7a3a", "#83c97c"),
+    "other-1": ("#6b4fa0", "#bda2f0"),
+    "other-2": ("#7a6a2a", "#d6c26a"),
+}
+
+SHADES = 3  # a kind
+MARKERS = "os^DvPX*"
+# Eight markers and five dashes have no common divisor: 40 nets before a pair comes again.
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (7, 2, 1.5, 2)), (0, (10, 3)))
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour, dash and marker of one curve."""
+
+    colour: str  # the light value: a matplotlib colour
+    dash: str | tuple
+    marker: str
+
+
+def kind(*names: str) -> str:
+    """'plain', 'residual' or 'other': what the first telling name says; inside a name the earlier word wins.
+
+    >>> kind("residual-from-plain"), kind("net", "pln32"), kind("net")
+    ('residual', 'plain', 'other')
+    """
+    for name in names:
+        if found := re.search(r"(?P<plain>pln|plain)|(?P<residual>res)", name.lower()):
+            return found.lastgroup or "other"
+    return "other"
+
+
+def styles(kinds: Iterable[str]) -> list[Style]:
+    """One style for each curve, given its kind: the first plain is solid blue, the first residual red."""
+    seen: Counter[str] = Counter()
+    found = []
+    for i, this in enumerate(kinds):
+        colour, _ = COLOURS[f"{this}-{seen[this] % SHADES}"]
+        found.append(Style(colour, DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]))
+        seen[this] += 1
+    return found

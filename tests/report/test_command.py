@@ -1,0 +1,66 @@
+"""The command: where the page goes, and one sentence for a mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_app.report import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_says_where_the_page_is(run, capsys):
+    assert main([str(run.path)]) == 0
+    assert capsys.readouterr().out.strip().endswith(str(run.path / "report.html"))
+
+
+def test_finds_runs_below_a_folder(make, tmp_path, capsys):
+    make("a", ["plain"], 1), make("b", ["residual"], 1)
+    out = tmp_path / "both.html"
+    assert main([str(tmp_path / "runs"), "--out", str(out), "--layer", "layer03"]) == 0
+    assert "layer03" in out.read_text()
+
+
+def mistakes(folder: Path) -> dict[str, list[str]]:
+    return {
+        "required": [],
+        "found no log.csv": [str(folder / "nowhere")],
+        "unrecognized arguments: --nonsense": [str(folder), "--nonsense"],
+        "got layer99": [str(folder), "--layer", "layer99"],
+    }
+
+
+@pytest.mark.parametrize("said", list(mistakes(Path())))
+def test_mistakes_are_one_sentence(run, capsys, said):
+    assert main(mistakes(run.path)[said]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_foreign_log_and_broken_config(run, capsys):
+    (run.path / "config.yaml").write_text("a: [1,\n")
+    assert main([str(run.path)]) == 2
+    assert "is not YAML" in capsys.readouterr().err
+    (run.path / "log.csv").write_text("loss\n1.0\n")
+    assert main([str(run.path)]) == 2
+    assert "not a log of ours" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys):
+    assert main(["--help"]) == 0
+    assert "--layer layer20" in capsys.readouterr().out
+
+
+def test_starts_without_torch_and_fast():
+    script = (
+        "import sys, time; start = time.process_time(); import lightning_app.report; "
+        "heavy = {'torch', 'pytorch_lightning', 'lightning', 'wandb', 'matplotlib.pyplot'} & set(sys.modules); "
+        "print(heavy or 'light', time.process_time() - start)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    verdict, seconds = done.stdout.rsplit(maxsplit=1)
+    assert verdict == "light"
+    assert float(seconds) < 3

@@ -1,0 +1,284 @@
+"""The page: its numbers are the log's, it stands alone, it is the same twice, and it says what it lacks."""
+
+import html
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from lightning_app.errors import UserError
+from lightning_app.report import write_report
+from lightning_app.runs import Row, RunFolder
+
+FAMILIES = ("weight_mass", "cushion")
+SECTIONS = ("headline", "learning", "weights", "cushions", "costs", "configs")
+
+
+class Page(HTMLParser):
+    """Rows of the tables as lists of (text, title), the texts of <pre>, and every tag and attribute met."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, str]]] = []
+        self.pre: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append(("", dict(attrs).get("title", "")))
+        if tag == "pre":
+            self.pre.append("")
+        if tag in ("td", "th", "pre"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "pre":
+            self.pre[-1] += data
+        elif self.open:
+            text, title = self.rows[-1][-1]
+            self.rows[-1][-1] = (text + data, title)
+
+    def row(self, head: str, part: int = 0) -> list[tuple[str, str]]:
+        return [row for row in self.rows if row and row[0][0] == head][part]
+
+
+def page_of(*runs: RunFolder, **kwargs) -> str:
+    return write_report(runs, **kwargs).read_text()
+
+
+def value(run: RunFolder, member: str, name: str, epoch: int) -> float:
+    log = run.log()
+    return log[(log["member"] == member) & (log["name"] == name) & (log["epoch"] == epoch)]["value"].item()
+
+
+def section(text: str, key: str) -> str:
+    return re.search(rf'<section id="{key}">(.*?)</section>', text, re.DOTALL)[1]
+
+
+# -- content --------------------------------------------------------------------------------------------------------------
+
+
+def test_headline_is_the_final_epoch_of_the_log(finished, page):
+    row = Page(page).row("residual")
+    exact = [title for _, title in row[2:]]
+    names = ["train/risk", "train/cost", "train/cost_paper", "train/error", "test/error", "test/risk"]
+    assert row[1][0] == "6"
+    assert exact[:-1] == [repr(value(finished, "residual", name, 6)) for name in names]
+    assert float(exact[-1]) == value(finished, "residual", "test/error", 6) - value(
+        finished, "residual", "train/error", 6
+    )
+    assert float(row[2][0]) == pytest.approx(value(finished, "residual", "train/risk", 6), rel=1e-3)
+
+
+def test_final_epoch_is_shown_even_if_an_earlier_one_was_better(run):
+    run.append([Row("plain", 7, 1, "train/risk", 9.0), Row("plain", 7, 1, "test/error", 0.75)])
+    row = Page(page_of(run)).row("plain")
+    assert (row[1][0], row[2][1], row[6][1]) == ("7", "9.0", "0.75")
+    assert row[3][0].endswith("epoch 6")  # the cost was not measured at 7, and the cell says so
+    assert row[-1][0] == "–" or row[-1][0].endswith("epoch 6")
+
+
+def test_weight_table_has_both_ends_of_w_and_t(finished, page):
+    row = Page(page).row("Mass of ID entries", part=1)  # of the second net
+    ends = [("weight_mass", 0), ("weight_mass", 6), ("weight_mass_transferred", 0), ("weight_mass_transferred", 6)]
+    assert [title for _, title in row[1:]] == [
+        repr(value(finished, "residual", f"{prefix}/id_entries", epoch)) for prefix, epoch in ends
+    ]
+
+
+def test_plain_net_has_w_and_t_in_one(page):
+    assert len(Page(page).row("Mass of ID entries")) == 3
+
+
+def test_data_behind_the_curves_is_the_log(finished, page):
+    data = next(text for text in Page(page).pre if text.startswith("net,name,epoch,value"))
+    assert f"plain,train/risk,3,{value(finished, 'plain', 'train/risk', 3)!r}" in data.splitlines()
+    assert "plain,train/risk_running,0," not in data
+
+
+def test_histogram_data_counts_every_sample(page):
+    data = next(text for text in Page(page).pre if text.startswith("net,layer,samples,epoch"))
+    rows = [line.split(",") for line in data.splitlines()[1:]]
+    assert {row[1] for row in rows} == {"layer10"}
+    for samples in ("samples", "samples_transferred", "samples_branch"):
+        assert sum(int(row[-1]) for row in rows if row[0] == "plain" and row[2] == samples) == 500
+
+
+def test_layer_can_be_chosen_and_a_wrong_one_is_refused(finished, tmp_path):
+    assert "layer05" in section(page_of(finished, out=tmp_path / "page.html", layer="layer05"), "cushions")
+    with pytest.raises(UserError, match=r"layer01, layer02.*got layer99"):
+        write_report([finished], layer="layer99")
+
+
+def test_costs_sum_up(finished, page):
+    row = next(row for row in Page(page).rows if len(row) == 6 and row[1][0] == "cushion")
+    log = finished.log()
+    seconds = log.loc[log["name"] == "cost/cushion", "value"]
+    assert row[2][0] == "7"
+    assert float(row[4][1]) == pytest.approx(seconds.sum(), rel=1e-12)
+
+
+# -- one file, and a safe one ---------------------------------------------------------------------------------------------
+
+
+def test_page_needs_nothing_else(page):
+    text = page
+    assert not re.search(r"https?:|<script|@import|\burl\((?!#)", text)
+    links = [value for _, name, value in Page(text).attributes if name in ("href", "src", "xlink:href")]
+    assert links
+    assert all(link.startswith(("#", "data:text/csv")) for link in links)
+
+
+def test_anchors_exist_once(page):
+    attributes = Page(page).attributes
+    ids = [value for tag, name, value in attributes if name == "id" and tag in ("section", "figure", "div")]
+    assert len(ids) == len(set(ids))
+    anchors = {value[1:] for tag, name, value in attributes if tag == "a" and name == "href" and value[0] == "#"}
+    assert anchors == set(SECTIONS)
+
+
+def test_same_input_same_bytes(finished, page, tmp_path):
+    assert page.encode() == write_report([finished], tmp_path / "again.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", 'a"onload="x', "$\\frac{1}{$", "_hidden", "a&b;c,d\u202e"]
+)
+def test_hostile_names_are_text(make, name):
+    run = make("hostile", [name, "plain"], epochs=1)
+    run.append([Row(name, 1, 1, f"cushion/{'layer<b>' if '<' in name else 'layerx'}/median", 1.0)])
+    (run.path / "config.yaml").write_text("evil: '</pre><script>alert(2)</script>'\n")
+    text = page_of(run)
+    assert "<script" not in text
+    assert "onload" not in {attribute for _, attribute, _ in Page(text).attributes}
+    assert html.escape(name, quote=False) in text.replace("<wbr>", "").replace("&#34;", '"').replace("&#39;", "'")
+
+
+def test_colours_follow_the_page(page):
+    svg = re.search(r"<svg.*?</svg>", section(page, "learning").split('class="panels"')[1], re.DOTALL)[0]
+    assert "var(--plain-0," in svg
+    assert "var(--residual-0," in svg
+    assert not re.search(r"(fill|stroke): #", svg)  # nothing black on a dark page
+
+
+def test_nets_differ_without_colour(page):
+    svg = re.search(r'<svg class="panel".*?</svg>', page, re.DOTALL)[0]
+    dashes = {bool(re.search("stroke-dasharray", line)) for line in re.findall(r"<path[^>]*stroke: var\([^>]*>", svg)}
+    assert dashes == {True, False}
+
+
+# -- what is missing or broken ---------------------------------------------------------------------------------------------
+
+
+def test_missing_families_are_said(tmp_path):
+    run = RunFolder(tmp_path / "bare")
+    run.append([Row("net", 0, 0, "train/risk", 2.3)])
+    text = page_of(run)
+    assert "Weight mass was not measured" in section(text, "weights")
+    assert "Layer cushions were not measured" in section(text, "cushions")
+    assert "Neither epoch times nor costs" in section(text, "costs")
+    assert "no config.yaml" in section(text, "configs")
+    assert "test/error" in section(text, "learning")
+
+
+def test_numbers_without_their_arrays(run):
+    for family in FAMILIES:
+        for file in run.path.rglob(f"{family}.npz"):
+            file.unlink()
+    text = page_of(run)
+    assert "No histograms of weights were saved" in text
+    assert "No cushions per sample were saved at layer10" in text
+    assert 'id="cushion-medians"' in text
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_short_runs(make, epochs):
+    assert "Where the weights are" in page_of(make("short", epochs=epochs))
+
+
+def test_empty_log(tmp_path):
+    run = RunFolder(tmp_path / "empty")
+    run.append([])
+    assert "No net has logged a number yet" in page_of(run)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_diverged_run_is_told_and_kept(make, lost):
+    run = make("lost", epochs=3)
+    names = [name for name in run.log()["name"].unique() if name.split("/")[0] not in ("cost", "time")]
+    run.append(Row("residual", epoch, 1, name, lost) for epoch in (2, 3) for name in names)
+    for family, part in (("cushion", "residual"), ("weight_mass", "edges")):
+        arrays = run.arrays(3, family)
+        run.save_arrays(3, family, {key: np.full(a.shape, lost) if part in key else a for key, a in arrays.items()})
+    text = page_of(run)
+    assert "residual diverged: its risk is not finite from epoch 2 on." in text
+    assert Page(text).row("residual")[2] == (str(lost), repr(lost))
+    assert any(f"residual,train/risk,3,{lost}" in pre for pre in Page(text).pre)
+
+
+def test_dead_samples_are_counted_not_drawn(run):
+    arrays = run.arrays(6, "cushion")
+    arrays["plain/cushion/layer10/samples"][:3] = math.nan
+    run.save_arrays(6, "cushion", arrays)
+    text = page_of(run)
+    assert "Not drawn, because x is zero or the cushion infinite: 3." in text
+    data = next(pre for pre in Page(text).pre if pre.startswith("net,layer,samples,epoch"))
+    rows = [line.split(",") for line in data.splitlines() if line.startswith("plain,layer10,samples,")]
+    assert sum(int(row[-1]) for row in rows) == 497
+
+
+def test_broken_arrays_are_named(run):
+    next(run.path.rglob("epoch=0006/cushion.npz")).write_bytes(b"PK broken")
+    with pytest.raises(ValueError, match="cushion arrays of epoch 6"):
+        write_report([run])
+
+
+# -- several ----------------------------------------------------------------------------------------------------------------
+
+
+def test_several_runs_side_by_side(make):
+    runs = [make("pln20", ["net"], 2), make("res20", ["net"], 2, seed=1)]
+    page = write_report(runs)
+    assert page == runs[0].path.parent / "report.html"
+    parsed = Page(page.read_text())
+    assert parsed.row("pln20")[2][1] == repr(value(runs[0], "net", "train/risk", 2))
+    assert parsed.row("res20")[2][1] == repr(value(runs[1], "net", "train/risk", 2))
+    assert [text for text, _ in parsed.row("seed_everything")] == ["seed_everything", "0", "1"]
+    assert [text for text, _ in parsed.row("model.init_args.lr")][1:] == ["0.01", "0.02"]
+    assert "var(--plain-0," in page.read_text()  # by the runs' names: the member is called "net"
+
+
+def test_runs_of_one_name_keep_apart(make):
+    parsed = Page(page_of(make("a/res20", ["net"], 1), make("b/res20", ["net"], 1, seed=1)))
+    assert parsed.row("a/res20") != parsed.row("b/res20")
+
+
+def test_seeds_have_a_mean(make):
+    members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(3)]
+    run = make("bank", members, 1)
+    text = page_of(run)
+    errors = [value(run, f"plain-seed{i:02d}", "test/error", 1) for i in range(3)]
+    row = Page(text).row("plain: mean ± sd of 3")
+    assert float(row[6][1].split(" ± ")[0]) == pytest.approx(sum(errors) / 3, rel=1e-12)
+    assert "plain (bold: mean of 3 seeds)" in text
+
+
+def test_places(tmp_path):
+    run = RunFolder(tmp_path / "bare")
+    run.append([Row("net", 0, 0, "train/risk", 2.3)])
+    assert write_report([run]) == run.path / "report.html"
+    assert write_report([run], tmp_path) == tmp_path / "report.html"
+    assert write_report([run], tmp_path / "new" / "page.html").exists()
