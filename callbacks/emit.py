@@ -22,6 +22,7 @@ from lightning_app.runs.loggers import RunLogger, log_to_wandb
 
 __all__ = ["Record", "emit", "log_record"]
 
+DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 bins a layer made 3 MB an epoch
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
 
 
@@ -102,6 +103,7 @@ def _(logger: RunLogger, record: Record) -> None:
     for (member, name), histogram in record.histograms.items():
         arrays[f"{member}/{name}/counts"] = histogram.counts.cpu().numpy()
         arrays[f"{member}/{name}/edges"] = histogram.edges.cpu().numpy()
+        arrays[f"{member}/{name}/outside"] = np.array([histogram.below, histogram.above])
     if arrays:
         logger.folder.save_arrays(record.epoch, record.family, arrays)
 
@@ -110,10 +112,8 @@ def _(logger: RunLogger, record: Record) -> None:
 def _(logger: WandbLogger, record: Record) -> None:
     import wandb
 
-    drawn = {
-        record.key(*key): wandb.Histogram(np_histogram=(h.counts.cpu().numpy(), h.edges.cpu().numpy()))
-        for key, h in record.histograms.items()
-    }
+    coarse = {record.key(*key): histogram.coarse(DRAWN_BINS) for key, histogram in record.histograms.items()}
+    drawn = {name: wandb.Histogram(np_histogram=(h.counts.numpy(), h.edges.numpy())) for name, h in coarse.items()}
     scalars = {record.key(*key): value for key, value in record.scalars.items()}
     log_to_wandb(logger, {**scalars, **drawn}, record.epoch, record.step)
 
