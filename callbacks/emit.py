@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from lightning_app.measures.histogram import Histogram
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
+from lightning_app.measures.histogram import Histogram
 from lightning_app.runs import Row
 from lightning_app.runs.loggers import RunLogger, log_to_wandb
 

@@ -21,6 +21,9 @@ UNKNOWN_KEY = re.compile(
 UNKNOWN_CLASS = re.compile(
     r"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|No module named '([\w.]+)'"
 )
+OWN_WORDS = re.compile(
+    r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE
+)  # of a class that refused its arguments
 OTHERWISE_NAMED = {  # what users of other programs type
     "learning_rate": "model.optimizer.lr",
     "lr": "model.optimizer.lr",
@@ -60,6 +63,8 @@ class Parser(LightningArgumentParser):
                 f"{_broken_file()} is not valid YAML: {_one_line(message.split(':', 1)[1])}",
                 "mend the file at that place.",
             )
+        if found := OWN_WORDS.search(message):
+            return found[1], hint
         if (types := WRONG_VALUE.findall(message)) and location is not None:
             value = (
                 found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"

@@ -25,7 +25,7 @@ from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
-from lightning_app.runs.folder import CONFIG, write_atomically
+from lightning_app.runs.folder import CONFIG, LOG, write_atomically
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger
 
 __all__ = ["TrainingCLI", "run_training"]
@@ -82,10 +82,24 @@ class TrainingCLI(LightningCLI):
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
 
     @override
+    def instantiate_classes(self) -> None:
+        try:
+            super().instantiate_classes()
+        except UserError:
+            raise
+        except (
+            ValueError
+        ) as error:  # jsonargparse wraps what a class said of its arguments, if the class is one of several
+            if "Does not validate against any" not in str(error):
+                raise
+            self.parser.error(str(error))
+
+    @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Add what every run has: its folder's logger first, so that all of Lightning's files land there."""
         trainer = self._get(self.config_init, "trainer")
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
+        kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
         if self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=None, plugins=plugins, **kwargs)
         self.folder = self._choose_folder()
@@ -100,7 +114,6 @@ class TrainingCLI(LightningCLI):
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
             callbacks=[*_as_list(trainer.get("callbacks")), *([] if sys.stderr.isatty() else [ProgressLines()])],
-            enable_progress_bar=sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False,
             **kwargs,
         )
 
@@ -114,6 +127,8 @@ class TrainingCLI(LightningCLI):
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if "verbose" in kwargs:
+            kwargs["verbose"] = False  # Lightning's table rounds to float32: `_print_metrics` says it
         asked = kwargs.get("ckpt_path")
         kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
         if asked == "last" and kwargs["ckpt_path"] is None:
@@ -133,8 +148,22 @@ class TrainingCLI(LightningCLI):
                 discard_if_unused(self.folder)
             raise
 
+    def after_validate(self) -> None:
+        self._print_metrics()
+
+    def after_test(self) -> None:
+        self._print_metrics()
+
+    def _print_metrics(self) -> None:
+        metrics = self.model.metrics()
+        if self.trainer.is_global_zero:
+            for member, numbers in metrics.items():
+                for name, value in numbers.items():
+                    print(f"{member}  {name}  {value:.6g}")
+
     def after_fit(self) -> None:
-        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+        """Say what came out and where it is."""
+        if self.trainer.is_global_zero and (self.folder.path / LOG).exists():
             from lightning_app.report import summary, write_report
 
             print(summary(self.folder))

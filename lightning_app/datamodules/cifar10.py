@@ -1,7 +1,6 @@
 """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images of 32 x 32 pixels in ten classes."""
 
 from pathlib import Path
-from typing import Any
 
 import torchvision
 from typing_extensions import override
@@ -17,22 +16,12 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 class CIFAR10(ImageData):
     """CIFAR-10 from .npy arrays, an image tree or torchvision (see `sources`), downloaded when there is none.
 
-    Args:
-        root: folder of all datasets; this one is looked for in ``<root>/cifar10`` and, as torchvision left it, in
-            ``<root>/cifar-10-batches-py``.
-        mean: of each channel over the training images, in units of [0, 1].
-        std: likewise, over all their pixels.
-        **kwargs: see `ImageData`.
+    Looked for in ``<root>/cifar10`` and, as torchvision left it, in ``<root>/cifar-10-batches-py``. Takes the arguments of
+    `ImageData`.
     """
 
-    def __init__(
-        self,
-        root: str = "data",
-        mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465),
-        std: tuple[float, ...] = (0.2470, 0.2435, 0.2616),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(root=root, mean=mean, std=std, **kwargs)
+    MEAN = (0.4914, 0.4822, 0.4465)
+    STD = (0.2470, 0.2435, 0.2616)
 
     @override
     def prepare_data(self) -> None:

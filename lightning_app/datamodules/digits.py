@@ -1,7 +1,5 @@
 """Scikit-learn's handwritten digits (Alpaydin & Kaynak 1998): real data that needs no file and no network."""
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -22,21 +20,12 @@ class Digits(ImageData):
     edges, which are no part of the handwriting, the strongest thing a 3 x 3 kernel sees. The split is fixed and
     stratified. Digits are never mirrored by default: a mirrored 2 is no digit.
 
-    Args:
-        flip: mirror with probability 1/2 when augmenting.
-        mean: of each channel over the training images, in units of [0, 1].
-        std: likewise, over all their pixels.
-        **kwargs: see `ImageData`. `root` is not used.
+    Takes the arguments of `ImageData`; `root` is not used.
     """
 
-    def __init__(
-        self,
-        flip: bool = False,
-        mean: tuple[float, ...] = (0.3051,),
-        std: tuple[float, ...] = (0.3234,),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(flip=flip, mean=mean, std=std, **kwargs)
+    FLIP = False
+    MEAN = (0.3051,)
+    STD = (0.3234,)
 
     @override
     def load(self) -> Splits:

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader
 from lightning_app.datamodules.resident import ResidentImages
+from lightning_app.errors import UserError
 
 __all__ = ["ImageData", "Splits", "stratified_rows"]
 
@@ -49,18 +50,24 @@ class ImageData(pl.LightningDataModule, ABC):
         eval_batch_size: the same for evaluation and for the probe.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
-        flip: mirror with probability 1/2 when augmenting.
+        flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.
         val_size: images set aside from the training images for validation, stratified by class.
         split_seed: decides which images are set aside, kept by `train_limit`, and in the probe.
         probe_size: number of training images in the probe (at most all of them), stratified by class.
         drop_last: leave out the last, smaller training batch of an epoch.
         train_limit: train on only so many images, stratified by class; for trying things out.
         evaluate_train: evaluate on the un-augmented training images too.
-        mean: of each channel (or one for all), in units of [0, 1].
-        std: likewise.
+        mean: of each channel (or one for all), in units of [0, 1]. None takes the training images' own.
+        std: likewise, over all their pixels.
         channels_last: batches in that memory format.
         compile: gather and normalise in one kernel of torch.compile; the same numbers, faster after some seconds.
     """
+
+    # Facts of a dataset are attributes of its class: as defaults of arguments, a configuration that names one dataset on
+    # top of another would carry the first one's over.
+    FLIP: ClassVar[bool] = True  # does a mirror image still show the same class?
+    MEAN: ClassVar[tuple[float, ...]] = (0.0,)  # of each channel, or one for all, over the training images in [0, 1]
+    STD: ClassVar[tuple[float, ...]] = (1.0,)
 
     def __init__(
         self,
@@ -69,15 +76,15 @@ class ImageData(pl.LightningDataModule, ABC):
         eval_batch_size: int = 1000,
         augment: bool = True,
         padding: int = 4,
-        flip: bool = True,
+        flip: bool | None = None,
         val_size: int = 0,
         split_seed: int = 0,
         probe_size: int = 1000,
         drop_last: bool = False,
         train_limit: int | None = None,
         evaluate_train: bool = True,
-        mean: tuple[float, ...] = (0.0,),
-        std: tuple[float, ...] = (1.0,),
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
         channels_last: bool = False,
         compile: bool = False,
     ) -> None:
@@ -87,14 +94,14 @@ class ImageData(pl.LightningDataModule, ABC):
         self.eval_batch_size = _at_least(1, eval_batch_size=eval_batch_size)
         self.augment = augment
         self.padding = _at_least(0, padding=padding)
-        self.flip = flip
+        self.flip = self.FLIP if flip is None else flip
         self.val_size = _at_least(0, val_size=val_size)
         self.split_seed = _at_least(0, split_seed=split_seed)
         self.probe_size = _at_least(1, probe_size=probe_size)
         self.drop_last = drop_last
         self.train_limit = None if train_limit is None else _at_least(1, train_limit=train_limit)
         self.evaluate_train = evaluate_train
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean, self.std = tuple(mean or self.MEAN), tuple(std or self.STD)
         self.channels_last = channels_last
         self.compile = compile
         self._resident: dict[str, ResidentImages] = {}
@@ -181,7 +188,7 @@ class ImageData(pl.LightningDataModule, ABC):
         """Which of the source's training images are trained on, and which are for validation; each ascending."""
         labels = self.splits.train_labels
         if self.val_size >= len(labels):
-            raise ValueError(
+            raise UserError(
                 f"val_size must leave some of the {len(labels)} training images to train on, got {self.val_size}: "
                 "choose a smaller one."
             )
@@ -283,16 +290,16 @@ def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Te
 def _at_least(minimum: int, **named: int) -> int:
     ((name, value),) = named.items()
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+        raise UserError(f"{name} must be at least {minimum}, got {value}.")
     return value
 
 
 def _per_channel(channels: int, **named: tuple[float, ...]) -> tuple[float, ...]:
     ((name, values),) = named.items()
     if len(values) not in (1, channels):
-        raise ValueError(
+        raise UserError(
             f"{name} must have one value, or one for each of the {channels} channels of the images, got {len(values)}."
         )
     if name == "std" and min(values) <= 0:
-        raise ValueError(f"std must be positive, got {values}.")
+        raise UserError(f"std must be positive, got {values}.")
     return values

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_app.datamodules.resident import ResidentImages
+from lightning_app.errors import UserError
 
 __all__ = ["Batch", "EpochLoader", "EvalLoader"]
 
@@ -101,7 +102,7 @@ class EpochLoader:
         """
         size = state["batch_size"]
         if size != self.batch_size and 0 < state["position"] < _batches(len(self.source), size, self.drop_last):
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint stopped after {state['position']} batches of {size}, got batch_size="
                 f"{self.batch_size}: resume with batch_size={size} or from a checkpoint at the end of an epoch."
             )
@@ -112,7 +113,7 @@ class EpochLoader:
         last = len(self.source) % self.batch_size
         smallest = self.batch_size if self.drop_last or last == 0 else last
         if smallest < self.world:
-            raise ValueError(
+            raise UserError(
                 f"a global batch of {smallest} samples leaves some of the {self.world} ranks without any, and a mean "
                 "over nothing is not a number: use fewer devices, drop_last: true or another batch_size."
             )

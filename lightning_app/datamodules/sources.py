@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from lightning_app.datamodules.images import Splits
+from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically
 
 __all__ = ["Source"]
@@ -86,7 +87,7 @@ class Source:
             _expect_array(labels, np.int64, (len(images),), f"the labels of {where}")
             if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(self.class_names):
                 got = f"{labels.min()}..{labels.max()}" if len(labels) else "no labels"
-                raise ValueError(
+                raise UserError(
                     f"the labels of {where} must lie in 0..{len(self.class_names) - 1}, got {got}: "
                     "number the classes from 0."
                 )
@@ -120,7 +121,7 @@ class Source:
     def _decode_tree(self, files: list[File]) -> Arrays:
         found = {split: _class_folders(self.folder / split) for split in ("train", "test")}
         if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
-            raise ValueError(
+            raise UserError(
                 f"{self.title} needs the same {len(self.class_names)} class folders in {self.folder / 'train'} and "
                 f"in {self.folder / 'test'}, got {len(found['train'])} and {len(found['test'])}: one folder for each "
                 f"class, for example train/{self.class_names[0]}."
@@ -139,10 +140,10 @@ class Source:
             with Image.open(file) as image:
                 picture = np.asarray(image.convert("RGB" if self.image_shape[2] == 3 else "L"))
         except (OSError, SyntaxError) as error:  # Pillow calls a PNG with a broken chunk a syntax error
-            raise ValueError(f"{file} cannot be decoded as a PNG or JPEG image: replace or remove it.") from error
+            raise UserError(f"{file} cannot be decoded as a PNG or JPEG image: replace or remove it.") from error
         picture = picture.reshape(*picture.shape[:2], -1)
         if picture.shape != self.image_shape:
-            raise ValueError(
+            raise UserError(
                 f"{self.title} has images of {self.image_shape[0]} x {self.image_shape[1]} pixels, got "
                 f"{picture.shape[0]} x {picture.shape[1]} in {file}: resize or remove it."
             )
@@ -157,7 +158,7 @@ class Source:
                 arrays[f"{split}_labels"] = np.asarray(dataset.targets, dtype=np.int64)
         except (OSError, RuntimeError) as error:
             tried = f"and the download failed ({error})" if download else f"and not in {self.root} either"
-            raise ValueError(
+            raise UserError(
                 f"expected {self.title} in {self.folder}, found none there {tried}: put "
                 f"{', '.join(f'{name}.npy' for name in ARRAYS)} or a tree train/<class>/*.png, test/<class>/*.png "
                 f"into that folder, or the official {self.official_folder} into {self.root}, or set data.root to the "
@@ -174,7 +175,7 @@ def _read_arrays(folder: Path) -> Arrays:
     """The four arrays of a folder, none of them unpickled."""
     missing = [f"{name}.npy" for name in ARRAYS if not _array_file(folder, name).exists()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, {' and '.join(missing)} not there: "
             "add what is missing, or remove the others to use another source."
         )
@@ -187,14 +188,14 @@ def _read_array(file: Path) -> np.ndarray:
             return np.lib.format.read_array(content, allow_pickle=False)
     except (ValueError, OSError) as error:
         reason = str(error).split(". ")[0].split("\n")[0].rstrip(".")
-        raise ValueError(f"{file} is not a whole, plain .npy array ({reason}): write it again with np.save.") from error
+        raise UserError(f"{file} is not a whole, plain .npy array ({reason}): write it again with np.save.") from error
 
 
 def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> None:
     fits = array.ndim == len(shape) and all(want in ("N", have) for want, have in zip(shape, array.shape))
     if array.dtype != dtype or not fits:
         wanted = str(shape).replace("'", "")
-        raise ValueError(
+        raise UserError(
             f"{what} must be {np.dtype(dtype)} of shape {wanted}, got {array.dtype} of shape {array.shape}: "
             "convert and save them again."
         )

@@ -201,7 +201,8 @@ class ImageClassifier(pl.LightningModule):
         images, labels = self._format(batch)
         for name, net in self.members:
             logits = net(images)
-            self.evaluated[loader][name].update(F.cross_entropy(logits.float(), labels), logits, labels)
+            risk = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+            self.evaluated[loader][name].update(risk, logits, labels)
 
     @override
     def on_train_epoch_end(self) -> None:
@@ -231,7 +232,7 @@ class ImageClassifier(pl.LightningModule):
                 metric.reset()
 
     def _log_evaluation(self) -> None:
-        """For the progress bar, `validate` and `test`; the run's log is written by the `Learning` callback."""
+        """For the progress bar; the run's log is written by the `Learning` callback."""
         several = len(self.members) > 1
         for name, numbers in self.metrics().items():
             for key, value in numbers.items():

@@ -39,7 +39,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             checkpoint = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except FileNotFoundError as error:
             raise UserError(f"expected a checkpoint at {path}, found no such file.") from error
-        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError) as error:
             reason = str(error).split("\n")[0]
             raise UserError(f"{path} is not a readable checkpoint (loaded as weights only): {reason}") from error
         if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_app.errors import UserError
+
 __all__ = ["ARRAYS", "CONFIG", "LOG", "Row", "RunFolder", "find_runs", "write_atomically"]
 
 CONFIG = "config.yaml"
@@ -114,17 +116,17 @@ class RunFolder:
 
         log = self.path / LOG
         if not log.exists():
-            raise ValueError(f"expected a run folder with a {LOG}, found none in {self.path}.")
+            raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
         text = log.read_bytes()
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
-            raise ValueError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
+            raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
         frame = pd.read_csv(io.BytesIO(text), dtype=str, keep_default_na=False)
         try:  # Python's float() gives back exactly the number that repr() wrote; pandas' own parser does not
             frame = frame.assign(**{column: frame[column].astype(int) for column in ("epoch", "step")})
             frame["value"] = frame["value"].to_numpy(object).astype(float)
         except ValueError as error:
-            raise ValueError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
+            raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
         return frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
 
     def members(self) -> list[str]:
@@ -155,7 +157,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     for path in map(Path, paths):
         logs = [path / LOG] if (path / LOG).exists() else sorted(path.rglob(LOG))
         if not logs:
-            raise ValueError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
+            raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
         found |= {log.parent: RunFolder(log.parent) for log in logs}
     return list(found.values())
 

@@ -20,7 +20,12 @@ def normalised_net() -> torch.nn.Module:
     """BatchNorm and dropout: what a careless measure disturbs."""
     conv = torch.nn.Conv2d(3, 4, 3, stride=4)
     return torch.nn.Sequential(
-        conv, torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(4 * 64, 10)
+        conv,
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * 64, 10),
     )
 
 
@@ -30,7 +35,9 @@ def bank(**more):
 
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):
     logger = RunLogger(tmp_path / "run")
-    watched = fit(bank(), epochs=3, callbacks=[callback() for callback in ALL], logger=[logger], num_sanity_val_steps=-1)
+    watched = fit(
+        bank(), epochs=3, callbacks=[callback() for callback in ALL], logger=[logger], num_sanity_val_steps=-1
+    )
     alone = fit(bank(), epochs=3)
     assert same_weights(watched.nets, alone.nets)  # weights and BatchNorm's buffers
     assert set(logger.folder.log()["epoch"]) == {0, 1, 2, 3}
@@ -86,7 +93,14 @@ def test_documented_keys_are_logged(tmp_path):
     """The key tables in the docstrings, compared with what was logged."""
     fit(bank(), epochs=1, callbacks=[callback() for callback in ALL], logger=[RunLogger(tmp_path)])
     names = set(RunFolder(tmp_path).log()["name"])
-    documented = {"train/risk_running", "train/error_running", "train/risk", "test/error", "train/cost", "train/cost_paper"}
+    documented = {
+        "train/risk_running",
+        "train/error_running",
+        "train/risk",
+        "test/error",
+        "train/cost",
+        "train/cost_paper",
+    }
     documented |= {"lr", "time/epoch", "probe/risk", "probe/error", "cushion/layer01/median", "cushion/layer02/minimum"}
     documented |= {"weight_mass/id_entries", "weight_mass_transferred/layer02/std", "cost/cushion", "cost/weight_mass"}
     assert documented <= names

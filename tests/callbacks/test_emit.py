@@ -29,7 +29,9 @@ class Result:
 
 def result(value: float) -> Result:
     samples = torch.linspace(0, value, 11)
-    return Result(value, 3, torch.tensor(value / 3, dtype=torch.float64), samples, histogram(samples, torch.linspace(0, 1, 5)))
+    return Result(
+        value, 3, torch.tensor(value / 3, dtype=torch.float64), samples, histogram(samples, torch.linspace(0, 1, 5))
+    )
 
 
 def run_emit(logger, members=("plain", "residual"), epoch=2):
@@ -49,7 +51,9 @@ def test_run_folder_has_a_column_for_the_member_and_arrays_beside(tmp_path):
     np.testing.assert_array_equal(arrays["plain/cushion/layer10/samples"], result(0.5).samples)
 
 
-@pytest.mark.parametrize(("members", "key"), [(("net",), "cushion/layer10/median"), (("a", "b"), "cushion/layer10/median/a")])
+@pytest.mark.parametrize(
+    ("members", "key"), [(("net",), "cushion/layer10/median"), (("a", "b"), "cushion/layer10/median/a")]
+)
 def test_other_loggers_get_the_member_in_the_key_only_when_there_are_several(tmp_path, members, key):
     logger = CSVLogger(tmp_path, name="csv", version=0)
     run_emit(logger, members)
@@ -81,11 +85,13 @@ def test_wandb_offline_holds_numbers_histograms_config_and_the_epoch_axis(tmp_pa
     run_emit(logger)
     logger.finalize("success")
     (offline,) = (folder.path / "wandb").glob("offline-run-*")
-    shown = subprocess.run(
-        [str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(offline)], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    inspect = [str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(offline)]
+    shown = subprocess.run(inspect, capture_output=True, text=True, check=True, timeout=60).stdout
     records = [json.loads(line) for line in shown.splitlines()]
-    by_type = {kind: [record[kind] for record in records if record["type"] == kind] for kind in ("run", "config", "metric", "history")}
+    by_type = {
+        kind: [record[kind] for record in records if record["type"] == kind]
+        for kind in ("run", "config", "metric", "history")
+    }
     (run,) = by_type["run"]
     assert (run["run_id"], run["run_group"], run["display_name"]) == (folder.identifier(), "group", "run")
     assert by_type["config"][0]["update"] == {"model": {"net": {"depth": 20}}}

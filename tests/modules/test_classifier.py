@@ -61,7 +61,9 @@ def test_metrics_are_those_of_a_plain_loop():
     half_norm = 0.5 * sum(float(w.detach().double().square().sum()) for w in net.parameters())
     assert numbers["train/penalty"] == pytest.approx(1e-4 * half_norm, rel=1e-9)
     assert numbers["train/cost"] == pytest.approx(numbers["train/risk"] + 1e-4 * half_norm, rel=1e-12)
-    assert numbers["train/cost_paper"] == pytest.approx(numbers["train/risk"] + 1e-4 * half_norm / data.batch_size, rel=1e-12)
+    assert numbers["train/cost_paper"] == pytest.approx(
+        numbers["train/risk"] + 1e-4 * half_norm / data.batch_size, rel=1e-12
+    )
 
 
 def test_penalty_scale_batch_makes_the_cost_the_papers():

@@ -90,9 +90,7 @@ def test_twins_share_batches_even_when_arms_do_not():
 
 
 def test_equivalent_training_in_float64_stays_within_rounding():
-    module = fit(
-        classifier({"r": arm(True), "p": Arm(twin_of="r")}), epochs=4, data=digits(), precision="64-true"
-    )
+    module = fit(classifier({"r": arm(True), "p": Arm(twin_of="r")}), epochs=4, data=digits(), precision="64-true")
     from lightning_app.identity import untransfer
 
     r, p = (member.net for member in module.members)

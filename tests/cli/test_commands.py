@@ -1,0 +1,237 @@
+"""The real command line in processes of its own: fit, resume, signals, checkpoints, several ranks, the report."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_app.runs import RunFolder
+from tests.helpers import ROOT, TINY, command, log_rows
+
+pytestmark = pytest.mark.slow
+RUN = Path("runs") / "digits" / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A folder in which a tiny quickstart of three epochs ran, uninterrupted."""
+    cwd = tmp_path_factory.mktemp("finished")
+    done = command(*TINY, "--trainer.max_epochs", "3", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    (cwd / "stdout").write_text(done.stdout)
+    return cwd
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, log and measurements, bit for bit."""
+    ours, theirs = weights(one), weights(other)
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    frames = [RunFolder(path).log() for path in (one, other)]
+    frames = [frame[~frame["name"].str.startswith(("cost/", "time/"))].reset_index(drop=True) for frame in frames]
+    assert frames[0].equals(frames[1])
+    files = sorted(path.relative_to(one) for path in (one / "measurements").rglob("*.npz"))
+    assert files
+    for file in files:
+        assert (one / file).read_bytes() == (other / file).read_bytes(), file
+
+
+def test_fit_says_the_few_numbers_that_matter_and_where_the_report_is(finished):
+    said = (finished / "stdout").read_text()
+    assert "wandb sync runs/digits/quickstart/wandb/offline-run-" in said
+    assert (finished / re.search(r"report: (\S+)", said)[1]).stat().st_size > 10_000
+    last = RunFolder(finished / RUN).log().query("member == 'residual' and epoch == 3").set_index("name")["value"]
+    line = next(line for line in said.splitlines() if line.startswith("residual"))
+    assert f"{last['test/error']:.4f}" in line
+
+
+def test_the_run_folder_holds_everything(finished):
+    names = {path.name for path in (finished / RUN).iterdir()}
+    assert {"config.yaml", "log.csv", "measurements", "checkpoints", "wandb", "report.html", "id"} <= names
+    config = yaml.safe_load((finished / RUN / "config.yaml").read_text())
+    assert config["model"]["arms"]["plain"]["net"]["init_args"]["depth"] == 5
+    assert config["trainer"]["max_epochs"] == 3
+    assert not list(finished.rglob("*.tmp"))
+    assert sorted(path.name for path in finished.iterdir()) == ["runs", "stdout"]  # nothing is strewn about
+
+
+def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tmp_path):
+    assert command(*TINY, "--trainer.max_epochs", "2", cwd=tmp_path).returncode == 0
+    resumed = command(*TINY, "--trainer.max_epochs", "3", "--ckpt_path", "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [path.name for path in (tmp_path / "runs" / "digits").iterdir()] == ["quickstart"]
+    assert_same_run(finished / RUN, tmp_path / RUN)
+    assert log_rows(finished / RUN) == log_rows(tmp_path / RUN)
+    assert (tmp_path / RUN / "config.before-resume-1.yaml").exists()
+
+
+def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None) -> subprocess.Popen:
+    """Start a tiny run, wait until it prints ``after``, send a signal, wait for its end."""
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"} | (variables or {})
+    call = [sys.executable, "-u", str(ROOT / "main.py"), *TINY, *more]
+    process = subprocess.Popen(
+        call, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    for line in process.stdout:
+        if after in line:
+            break
+    time.sleep(0.05)
+    process.send_signal(which)
+    process.said = process.stdout.read()
+    process.wait(120)
+    return process
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path, which):
+    more = ("--trainer.max_epochs", "4", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert command(*TINY, *more, cwd=whole).returncode == 0
+    stopped = stop(tmp_path, "epoch 2/4", which, *more)
+    assert stopped.returncode == (143 if which == signal.SIGTERM else -9), stopped.said
+    assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
+    resumed = command(*TINY, *more, "--ckpt_path", "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same_run(whole / RUN, tmp_path / RUN)
+
+
+def test_last_without_a_checkpoint_starts_from_the_beginning(tmp_path):
+    done = command(*TINY, "--trainer.max_epochs", "1", "--ckpt_path", "last", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "no checkpoint yet" in done.stdout
+
+
+def test_the_command_line_wins_over_the_checkpoint(finished, tmp_path):
+    checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
+    options = ("--trainer.max_epochs", "4", "--model.optimizer.lr", "0.5", "--ckpt_path", str(checkpoint))
+    done = command(*TINY, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / RUN / "config.yaml").read_text())
+    assert config["model"]["optimizer"]["init_args"]["lr"] == 0.5
+    assert set(RunFolder(tmp_path / RUN).log()["epoch"]) == {4}  # another root: a run of its own, from epoch 3 on
+
+
+def test_validate_and_test_print_a_checkpoints_numbers_and_touch_no_run(finished):
+    before = (finished / RUN / "log.csv").read_bytes()
+    options = [word for word in TINY[1:]]
+    done = command("test", *options, "--ckpt_path", "last", cwd=finished)
+    assert done.returncode == 0, done.stderr
+    last = RunFolder(finished / RUN).log().query("member == 'plain' and epoch == 3").set_index("name")["value"]
+    shown = re.search(r"plain  test/error  ([\d.]+)", done.stdout)[1]
+    assert float(shown) == pytest.approx(last["test/error"], abs=1e-6)
+    assert command("validate", *options, "--ckpt_path", "last", cwd=finished).returncode == 0
+    assert (finished / RUN / "log.csv").read_bytes() == before
+    assert [path.name for path in (finished / "runs" / "digits").iterdir()] == ["quickstart"]
+
+
+def test_report_of_a_run(finished, tmp_path):
+    done = command("report", finished / RUN, "--out", tmp_path / "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "residual" in (tmp_path / "page.html").read_text()
+
+
+def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path):
+    """Float64 and no BatchNorm: sharding the batch changes only the order of summation."""
+    more = (
+        "--trainer.precision",
+        "64-true",
+        "--trainer.accelerator",
+        "cpu",
+        "--data.batch_size",
+        "30",
+    )  # 64 = 30 + 30 + 4
+    one = command(*TINY, *more, "--run.name", "one", cwd=tmp_path)
+    two = command(
+        *TINY, *more, "--run.name", "two", "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path
+    )
+    assert one.returncode == two.returncode == 0, two.stderr
+    logs = [RunFolder(tmp_path / "runs" / "digits" / name).log() for name in ("one", "two")]
+    assert sorted(path.name for path in (tmp_path / "runs" / "digits").iterdir()) == ["one", "two"]
+    logs = [log[~log["name"].str.startswith(("cost/", "time/"))].reset_index(drop=True) for log in logs]
+    assert logs[0][["member", "epoch", "step", "name"]].equals(logs[1][["member", "epoch", "step", "name"]])
+    assert (logs[0]["value"] - logs[1]["value"]).abs().max() < 1e-9
+
+
+def test_a_diverging_run_keeps_what_was_logged(tmp_path):
+    done = command(*TINY, "--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e20", cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(
+        r"error: the loss of member '\w+' stopped being a number in epoch \d+ .* learning rate 1e\+20", done.stderr
+    )
+    assert "Traceback" not in done.stderr
+    assert 0 in set(RunFolder(tmp_path / RUN).log()["epoch"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trainer.max_epoks", "3"), ("no option 'trainer.max_epoks'", "did you mean trainer.max_epochs")),
+        (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
+        (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
+        (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
+        (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
+        (("--trainer.max_epochs", "many"), ("trainer.max_epochs: expected int, got many",)),
+        (("--model.arms.plain.net.init_args.depth", "21"), ("got 21", "Nearest: 20 and 23")),
+        (("--ckpt_path", "nowhere.ckpt"), ("found no file nowhere.ckpt",)),
+        (("--config", "nowhere.yaml"), ("nowhere.yaml",)),
+        (("--run.name", "../elsewhere"), ("run.name", "no path")),
+        (("--data", "CIFAR10", "--data.root", "empty"), ("empty", "CIFAR-10")),
+        (("--data.batch_size", "0"), ("batch_size must be at least 1, got 0",)),
+        (("--model.arms", "{}"), ("either `model.net`",)),
+    ],
+)
+def test_a_mistake_gets_a_sentence_and_leaves_nothing_behind(tmp_path, words, said):
+    done = command(
+        *TINY, *words, cwd=tmp_path, env={"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    )
+    assert done.returncode == 2
+    error = done.stderr[done.stderr.index("error:") :]
+    assert all(piece in error for piece in said), error
+    assert "Traceback" not in done.stderr
+    assert len(error.strip().splitlines()) <= 2
+    assert not list((tmp_path / "runs").rglob("*.*"))
+
+
+def test_broken_yaml_names_its_file(tmp_path):
+    (tmp_path / "bad.yaml").write_text("model:\n  seeds: [1\n")
+    done = command("fit", "--config", "bad.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "bad.yaml is not valid YAML" in done.stderr
+
+
+def test_a_checkpoint_of_another_architecture_or_none_at_all(finished, tmp_path):
+    checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
+    other = command(*TINY, "--model.arms.plain.net.init_args.depth", "8", "--ckpt_path", checkpoint, cwd=tmp_path)
+    assert other.returncode == 2
+    assert "the checkpoint is of another architecture" in other.stderr
+    for content in (b"not a checkpoint", checkpoint.read_bytes()[:5000]):
+        (tmp_path / "bad.ckpt").write_bytes(content)
+        broken = command(*TINY, "--ckpt_path", "bad.ckpt", cwd=tmp_path)
+        assert broken.returncode == 2
+        assert "bad.ckpt is not a readable checkpoint" in broken.stderr
+        assert "Traceback" not in broken.stderr
+
+
+def test_help_and_report_start_without_torch(tmp_path):
+    for words in (("--help",), ("report", "--help")):
+        lines = f"import sys, main; sys.argv = ['main.py', *{words!r}]", "try: main.main()", "except SystemExit: pass"
+        code = "\n".join([*lines, "assert 'torch' not in sys.modules"])
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_no_command_and_a_wrong_one(tmp_path):
+    assert command(cwd=tmp_path).returncode == 2
+    wrong = command("fitt", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "unknown command 'fitt'" in wrong.stderr
