@@ -1,15 +1,12 @@
 """What all-layer cushions cost on top of an evaluation: the same images, the same run, interleaved rounds.
 
-    python benchmarks/measures.py --root data --rounds 9 --images 2000
+    python -m benchmarks.measures --root data --rounds 9 --images 2000
 
-"evaluation" is loss and accuracy alone. Ratios are medians over rounds of ratios within a round, so that a slow spell
-of a shared machine hits both sides; the compiled evaluation is the unit. Goal: compiled cushions <= 1.1.
+"evaluation" is loss and accuracy alone. Ratios are taken round by round, so that a slow spell of a shared
+machine hits both sides; the compiled evaluation is the unit. Goal: compiled cushions at most 1.1.
 """
 
 import argparse
-import copy
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.timing import interleave, machine, save
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import SimplifiedNet
+
+REFERENCE = "evaluation, compiled"
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -31,45 +31,46 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="folder for the values, one file a net")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(machine())
     batches = load(options.root, options.images, options.batch, device)
     for residual in (False, True):
         net = SimplifiedNet(options.depth, residual).to(device, memory_format=torch.channels_last)
         with torch.no_grad():
-            seconds = interleave(contestants(net, batches), options.rounds)
-        unit = seconds["evaluation, compiled"]
-        print(f"{'residual' if residual else 'plain'}-{options.depth}, {options.images} images, {device}")
-        for name, times in seconds.items():
-            ratio = statistics.median(a / b for a, b in zip(times, unit))
-            print(f"  {name:28s} {statistics.median(times):7.3f} s  {ratio:5.2f} x compiled evaluation")
+            comparison = interleave(contenders(net, batches), options.rounds, warm_up=2)
+        name = f"{'residual' if residual else 'plain'}-{options.depth}"
+        print(f"\n{name}, {options.images} images\n{comparison.table(REFERENCE)}")
+        if options.json:
+            save(options.json / f"measures-{name}.json", comparison, REFERENCE, images=options.images)
 
 
-def contestants(net: nn.Module, batches: Batches) -> dict[str, Callable[[], object]]:
+def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], None]]:
     layers = net.layers()
-    compiled = copy.deepcopy(net)
-    compiled.compile(dynamic=False)
 
-    def measure(compile: bool) -> object:
-        return cushions(layers, probe_forward(net, layers, batches, compile=compile).layers)
+    def measure(compile: bool) -> None:
+        cushions(layers, probe_forward(net, layers, batches, compile=compile).layers)
 
+    compiled = torch.compile(evaluate, dynamic=False)
     return {
-        "evaluation, compiled": lambda: evaluate(compiled, batches),
+        REFERENCE: lambda: evaluation(compiled, net, batches),
         "cushions too, compiled": lambda: measure(True),
-        "evaluation, eager": lambda: evaluate(net, batches),
+        "evaluation, eager": lambda: evaluation(evaluate, net, batches),
         "cushions too, eager": lambda: measure(False),
     }
 
 
-def evaluate(net: nn.Module, batches: Batches) -> tuple[float, float]:
-    loss, wrong, count = 0.0, 0.0, 0
-    for images, labels in batches:
-        logits = net(images)
-        loss = loss + F.cross_entropy(logits, labels, reduction="sum")
-        wrong = wrong + (logits.argmax(1) != labels).sum()
-        count += len(labels)
-    return float(loss) / count, float(wrong) / count
+def evaluation(step: Callable[..., tuple[Tensor, Tensor]], net: nn.Module, batches: Batches) -> None:
+    losses, wrong = zip(*(step(net, images, labels) for images, labels in batches))
+    float(torch.stack(losses).sum()), float(torch.stack(wrong).sum())
+
+
+def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    logits = net(images)
+    return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) != labels).sum()
 
 
 def load(root: Path, count: int, batch: int, device: str) -> Batches:
@@ -80,20 +81,6 @@ def load(root: Path, count: int, batch: int, device: str) -> Batches:
     )
     labels = torch.from_numpy(np.load(root / "cifar10" / "train_labels.npy")[:count]).long().to(device)
     return list(zip(images.split(batch), labels.split(batch)))
-
-
-def interleave(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round, after one round to warm up and compile."""
-    seconds = {name: [] for name in contestants}
-    for turn in range(rounds + 1):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
 
 
 if __name__ == "__main__":

@@ -1,0 +1,8 @@
+"""All benchmarks, one after the other: python -m benchmarks --root data [--rounds 7]. Each is a command of its own too."""
+
+import subprocess
+import sys
+
+for name in ("data", "measures", "training"):
+    print(f"\n== {name}", flush=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=True)

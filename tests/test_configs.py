@@ -1,0 +1,119 @@
+"""Every YAML parses, builds what it says, and survives --print_config."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_app.cli.training import TrainingCLI, run_training
+from tests.helpers import ROOT
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+RUNS = [path for path in CONFIGS if path.name != "base.yaml"]
+
+
+def build(monkeypatch, tmp_path, *words: str) -> TrainingCLI:
+    """Everything up to the point where training would start."""
+    built = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
+    run_training(["fit", *words])
+    return built[0]
+
+
+def printed(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        run_training(["fit", *words, "--print_config"])
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
+def test_a_configuration_round_trips_through_print_config(config, capsys, tmp_path):
+    once = printed(capsys, "--config", str(config))
+    (tmp_path / "printed.yaml").write_text(once)
+    assert printed(capsys, "--config", str(tmp_path / "printed.yaml")) == once
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
+def test_a_configuration_builds_and_names_its_own_run(config, monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(config))
+    assert cli.folder.label == config.stem
+    assert [type(logger).__name__ for logger in cli.trainer.loggers] == ["RunLogger", "AutoWandbLogger"]
+    assert {"Learning", "WeightMass", "LayerCushion", "SaveCheckpoint"} <= {type(c).__name__ for c in cli.trainer.callbacks}
+
+
+# Yu & Tomasi (2019), SM A and the caption of Table 1
+@pytest.mark.parametrize("depth", [20, 32, 44])
+@pytest.mark.parametrize("kind", ["pln", "res"])
+def test_the_papers_recipe(kind, depth, monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / f"{kind}{depth}.yaml"))
+    ((_, net),) = cli.model.members
+    assert (net.residual, len(net.layers())) == (kind == "res", depth)
+    made = cli.model.configure_optimizers()
+    group = made["optimizer"].param_groups[0]
+    assert group["lr"] == (1e-3 if (kind, depth) == ("pln", 44) else 1e-2)
+    assert group["momentum"] == 0.9
+    assert sorted(made["lr_scheduler"].milestones) == [120, 160]
+    assert made["lr_scheduler"].gamma == 0.1
+    assert (cli.model.weight_decay, cli.model.decays, cli.trainer.max_epochs) == (1e-4, "all", 200)
+    data = cli.datamodule
+    assert (type(data).__name__, data.batch_size, data.augment, data.flip, data.padding) == ("CIFAR10", 128, True, True, 4)
+    assert (data.val_size, data.drop_last) == (0, False)
+
+
+def test_a_dataset_named_over_another_keeps_its_own_facts(monkeypatch, tmp_path):
+    data = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "res20.yaml"), "--data", "Digits").datamodule
+    assert (data.flip, data.mean) == (False, (0.3051,))
+
+
+def test_callbacks_are_appended_with_plus_and_replaced_without(monkeypatch, tmp_path):
+    def names(*words: str) -> list[str]:
+        cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "res20.yaml"), *words)
+        return [type(callback).__name__ for callback in cli.trainer.callbacks]
+
+    extra = tmp_path / "extra.yaml"
+    extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": [{"class_path": "LearningRateMonitor"}]}}))
+    assert {"Learning", "LearningRateMonitor"} <= set(names("--config", str(extra)))
+    extra.write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "LearningRateMonitor"}]}}))
+    assert "Learning" not in names("--config", str(extra))
+
+
+def test_seeds_and_twins_can_be_asked_for(monkeypatch, tmp_path):
+    config = tmp_path / "twins.yaml"
+    net = {"class_path": "SimplifiedNet", "init_args": {"depth": 8}}
+    arms = {"residual": {"net": net}, "plain": {"twin_of": "residual"}}
+    config.write_text(yaml.safe_dump({"model": {"arms": arms, "seeds": "3-4"}}, sort_keys=False))
+    cli = build(monkeypatch, tmp_path, "--config", str(config))
+    names = [member.name for member in cli.model.members]
+    assert names == ["residual-seed03", "residual-seed04", "plain-seed03", "plain-seed04"]
+    assert cli.model.data_seeds == (3, 4)
+
+
+def test_configurations_are_short_diffs():
+    base = (ROOT / "configs" / "base.yaml").read_text()
+    for config in RUNS:
+        assert len(config.read_text().splitlines()) < len(base.splitlines()), config
+        assert not set(_leaves(yaml.safe_load(config.read_text()))) & set(_leaves(yaml.safe_load(base))) - REPEATED
+
+
+REPEATED = {  # a class named again takes its arguments again
+    ("model.optimizer.class_path", "torch.optim.SGD"),
+    ("model.optimizer.init_args.momentum", 0.9),
+}
+
+
+def _leaves(tree: dict, prefix: str = "") -> list[tuple[str, object]]:
+    found = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found += _leaves(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            found.append((prefix + key, value))
+    return found
+
+
+def test_every_configuration_starts_with_what_it_serves():
+    for config in CONFIGS:
+        assert config.read_text().startswith("# "), config
+    assert Path(CONFIGS[0]).parent.name == "configs"
