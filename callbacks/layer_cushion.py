@@ -17,7 +17,7 @@ __all__ = ["LayerCushion"]
 class LayerCushion(Measure):
     """Logs the per-sample cushions of all layers, in all readings, from one forward pass over the probe samples.
 
-    Keys: ``cushion/layer10/<field>`` with the fields of `lightning_app.measures.LayerCushion` (``median``, ``minimum``,
+    Keys: ``cushion/layer10/<field>`` with the fields of `lightning_app.measures.CushionStatistics` (``median``, ``minimum``,
     ``median_transferred_operator``, ...; dimensionless), and from the same pass ``probe/risk`` (nats) and
     ``probe/error`` (share).
 

@@ -15,7 +15,8 @@ ALLOWED = {
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
-    "lightning_app.measures": SCIENCE | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
+    "lightning_app.measures": SCIENCE
+    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
     | {"torchvision", "sklearn", "PIL", "lightning_app.errors", "lightning_app.runs.folder"},

@@ -40,7 +40,9 @@ def test_a_configuration_builds_and_names_its_own_run(config, monkeypatch, tmp_p
     cli = build(monkeypatch, tmp_path, "--config", str(config))
     assert cli.folder.label == config.stem
     assert [type(logger).__name__ for logger in cli.trainer.loggers] == ["RunLogger", "AutoWandbLogger"]
-    assert {"Learning", "WeightMass", "LayerCushion", "SaveCheckpoint"} <= {type(c).__name__ for c in cli.trainer.callbacks}
+    assert {"Learning", "WeightMass", "LayerCushion", "SaveCheckpoint"} <= {
+        type(c).__name__ for c in cli.trainer.callbacks
+    }
 
 
 # Yu & Tomasi (2019), SM A and the caption of Table 1
@@ -58,7 +60,13 @@ def test_the_papers_recipe(kind, depth, monkeypatch, tmp_path):
     assert made["lr_scheduler"].gamma == 0.1
     assert (cli.model.weight_decay, cli.model.decays, cli.trainer.max_epochs) == (1e-4, "all", 200)
     data = cli.datamodule
-    assert (type(data).__name__, data.batch_size, data.augment, data.flip, data.padding) == ("CIFAR10", 128, True, True, 4)
+    assert (type(data).__name__, data.batch_size, data.augment, data.flip, data.padding) == (
+        "CIFAR10",
+        128,
+        True,
+        True,
+        4,
+    )
     assert (data.val_size, data.drop_last) == (0, False)
 
 

@@ -47,7 +47,8 @@ class ImageData(pl.LightningDataModule, ABC):
     Args:
         root: folder of all datasets.
         batch_size: samples in a global training batch, over all ranks.
-        eval_batch_size: the same for evaluation and for the probe.
+        eval_batch_size: the same for evaluation and for the probe. 125 divides CIFAR-10 and stays in a CPU's cache: 1.3 to
+            1.6 times faster an image than 500 there; take more on a GPU.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
         flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.
@@ -73,7 +74,7 @@ class ImageData(pl.LightningDataModule, ABC):
         self,
         root: str = "data",
         batch_size: int = 128,
-        eval_batch_size: int = 1000,
+        eval_batch_size: int = 125,
         augment: bool = True,
         padding: int = 4,
         flip: bool | None = None,

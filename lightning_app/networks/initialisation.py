@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lightning_app.errors import UserError
+
 __all__ = ["Fan", "Scheme", "initialise", "standard_deviation"]
 
 Scheme = Literal["kwi", "hmwi", "torch"]
@@ -31,7 +33,7 @@ def standard_deviation(weight: Tensor, scheme: Scheme, fan: Fan = "in") -> float
             return math.sqrt(2 / size)
         case "hmwi":
             return 1 / size
-    raise ValueError(f"a standard deviation needs scheme 'kwi' or 'hmwi', got {scheme!r}.")
+    raise UserError(f"an initialisation is 'kwi', 'hmwi' or 'torch' (as PyTorch made it), got {scheme!r}.")
 
 
 @torch.no_grad()

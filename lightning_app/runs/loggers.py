@@ -124,7 +124,9 @@ class AutoWandbLogger(WandbLogger):
             run = super().experiment
         except wandb.errors.Error as error:
             if self._mode == "online":
-                raise UserError(f"W&B did not let this run in ({error}); log in, or set the logger's mode to auto.") from error
+                raise UserError(
+                    f"W&B did not let this run in ({error}); log in, or set the logger's mode to auto."
+                ) from error
             log.warning("W&B did not answer (%s).", str(error).split("\n")[0])
             self._wandb_init["mode"] = mode = "offline"
             run = super().experiment

@@ -1,0 +1,60 @@
+"""Histograms that can be compared over epochs, nets and devices: fixed edges, nothing lost.
+
+The papers draw distributions (weights in Fig. 7 and cushions in Fig. 3 of Yu & Tomasi 2019) once before and once after
+training. Bins that follow the data, as loggers choose them, cannot be overlaid, so each measure fixes its edges, and
+what falls outside is counted, not dropped. `torch.histogram` does not exist on CUDA; a search and a count do.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Histogram", "histogram"]
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts between fixed edges, all on the CPU. ``counts.sum() + below + above`` is the number of values."""
+
+    counts: Tensor  # (bins,) int64
+    edges: Tensor  # (bins + 1,) float64, increasing
+    below: int  # values < edges[0]
+    above: int  # values > edges[-1]
+
+    def coarse(self, bins: int) -> "Histogram":
+        """The same counts in at most so many bins, by joining neighbours: for trackers that draw small pictures.
+
+        >>> h = Histogram(torch.tensor([1, 2, 3]), torch.tensor([0.0, 1.0, 2.0, 3.0]), below=0, above=4)
+        >>> h.coarse(2).counts.tolist(), h.coarse(2).edges.tolist()
+        ([3, 3], [0.0, 2.0, 3.0])
+        """
+        joined = -(-len(self.counts) // bins)
+        counts = torch.stack([part.sum() for part in self.counts.split(joined)])
+        edges = torch.cat([self.edges[:-1:joined], self.edges[-1:]])
+        return Histogram(counts, edges, self.below, self.above)
+
+
+def histogram(values: Tensor, edges: Tensor) -> Histogram:
+    """Count values into the bins [edges[i], edges[i+1]); the last bin contains its right edge, as in numpy.
+
+    Args:
+        values: any shape, dtype and device. NaN is neither counted nor below nor above; infinities are below or above.
+        edges: (bins + 1,), increasing, not necessarily uniform.
+
+    Cost: one binary search a value.
+
+    >>> h = histogram(torch.tensor([-9.0, 0.0, 0.5, 1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0]))
+    >>> h.counts.tolist(), h.below, h.above
+    ([2, 2], 1, 1)
+    """
+    if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
+        raise ValueError(f"a histogram needs at least two edges, strictly increasing, got {edges}.")
+    edges = edges.double()
+    values = values.detach().flatten().double()  # float64: a bfloat16 value is compared with the edge, not its rounding
+    values = values[~values.isnan()]
+    bins = len(edges) - 1
+    place = torch.bucketize(values, edges.to(values.device), right=True)  # 0 below, 1..bins inside, bins + 1 the rest
+    place = torch.where(values == edges[-1].to(values.device), bins, place)
+    counts = torch.bincount(place, minlength=bins + 2).cpu()
+    return Histogram(counts[1:-1], edges.cpu(), below=int(counts[0]), above=int(counts[-1]))

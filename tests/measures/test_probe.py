@@ -1,0 +1,273 @@
+"""One forward pass: the right numbers in every way a net is run, and no trace left in the net."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.measures import LayerNorms, cushions, probe_forward
+from lightning_app.measures.probe import _norm
+from lightning_app.networks import Layer, SimplifiedNet, layers_of
+
+
+def net(seed: int = 0, **arguments) -> SimplifiedNet:
+    torch.manual_seed(seed)
+    some = SimplifiedNet(**{"depth": 5, "width": 4} | arguments)
+    for layer in some.layers():
+        nn.init.normal_(layer.module.bias, std=0.1)
+    return some
+
+
+def data(count: int = 12, batch: int = 12, dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    images = torch.randn(count, 3, 16, 16, generator=generator).to(dtype)
+    return list(zip(images.split(batch), (torch.arange(count) % 10).split(batch)))
+
+
+def assert_norms(found: dict[str, LayerNorms], expected: dict[str, LayerNorms], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name].map_size == expected[name].map_size
+        for field in ("input", "branch", "output"):
+            torch.testing.assert_close(
+                getattr(found[name], field),
+                getattr(expected[name], field),
+                rtol=tolerance,
+                atol=0,
+                msg=f"{name} {field}",
+            )
+
+
+# --- the numbers
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@torch.no_grad()
+def test_norms_loss_and_error_by_hand(residual):
+    some = net(residual=residual).double()
+    (images, labels), *_ = batches = data(dtype=torch.float64)
+    found = probe_forward(some, some.layers(), batches)
+
+    logits = some(images)
+    assert found.count == 12
+    assert found.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-14)
+    assert found.error == pytest.approx((logits.argmax(1) != labels).double().mean().item())
+
+    x = images
+    for layer in some.layers():
+        weight, norms = layer.weight, found.layers[layer.name]
+        if not layer.is_conv:
+            x = x.mean((2, 3))
+            branch = whole = x @ weight.T
+        else:
+            branch = whole = F.conv2d(x, weight, stride=layer.stride, padding=1)
+            if layer.skip:
+                whole = branch.clone()
+                whole[:, : x.shape[1]] += x[:, :, :: layer.stride, :: layer.stride]
+        assert norms.map_size == tuple(x.shape[2:])
+        for value, of in ((norms.input, x), (norms.branch, branch), (norms.output, whole)):
+            torch.testing.assert_close(value, of.flatten(1).norm(dim=1), rtol=1e-13, atol=0)
+        x = (whole + layer.module.bias[:, None, None]).relu() if layer.is_conv else x
+
+
+def test_norms_are_summed_in_float64():
+    """In either layout: a float32 sum of these 16 384 squares is guaranteed to 1e-3 only."""
+    x = torch.rand(3, 16, 32, 32, generator=torch.Generator().manual_seed(0)) + 0.5
+    exact = x.double().square().sum((1, 2, 3)).sqrt()
+    for layout in (x, x.to(memory_format=torch.channels_last)):
+        torch.testing.assert_close(_norm(layout), exact, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_float32_norms_are_those_of_float64(residual):
+    some = net(residual=residual)
+    expected = probe_forward(some.double(), some.layers(), data(dtype=torch.float64))
+    found = probe_forward(some.float(), some.layers(), data())
+    assert_norms(found.layers, expected.layers, 2e-6)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 6])
+def test_batches_do_not_matter(batch):
+    some = net().double()
+    whole = probe_forward(some, some.layers(), data(dtype=torch.float64))
+    parts = probe_forward(some, some.layers(), iter(data(batch=batch, dtype=torch.float64)))
+    assert (parts.count, parts.error) == (whole.count, whole.error)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-14)  # weighted by size, though 5 + 5 + 2
+    assert_norms(parts.layers, whole.layers, 1e-13)
+
+
+# --- the ways a net is run
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_channels_last(residual):
+    some = net(residual=residual).double()
+    expected = probe_forward(some, some.layers(), data(dtype=torch.float64))
+    last = [(images.to(memory_format=torch.channels_last), labels) for images, labels in data(dtype=torch.float64)]
+    some.to(memory_format=torch.channels_last)
+    assert_norms(probe_forward(some, some.layers(), last).layers, expected.layers, 1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.05), (torch.float16, 0.005)])
+def test_half_precision_is_widened(dtype, tolerance):
+    some = net().double()
+    expected = probe_forward(some, some.layers(), data(dtype=torch.float64))
+    found = probe_forward(some.to(dtype), some.layers(), data(dtype=dtype))
+    assert_norms(found.layers, expected.layers, tolerance)
+    assert found.loss == pytest.approx(expected.loss, rel=tolerance)
+
+
+def test_autocast():
+    some = net()
+    expected = probe_forward(some, some.layers(), data())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = probe_forward(some, some.layers(), data())
+    assert_norms(found.layers, expected.layers, 0.05)
+
+
+def test_large_half_precision_activations_do_not_overflow():
+    conv = nn.Conv2d(1, 1, 1).half()
+    nn.init.ones_(conv.weight)
+    some = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    images = torch.full((1, 1, 16, 16), 1000.0, dtype=torch.float16)  # its square is infinite in float16
+    nn.init.zeros_(conv.bias)
+    norms = probe_forward(some, layers_of(some), [(images, torch.zeros(1, dtype=torch.long))]).layers["layer01"]
+    assert norms.branch.item() == 16_000.0
+
+
+class Attention(nn.Module):
+    """A layer on (B, T, C), a layer never called, and a bias-free one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Linear(6, 5)
+        self.unused = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.token(x).relu().mean(1))
+
+
+def test_linear_maps_on_sequences_and_layers_that_are_never_called():
+    torch.manual_seed(0)
+    some = Attention()
+    x = torch.randn(4, 7, 6)
+    found = probe_forward(some, layers_of(some), [(x, torch.zeros(4, dtype=torch.long))])
+    assert {name: norms.map_size for name, norms in found.layers.items()} == {"layer01": (7,), "layer03": ()}
+    expected = (x @ some.token.weight.T).flatten(1).norm(dim=1).double()
+    torch.testing.assert_close(found.layers["layer01"].branch, expected, rtol=1e-6, atol=0)
+    assert list(cushions(layers_of(some), found.layers)) == ["layer01", "layer03"]
+
+
+def test_a_linear_layer_with_a_skip():
+    linear = nn.Linear(3, 4)
+    x = torch.randn(5, 3)
+    layers = (Layer("layer01", linear, "weight", skip=True),)
+    norms = probe_forward(linear, layers, [(x, torch.zeros(5, dtype=torch.long))]).layers["layer01"]
+    expected = (x @ linear.weight.T + F.pad(x, (0, 1))).norm(dim=1).double()
+    torch.testing.assert_close(norms.output, expected, rtol=1e-6, atol=0)
+
+
+# --- no trace
+
+
+def state_of(some: nn.Module) -> list:
+    modules = [(list(module.__dict__), module.training, len(module._forward_hooks)) for module in some.modules()]
+    return [modules, [parameter.grad for parameter in some.parameters()], torch.get_rng_state().tolist()]
+
+
+def test_the_net_is_left_as_it_was():
+    some, before = net(), copy.deepcopy(net().state_dict())
+    untouched = state_of(some)
+    found = probe_forward(some, some.layers(), data())
+    assert state_of(some) == untouched
+    assert all(torch.equal(value, before[name]) for name, value in some.state_dict().items())
+    assert not any(tensor.requires_grad for norms in found.layers.values() for tensor in (norms.input, norms.output))
+
+
+def test_also_after_an_exception():
+    some, wrong = net(), torch.zeros(2, 5, 16, 16)
+    untouched = state_of(some)
+    with pytest.raises(RuntimeError, match="channels"):
+        probe_forward(some, some.layers(), [(wrong, torch.zeros(2, dtype=torch.long))])
+    assert state_of(some) == untouched
+
+
+def test_hooks_of_the_user_still_run_and_see_the_same():
+    some, seen = net(), []
+    some.conv0.register_forward_hook(lambda module, inputs, out: seen.append(out.shape))
+    probe_forward(some, some.layers(), data())
+    assert seen == [(12, 4, 16, 16)]
+
+
+def test_parameters_are_shared_not_copied():
+    """What training does to the net between two measurements counts, whatever it does it with."""
+    some = net().double()
+    first = probe_forward(some, some.layers(), data(dtype=torch.float64))
+    some.load_state_dict({name: 2 * value for name, value in some.state_dict().items()}, assign=True)
+    second = probe_forward(some, some.layers(), data(dtype=torch.float64))
+    torch.testing.assert_close(second.layers["layer01"].branch, 2 * first.layers["layer01"].branch)
+
+
+# --- refusals
+
+
+def test_a_layer_called_twice_is_refused():
+    linear = nn.Linear(3, 3)
+    some = nn.Sequential(linear, linear)
+    with pytest.raises(ValueError, match="layer01 is called twice"):
+        probe_forward(some, layers_of(some), [(torch.randn(2, 3), torch.zeros(2, dtype=torch.long))])
+
+
+def test_layers_of_another_net_are_refused():
+    with pytest.raises(ValueError, match="layer01 is not a layer of this SimplifiedNet"):
+        probe_forward(net(), net().layers(), data())
+
+
+def test_no_data_is_refused():
+    some = net()
+    with pytest.raises(ValueError, match="at least one batch"):
+        probe_forward(some, some.layers(), [])
+
+
+# --- compiled
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("residual", [False, True])
+def test_compiled_equals_eager_and_is_compiled_once(residual, fresh_compiler):
+    some = net(residual=residual)
+    batches = data(count=16, batch=6)  # 6 + 6 + 4: the remainder runs uncompiled
+    expected = probe_forward(some, some.layers(), batches)
+    found = probe_forward(some, some.layers(), batches, compile=True)
+    assert_norms(found.layers, expected.layers, 2e-6)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6) and found.error == expected.error
+
+    other = net(seed=1, residual=residual)
+    expected = probe_forward(other, other.layers(), batches)
+    in_place = copy.deepcopy(other)
+    in_place.compile()
+    wrapped = torch.compile(copy.deepcopy(other))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        probe_forward(some, some.layers(), batches, compile=True)
+        for each in (other, in_place, wrapped):
+            found = probe_forward(each, layers_of(each), batches, compile=True)
+            assert_norms(found.layers, expected.layers, 2e-6)
+
+
+@pytest.mark.parametrize("how", [lambda some: some.compile() or some, torch.compile])
+def test_a_compiled_net_is_measured_without_compiling(how):
+    some = net()
+    expected = probe_forward(some, some.layers(), data())
+    compiled = how(copy.deepcopy(some))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert_norms(probe_forward(compiled, layers_of(compiled), data()).layers, expected.layers, 0)

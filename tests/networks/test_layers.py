@@ -1,0 +1,27 @@
+"""How nets describe themselves."""
+
+import torch
+from torch import nn
+
+from lightning_app.networks import layers_of
+from lightning_app.networks.layers import number_layers
+
+
+def test_any_net_is_taken_at_face_value():
+    some = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
+    conv, linear = layers_of(some)
+    assert (conv.name, conv.weight_name, conv.stride, conv.is_conv) == ("layer01", "0.weight", 2, True)
+    assert (linear.name, linear.weight_name, linear.stride, linear.is_conv) == ("layer02", "4.weight", 1, False)
+    assert conv.id_mask() is None and not conv.skip
+    assert linear.weight is some[4].weight
+
+
+def test_names_sort_as_numbers():
+    layers = number_layers([(f"{i}", nn.Linear(1, 1), False, False) for i in range(120)])
+    names = [layer.name for layer in layers]
+    assert names == sorted(names) and names[0] == "layer001"
+
+
+def test_id_mask_is_on_the_weights_device():
+    (layer,) = number_layers([("conv", nn.Conv2d(2, 3, 3, device="meta"), True, True)])
+    assert layer.id_mask().device == torch.device("meta")

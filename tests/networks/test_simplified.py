@@ -1,0 +1,202 @@
+"""The simplified nets: counts of the paper, an independent forward pass, and the ways a net is run."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightning_app.networks import SimplifiedNet, layers_of
+from lightning_app.networks.initialisation import standard_deviation
+
+
+def net(seed: int = 0, **arguments) -> SimplifiedNet:
+    torch.manual_seed(seed)
+    return SimplifiedNet(**arguments)
+
+
+def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+# --- structure
+
+
+@pytest.mark.parametrize(
+    ("depth", "convs", "blocks", "biases", "weights", "parameters", "ids"),
+    [
+        (20, 267_696, 267_264, 688, 268_336, 269_034, 624),
+        (32, 461_232, 460_800, 1_136, 461_872, 463_018, 1_072),
+        (44, 654_768, 654_336, 1_584, 655_408, 657_002, 1_520),
+    ],
+)
+@pytest.mark.parametrize("residual", [False, True])
+def test_counts(depth, convs, blocks, biases, weights, parameters, ids, residual):
+    some = net(depth=depth, residual=residual)
+    layers = some.layers()
+    conv_layers = [layer for layer in layers if layer.is_conv]
+    assert sum(layer.weight.numel() for layer in conv_layers) == convs
+    assert sum(layer.weight.numel() for layer in conv_layers[1:]) == blocks
+    assert sum(layer.module.bias.numel() for layer in conv_layers) == biases
+    assert sum(layer.weight.numel() for layer in layers) == weights
+    assert sum(p.numel() for p in some.parameters()) == parameters
+    assert sum(int(layer.id_mask().sum()) for layer in layers if layer.has_id) == ids
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 7, 18])
+def test_any_depth_3n_plus_2(blocks):
+    some = net(depth=3 * blocks + 2)
+    layers = some.layers()
+    assert len(layers) == 3 * blocks + 2
+    assert [layer.name for layer in layers][:2] == ["layer01", "layer02"]
+    assert layers[-1].name == f"layer{len(layers):02d}" and not layers[-1].is_conv
+    assert sum(p.numel() for p in some.parameters()) == 48496 * blocks - 21942
+    assert sum(int(layer.id_mask().sum()) for layer in layers if layer.has_id) == 112 * blocks - 48
+    assert sum(layer.stride == 2 for layer in layers) == 2
+    assert [layer.skip for layer in layers] == [False, *[True] * (3 * blocks), False]
+    assert some(images(2)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("depth", "nearest"), [(21, "20 and 23"), (6, "5 and 8"), (2, "5"), (0, "5"), (-1, "5")])
+def test_depth_is_checked(depth, nearest):
+    with pytest.raises(ValueError, match=rf"3N \+ 2 .* got {depth}\. Nearest: {nearest}\."):
+        SimplifiedNet(depth)
+
+
+def test_layers_of_asks_the_net_and_names_its_weights():
+    some = net(depth=8)
+    state = some.state_dict()
+    assert layers_of(some) == some.layers()
+    for layer in layers_of(some):
+        assert state[layer.weight_name].data_ptr() == layer.weight.data_ptr()
+    assert some.id_weights() == [f"blocks.{i}.conv.weight" for i in range(6)]
+
+
+def test_layer_10_is_the_third_block_of_group_2_at_depth_20():
+    layer = net(depth=20).layers()[9]
+    assert (layer.name, layer.weight_name, tuple(layer.weight.shape)) == (
+        "layer10",
+        "blocks.8.conv.weight",
+        (32, 32, 3, 3),
+    )
+
+
+def test_width_classes_and_channels_are_free():
+    some = net(depth=5, width=4, num_classes=7, in_channels=1)
+    assert some(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+
+
+# --- initialisation
+
+
+@pytest.mark.parametrize(("residual", "scheme"), [(False, "kwi"), (True, "hmwi")])
+def test_each_arm_has_the_papers_scheme_on_every_convolution(residual, scheme):
+    for layer in net(depth=20, residual=residual).layers()[:-1]:
+        expected = standard_deviation(layer.weight, scheme)
+        assert layer.weight.std().item() == pytest.approx(expected, rel=5 / (2 * layer.weight.numel()) ** 0.5)
+        assert not layer.module.bias.any()
+
+
+def test_schemes_can_be_chosen_by_layer():
+    some = net(depth=5, residual=True, init_conv0="kwi", init_fc="hmwi", fan="out")
+    assert some.conv0.weight.std().item() == pytest.approx((2 / 144) ** 0.5, rel=0.15)
+    assert some.blocks[2].conv.weight.std().item() == pytest.approx(1 / 576, rel=0.05)
+    assert some.fc.weight.std().item() == pytest.approx(1 / 10, rel=0.15)
+    assert not some.fc.bias.any()
+
+
+def test_weights_follow_the_seed():
+    one, same, other = (net(seed, depth=5).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["conv0.weight"], other["conv0.weight"])
+
+
+# --- forward pass
+
+
+def by_hand(some: SimplifiedNet, x: torch.Tensor) -> torch.Tensor:
+    """The forward pass from the paper's figures: explicit subsampling and explicit zero channels."""
+    x = torch.relu(F.conv2d(x, some.conv0.weight, some.conv0.bias, padding=1))
+    for block in some.blocks:
+        weight, stride = block.conv.weight, block.conv.stride[0]
+        out = F.conv2d(x, weight, block.conv.bias, stride=stride, padding=1)
+        if some.residual:
+            out[:, : x.shape[1]] += x[:, :, ::stride, ::stride]
+        x = torch.relu(out)
+    assert x.shape[-2:] == (8, 8)
+    return F.avg_pool2d(x, 8).flatten(1) @ some.fc.weight.T + some.fc.bias
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("depth", [5, 11])
+def test_forward_pass_by_hand(residual, depth):
+    some = net(depth=depth, residual=residual).double()
+    x = images(dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(some(x), by_hand(some, x), rtol=0, atol=1e-13)
+
+
+# In relation to the largest logit, since residual logits at the start are small: units in the last place of the type,
+# times a factor for the eight layers.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_every_dtype_gives_the_same_up_to_rounding(dtype, tolerance, residual):
+    some = net(depth=8, residual=residual)
+    with torch.no_grad():
+        expected = copy.deepcopy(some).double()(images(dtype=torch.float64))
+        found = some.to(dtype)(images(dtype=dtype))
+    assert found.dtype is dtype
+    assert (found.double() - expected).abs().max() < tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_channels_last_gives_the_same(residual):
+    some = net(depth=8, residual=residual).double()
+    x = images(dtype=torch.float64)
+    with torch.no_grad():
+        expected = some(x)
+        last = copy.deepcopy(some).to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(last, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("residual", [False, True])
+def test_compiled_equals_eager(residual):
+    some = net(depth=5, residual=residual)
+    compiled = torch.compile(copy.deepcopy(some))
+    outputs = []
+    for each in (some, compiled):
+        loss = F.cross_entropy(each(images()), torch.tensor([0, 1, 2]))
+        loss.backward()
+        outputs.append([loss.detach(), *(p.grad for p in each.parameters())])
+    for eager, fused in zip(*outputs):
+        torch.testing.assert_close(fused, eager, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_nothing_is_overwritten_in_place(residual):
+    """What a hook keeps is still true when the forward pass is over."""
+    some, kept = net(depth=8, residual=residual), []
+
+    def keep(module, inputs, out):
+        kept.append((out, out.clone(), inputs[0], inputs[0].clone()))
+
+    for module in some.modules():
+        module.register_forward_hook(keep)
+    with torch.no_grad():
+        some(images())
+    assert len(kept) == len(list(some.modules()))
+    for out, out_then, x, x_then in kept:
+        assert torch.equal(out, out_then) and torch.equal(x, x_then)
+
+
+def test_counterpart_flips_residual_everywhere_and_leaves_the_net_alone():
+    some = net(depth=8, residual=True)
+    twin = some.counterpart()
+    assert some.residual and not twin.residual and not any(block.residual for block in twin.blocks)
+    assert all(torch.equal(a, b) for a, b in zip(some.parameters(), twin.parameters()))
+    assert not any(layer.skip for layer in twin.layers()) and twin.id_weights() == some.id_weights()
+    assert twin.counterpart().residual
+    with torch.no_grad():
+        twin.conv0.weight.zero_()
+    assert some.conv0.weight.any()

@@ -1,0 +1,65 @@
+"""The README's commands are the ones that exist. The fresh installation itself is checked by .ci/run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_app.cli import TRAINING
+from lightning_app.cli.training import TrainingCLI, run_training
+from tests.helpers import ROOT, TINY, command
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(?:sh|bash)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
+OURS = [line for line in COMMANDS if line.startswith("python main.py ")]
+
+
+def test_the_two_commands_are_there():
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    made = [line.split()[1] for line in COMMANDS if line.startswith("make ")]
+    assert {"quickstart", "test"} <= set(made) <= set(targets)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("line", [line for line in OURS if line.split()[2] in TRAINING])
+def test_training_commands_parse_and_build(line, monkeypatch, tmp_path):
+    built = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
+    run_training(shlex.split(line)[2:])
+    assert built
+
+
+@pytest.mark.slow
+def test_the_quickstart_and_the_report_on_it(tmp_path):
+    """The quickstart's own command at a size of seconds, then the README's report command on what it made."""
+    assert command(*TINY, cwd=tmp_path).returncode == 0
+    (line,) = [line for line in OURS if line.startswith("python main.py report runs/digits/quickstart")]
+    assert command(*shlex.split(line)[2:], cwd=tmp_path).returncode == 0
+    assert (tmp_path / "runs" / "digits" / "quickstart" / "report.html").exists()
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+def test_yaml_examples_parse(block):
+    assert yaml.safe_load(block)
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_python_examples_run(block, monkeypatch, tmp_path):
+    from callbacks.base import Measure
+    from lightning_app.runs import Row, RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    RunFolder(Path("runs/cifar10/pair20")).append(
+        [Row(name, epoch, 0, "test/error", 0.1) for name in ("plain", "residual") for epoch in (0, 1)]
+    )
+    exec(compile(block, "README.md", "exec"), {"Measure": Measure})
+
+
+def test_links_and_pictures_exist():
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
