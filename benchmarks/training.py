@@ -8,7 +8,9 @@ does not decide.
 
 import argparse
 import itertools
+import logging
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +125,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all values here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     def data(**options: bool) -> CIFAR10:
         return CIFAR10(root=arguments.root, train_limit=arguments.images, **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
 from pytorch_lightning.utilities import rank_zero_only
@@ -99,6 +100,7 @@ class TrainingCLI(LightningCLI):
         """Add what every run has: its folder's logger first, so that all of Lightning's files land there."""
         trainer = self._get(self.config_init, "trainer")
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
+        kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
         kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
         if self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=None, plugins=plugins, **kwargs)
@@ -209,6 +211,12 @@ def _commit() -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "not a checkout"
+
+
+def _accelerator(asked: Any) -> Any:
+    """Apple's GPU has no float64, in which risks and norms are summed: "auto" takes a CUDA GPU or the CPU."""
+    on_mac = torch.backends.mps.is_available() and not torch.cuda.is_available()
+    return "cpu" if asked == "auto" and on_mac else asked
 
 
 def _as_list(value: Any) -> list:
