@@ -6,6 +6,7 @@ wandb's and WandbLogger's less public sides: they change with every minor versio
 
 import logging
 import os
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,24 +117,35 @@ class AutoWandbLogger(WandbLogger):
         return super().experiment
 
     def _connect(self) -> None:
-        import wandb
-
-        mode = os.environ.get("WANDB_MODE") or (self._mode if self._mode != "auto" else self._reachable_mode())
-        self._wandb_init |= {"mode": mode, "settings": wandb.Settings(init_timeout=self._timeout, silent=True)}
-        try:
-            run = super().experiment
-        except wandb.errors.Error as error:
-            if self._mode == "online":
-                raise UserError(
-                    f"W&B did not let this run in ({error}); log in, or set the logger's mode to auto."
-                ) from error
-            log.warning("W&B did not answer (%s).", str(error).split("\n")[0])
-            self._wandb_init["mode"] = mode = "offline"
-            run = super().experiment
+        """Start the run as asked, else offline, else not at all: W&B is a view of the run and never stops it."""
+        asked = os.environ.get("WANDB_MODE") or (self._mode if self._mode != "auto" else self._reachable_mode())
+        for mode in dict.fromkeys((asked, "offline", "disabled")):
+            try:
+                run = self._start(mode)
+                break
+            except Exception as error:  # wandb raises much more than its own wandb.errors.Error
+                reason = str(error).split("\n")[0]
+                if self._mode == "online":
+                    sentence = f"W&B did not let this run in ({reason}): log in, or set the logger's mode to auto."
+                    raise UserError(sentence) from error
+                log.warning("W&B did not start %s (%s).", mode, reason)
         if mode in ("offline", "dryrun"):
             print(f"W&B is offline; upload this run later with: wandb sync {Path(run.dir).parent}", flush=True)
         elif mode == "online":
             print(f"W&B: {run.url}", flush=True)
+
+    def _start(self, mode: str):
+        import wandb
+
+        self._wandb_init |= {"mode": mode, "settings": wandb.Settings(init_timeout=self._timeout, silent=True)}
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return super().experiment
+            except Exception as error:  # the service of a killed process holds its run for some seconds
+                if "is in use" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def _reachable_mode(self) -> str:
         import wandb
