@@ -1,5 +1,6 @@
 """The command line. This file starts in milliseconds: torch and Lightning are imported by the commands that need them."""
 
+import os
 import sys
 
 from lightning_app.errors import UserError
@@ -21,11 +22,15 @@ Any option can be given on the command line:  fit --config configs/res20.yaml --
 Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
 """
 TRAINING = ("fit", "validate", "test")
+INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
 
 
 def main(argv: list[str]) -> int:
-    """Run one command; returns the exit code. A user's mistake is two lines on stderr and exit code 2."""
+    """Run one command; returns the exit code.
+
+    A user's mistake is two lines on stderr and exit code 2; SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0 if argv else 2
@@ -47,10 +52,17 @@ def _train(argv: list[str]) -> int:
     try:
         run_training(argv)
     except (UserError, MisconfigurationException) as error:
+        if os.environ.get("SKIPSCOPE_TRACEBACK"):
+            raise
         return _fail(str(error))
     except SIGTERMException:  # Lightning 2.6.6 would exit with 0, which schedulers count as finished
         print("terminated: resume with --ckpt_path last", file=sys.stderr)
         return TERMINATED
+    except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
+        if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

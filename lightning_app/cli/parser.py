@@ -21,9 +21,8 @@ UNKNOWN_KEY = re.compile(
 UNKNOWN_CLASS = re.compile(
     r"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|No module named '([\w.]+)'"
 )
-OWN_WORDS = re.compile(
-    r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE
-)  # of a class that refused its arguments
+# What a class said when it refused its arguments, among what jsonargparse says of the types it tried.
+OWN_WORDS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
 OTHERWISE_NAMED = {  # what users of other programs type
     "learning_rate": "model.optimizer.lr",
     "lr": "model.optimizer.lr",
@@ -31,6 +30,7 @@ OTHERWISE_NAMED = {  # what users of other programs type
     "epochs": "trainer.max_epochs",
     "gpus": "trainer.devices",
     "seed": "model.seeds",
+    "seed_everything": "model.seeds",
     "lambda": "model.weight_decay",
     "resume": "ckpt_path",
 }

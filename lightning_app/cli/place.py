@@ -1,5 +1,7 @@
 """Where a run lives: runs/<group>/<name>, a folder of its own for every run, the same one for a resumed run."""
 
+import contextlib
+import itertools
 import re
 from pathlib import Path
 
@@ -13,7 +15,7 @@ LAST = "last.ckpt"
 
 
 class RunPlace:
-    """The folder of a run: ``root/group/name``, or ``name-2``, ``name-3``, ... when that is taken.
+    """The folder of a run: ``root/group/name``, or ``name~2``, ``name~3``, ... when that is taken (no name has a ``~``).
 
     Args:
         root: folder of all runs.
@@ -32,12 +34,17 @@ class RunPlace:
         self.name = name
 
     def find(self, ckpt_path: str | None) -> RunFolder:
-        """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one."""
+        """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one.
+
+        A run goes on in its folder from its last checkpoint only: from an earlier one, or one of another run, it takes
+        another way from there, and its log must not mix with that of the old way.
+        """
         if ckpt_path == "last":
             return self.latest() or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
-            if home.name == CHECKPOINTS and home.parent in [folder.path.resolve() for folder in self.existing()]:
+            own = [folder.path.resolve() for folder in self.existing()]
+            if Path(ckpt_path).name == LAST and home.name == CHECKPOINTS and home.parent in own:
                 return RunFolder(home.parent)
         return self.claim()
 
@@ -55,7 +62,7 @@ class RunPlace:
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""
-        numbered = re.compile(re.escape(self.name) + r"(?:-(\d+))?")
+        numbered = re.compile(re.escape(self.name) + r"(?:~(\d+))?")
         found = []
         for path in self.parent.glob(f"{self.name}*"):
             if path.is_dir() and (match := numbered.fullmatch(path.name)):
@@ -64,18 +71,17 @@ class RunPlace:
 
     def claim(self) -> RunFolder:
         """Make the next free folder. Making it is the claim: of two runs that start at once, each gets its own."""
-        number = 1
-        while True:
-            path = self.parent / (self.name if number == 1 else f"{self.name}-{number}")
-            try:
-                path.mkdir(parents=True)
-                return RunFolder(path)
-            except FileExistsError:
-                number += 1
-            except OSError as error:
-                raise UserError(
-                    f"cannot make the run folder {path}: {error.strerror}. Choose another run.root."
-                ) from error
+        try:
+            self.parent.mkdir(parents=True, exist_ok=True)
+            for number in itertools.count(1):
+                path = self.parent / (self.name if number == 1 else f"{self.name}~{number}")
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return RunFolder(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot make a run folder in {self.parent}: {error.strerror}. Choose another run.root."
+            ) from error
 
 
 def discard_if_unused(folder: RunFolder) -> None:

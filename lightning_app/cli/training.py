@@ -14,7 +14,9 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
@@ -40,17 +42,26 @@ NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "
 def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
-    os.environ.pop(FOLDER_VARIABLE, None) if rank_zero_only.rank == 0 else None
-    TrainingCLI(
-        ImageClassifier,
-        ImageData,
-        subclass_mode_data=True,
-        args=argv,
-        parser_class=Parser,
-        parser_kwargs={command: {"default_config_files": [str(BASE)]} for command in TrainingCLI.subcommands()},
-        save_config_callback=SaveRunConfig,
-        seed_everything_default=0,
-    )
+    if not BASE.exists():
+        raise UserError(
+            f"expected the configuration under all others at {BASE}: run from a checkout, or install with pip install -e."
+        )
+    if rank_zero_only.rank == 0:
+        os.environ.pop(FOLDER_VARIABLE, None)
+    try:
+        TrainingCLI(
+            ImageClassifier,
+            ImageData,
+            subclass_mode_data=True,
+            args=argv,
+            parser_class=Parser,
+            parser_kwargs={command: {"default_config_files": [str(BASE)]} for command in TrainingCLI.subcommands()},
+            save_config_callback=SaveRunConfig,
+            auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
+        )
+    finally:
+        if rank_zero_only.rank == 0 and FOLDER_VARIABLE in os.environ:
+            discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
 
 
 class TrainingCLI(LightningCLI):
@@ -66,6 +77,14 @@ class TrainingCLI(LightningCLI):
     @override
     def parse_arguments(self, parser: Parser, args: list[str]) -> None:
         self.config = parser.parse_args(args)
+
+    @override
+    def add_default_arguments_to_parser(self, parser: Parser) -> None:
+        """No --seed_everything: nothing here depends on the global random state, a run's seeds are `model.seeds`."""
+
+    @override
+    def _set_seed(self) -> None:
+        """See `add_default_arguments_to_parser`."""
 
     @override
     def add_arguments_to_parser(self, parser: Parser) -> None:
@@ -84,16 +103,15 @@ class TrainingCLI(LightningCLI):
 
     @override
     def instantiate_classes(self) -> None:
+        """A class that refuses its arguments is a user's mistake: a sentence, whatever it raised."""
         try:
             super().instantiate_classes()
-        except UserError:
+        except (UserError, MisconfigurationException):
             raise
-        except (
-            ValueError
-        ) as error:  # jsonargparse wraps what a class said of its arguments, if the class is one of several
-            if "Does not validate against any" not in str(error):
-                raise
-            self.parser.error(str(error))
+        except (ValueError, TypeError, AssertionError) as error:
+            if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
+                self.parser.error(str(error))
+            raise UserError(f"this configuration cannot be built: {error}") from error
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -105,11 +123,12 @@ class TrainingCLI(LightningCLI):
         if self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=None, plugins=plugins, **kwargs)
         self.folder = self._choose_folder()
+        saving = self._get(self.config_init, "save_checkpoint")
+        saving.folder = self.folder.checkpoints if trainer.get("enable_checkpointing") is not False else None
         loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
         for logger in loggers:
             if isinstance(logger, AutoWandbLogger):
                 logger.attach(self.folder)
-        self._get(self.config_init, "save_checkpoint").folder = self.folder.checkpoints
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,
@@ -120,11 +139,16 @@ class TrainingCLI(LightningCLI):
         )
 
     def _choose_folder(self) -> RunFolder:
-        """Once a run: the ranks that rank zero launches find its choice in the environment."""
-        if FOLDER_VARIABLE not in os.environ:
-            place = self._get(self.config_init, "run")
-            os.environ[FOLDER_VARIABLE] = str(place.find(self._get(self.config, "ckpt_path")).path)
-        return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
+        """Once a run, by rank zero; the ranks that it launches find its choice in the environment.
+
+        Ranks that a cluster launched never write: any path will do for them.
+        """
+        place = self._get(self.config_init, "run")
+        if rank_zero_only.rank != 0:
+            return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
+        folder = place.find(self._get(self.config, "ckpt_path"))
+        os.environ[FOLDER_VARIABLE] = str(folder.path)
+        return folder
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -141,15 +165,6 @@ class TrainingCLI(LightningCLI):
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         return kwargs
 
-    @override
-    def _run_subcommand(self, subcommand: str) -> None:
-        try:
-            super()._run_subcommand(subcommand)
-        except BaseException:
-            if self.folder is not None and self.trainer.is_global_zero:
-                discard_if_unused(self.folder)
-            raise
-
     def after_validate(self) -> None:
         self._print_metrics()
 
@@ -161,15 +176,20 @@ class TrainingCLI(LightningCLI):
         if self.trainer.is_global_zero:
             for member, numbers in metrics.items():
                 for name, value in numbers.items():
-                    print(f"{member}  {name}  {value:.6g}")
+                    if name.removesuffix("/risk").removesuffix("/error") in self.model.splits:
+                        print(f"{member}  {name}  {value:.6g}")
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""
-        if self.trainer.is_global_zero and (self.folder.path / LOG).exists():
-            from lightning_app.report import summary, write_report
+        if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
+            return
+        if not (self.folder.path / LOG).exists():
+            print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
+            return
+        from lightning_app.report import summary, write_report
 
-            print(summary(self.folder))
-            print(f"report: {write_report([self.folder])}")
+        print(summary(self.folder))
+        print(f"report: {write_report([self.folder])}")
 
 
 class SaveRunConfig(SaveConfigCallback):
@@ -183,8 +203,8 @@ class SaveRunConfig(SaveConfigCallback):
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 _write_config(logger.folder.path / CONFIG, text)
-            elif isinstance(logger, AutoWandbLogger):
-                logger.log_config(yaml.safe_load(text))
+            elif isinstance(logger, WandbLogger):
+                logger.experiment.config.update(yaml.safe_load(text), allow_val_change=True)
 
 
 def _write_config(target: Path, text: str) -> None:
@@ -234,6 +254,7 @@ def _quiet() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
+        r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
     ):
         warnings.filterwarnings("ignore", pattern)

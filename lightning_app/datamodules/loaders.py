@@ -111,6 +111,10 @@ class EpochLoader:
 
     def _refuse_empty_shares(self) -> None:
         last = len(self.source) % self.batch_size
+        if len(self) == 0:
+            raise UserError(
+                f"drop_last leaves no batch: {len(self.source)} training images do not fill one of {self.batch_size}."
+            )
         smallest = self.batch_size if self.drop_last or last == 0 else last
         if smallest < self.world:
             raise UserError(

@@ -4,6 +4,7 @@ The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the m
 but the optimizer object, whose update is elementwise, so each is the same net as if trained alone.
 """
 
+import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,12 +19,11 @@ from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty
+from lightning_app.modules.resume import check_members, check_tensors, describe, keep_configured_schedule
 
 __all__ = ["ImageClassifier"]
 
-PAPER_BATCH = (
-    128  # of the cost C = L + lambda/2 ||w||^2 / 128 that Tables 1 and 2 of Yu & Tomasi print (no data module)
-)
+PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no data module says its own
 FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
 
 
@@ -66,6 +66,8 @@ class ImageClassifier(pl.LightningModule):
             raise UserError(
                 "the model needs either `model.net` (one network) or `model.arms` (several by name), got both or none."
             )
+        if weight_decay < 0:
+            raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
         self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
         self.weight_decay = weight_decay
@@ -111,15 +113,22 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = self._make_optimizer(self.nets.parameters())
+        try:
+            optimizer = self._make_optimizer(self.nets.parameters())
+            scheduler = self._make_scheduler(optimizer) if self._make_scheduler else None
+        except (TypeError, ValueError) as error:
+            raise UserError(f"optimizer or scheduler cannot be made as configured: {error}.") from error
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             raise UserError(
                 "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
                 f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
             )
-        if self._make_scheduler is None:
-            return {"optimizer": optimizer}
-        return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
+        for unfit in (torch.optim.LBFGS, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            if isinstance(optimizer, unfit) or isinstance(scheduler, unfit):
+                raise UserError(
+                    f"{unfit.__name__} asks for the loss inside its step, which a bank of nets has several of."
+                )
+        return {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
 
     @property
     def data_seeds(self) -> tuple[int, ...]:
@@ -127,16 +136,11 @@ class ImageClassifier(pl.LightningModule):
         return tuple(dict.fromkeys(self._stream(member) for member in self.members))
 
     def _stream(self, member: Member) -> int:
-        """The member's data stream: its seed, or a stream of its own arm when batches are not shared."""
+        """The member's data stream: its seed, mixed with the arm's name when arms do not share batches."""
         if self.share_batches:
             return member.seed
-        own_arm = self.nets_by_name[member.twin_of].arm if member.twin_of else member.arm
-        arms = list(dict.fromkeys(other.arm for other in self.members if other.twin_of is None))
-        return member.seed + arms.index(own_arm) * 1_000_003  # far from any seed a bank would use
-
-    @property
-    def nets_by_name(self) -> dict[str, Member]:
-        return {member.name: member for member in self.members}
+        original = next((other for other in self.members if other.name == member.twin_of), member)
+        return member.seed + (zlib.crc32(original.arm.encode()) << 64)
 
     @property
     def _datamodule(self):
@@ -157,13 +161,16 @@ class ImageClassifier(pl.LightningModule):
             like = next(net.parameters())
             try:
                 with torch.random.fork_rng(), torch.no_grad():
-                    mode, got = net.training, net.eval().forward(like.new_zeros(1, *shape)).shape[-1]
+                    mode, got = net.training, tuple(net.eval().forward(like.new_zeros(1, *shape)).shape)
                     net.train(mode)
-            except RuntimeError as error:
-                raise UserError(f"member '{name}' cannot take images of shape {tuple(shape)}: {error}") from error
-            if got != classes:
+            except Exception as error:  # whatever a foreign net raises on an image that it cannot take
                 raise UserError(
-                    f"member '{name}' has {got} outputs, the data has {classes} classes: set the net's num_classes."
+                    f"member '{name}' cannot take images of shape {tuple(shape)} (channels, height, width) and return "
+                    f"logits: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                ) from error
+            if got != (1, classes):
+                raise UserError(
+                    f"member '{name}' has outputs {got[1:]} an image, the data has {classes} classes: set the net's num_classes."
                 )
 
     # -- training and evaluation --------------------------------------------------------------------------------------
@@ -173,6 +180,7 @@ class ImageClassifier(pl.LightningModule):
         optimizer = self.optimizers()
         optimizer.zero_grad()
         cost = 0.0
+        share = self._share(self._batch_of(self.members[0], batch)[1])  # all streams' batches are of one size
         for member in self.members:
             images, labels = self._batch_of(member, batch)
             if batch_idx == 0:
@@ -181,7 +189,7 @@ class ImageClassifier(pl.LightningModule):
             logits = member.net(images)
             risk = F.cross_entropy(logits, labels)
             self.running[member.name].update(risk, logits, labels)
-            cost = cost + risk * self._share(labels)
+            cost = cost + risk * share
         self.manual_backward(cost)
         for penalty in self.penalties.values():
             penalty.add_gradient()
@@ -203,6 +211,10 @@ class ImageClassifier(pl.LightningModule):
             logits = net(images)
             risk = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
             self.evaluated[loader][name].update(risk, logits, labels)
+
+    @override
+    def on_train_epoch_start(self) -> None:
+        self._reset_evaluation()  # an epoch that is not evaluated must not repeat the last evaluation's numbers
 
     @override
     def on_train_epoch_end(self) -> None:
@@ -246,7 +258,7 @@ class ImageClassifier(pl.LightningModule):
         ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches as they were trained on.
         ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights.
         ``train/penalty``, ``train/cost``: lambda/2 ||w - centre||^2 (times the scale) and L + penalty at the present
-        weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B, what the paper's tables print.
+        weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
         """
         found = {}
         for name, _ in self.members:
@@ -307,26 +319,22 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["members"] = [{"name": m.name, "arm": m.arm, "seed": m.seed} for m in self.members]
-        checkpoint["running"] = {name: metric.sums() for name, metric in self.running.items()}
+        checkpoint["members"] = [describe(member) for member in self.members]
+        checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
+        checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._check_architecture(checkpoint.get("state_dict", {}))
-        for name, sums in checkpoint.get("running", {}).items():
-            self.running[name].restore(sums)
+        check_members(checkpoint.get("members", []), [describe(member) for member in self.members])
+        check_tensors(checkpoint["state_dict"], self.state_dict())
+        if self.trainer.state.fn == "fit":
+            keep_configured_schedule(checkpoint, self.configure_optimizers())
+            if self.global_rank == 0:  # they are the sums over all ranks
+                for name, sums in checkpoint["running"].items():
+                    self.running[name].restore(sums)
 
-    def _check_architecture(self, saved: Mapping[str, Tensor]) -> None:
-        own = self.state_dict()
-        shapes = {key: tuple(value.shape) for key, value in saved.items()}
-        wrong = [key for key in own if shapes.get(key) != tuple(own[key].shape)] + [
-            key for key in shapes if key not in own
-        ]
-        if wrong:
-            key = wrong[0]
-            expected = f"shape {tuple(own[key].shape)}" if key in own else "nothing of that name"
-            got = f"shape {shapes[key]}" if key in shapes else "none"
-            raise UserError(
-                f"the checkpoint is of another architecture: for {key} this configuration expects {expected}, the "
-                f"checkpoint has {got} ({len(wrong)} of {len(own)} tensors differ). Use the configuration it was trained with."
-            )
+    def _over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.trainer.world_size == 1:
+            return sums
+        strategy = self.trainer.strategy
+        return {name: strategy.reduce(value.to(self.device), reduce_op="sum").cpu() for name, value in sums.items()}

@@ -66,11 +66,13 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
         if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):
             raise UserError(f"seeds as text are numbers and ranges like '0-6,9', got '{seeds}'.")
         ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
+        if max(end[-1] - end[0] for end in ends) > 10_000:
+            raise UserError(f"a range of seeds has at most 10,000, got '{seeds}'.")
         chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]
     else:
         chosen = list(seeds)
-    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
-        raise UserError(f"seeds must be one or more different non-negative integers, got {seeds!r}.")
+    if not chosen or len(set(chosen)) < len(chosen) or not 0 <= min(chosen) <= max(chosen) < 2**63:
+        raise UserError(f"seeds must be one or more different integers from 0 to 2^63 - 1, got {seeds!r}.")
     return tuple(chosen)
 
 
@@ -94,7 +96,7 @@ def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Memb
 def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
     if not re.fullmatch(r"\w+", name):
         raise UserError(f"an arm's name becomes a key, so it has letters, digits and '_' only, got '{name}'.")
-    if hasattr(nn.ModuleDict, name):
+    if hasattr(nn.ModuleDict(), name):
         raise UserError(f"'{name}' cannot name an arm: PyTorch's modules use it themselves. Choose another name.")
     if (arm.net is None) == (arm.twin_of is None):
         raise UserError(

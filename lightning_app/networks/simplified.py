@@ -64,6 +64,8 @@ class SimplifiedNet(nn.Module):
     ) -> None:
         super().__init__()
         check_depth(depth)
+        if width < 1:
+            raise UserError(f"a net's width is at least 1 channel, got {width}.")
         self.residual = residual
         widths = [width * 2**group for group in range(3) for _ in range((depth - 2) // 3)]
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)

@@ -40,8 +40,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except FileNotFoundError as error:
             raise UserError(f"expected a checkpoint at {path}, found no such file.") from error
         except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError) as error:
-            reason = str(error).split("\n")[0]
-            raise UserError(f"{path} is not a readable checkpoint (loaded as weights only): {reason}") from error
+            raise UserError(
+                f"{path} is not a readable checkpoint: it is truncated, or not one of this program's (weights and plain "
+                "values only, nothing in a checkpoint is ever executed)."
+            ) from error
         if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
             raise UserError(f"{path} is not a checkpoint of a training run: it has no state_dict.")
         return checkpoint
@@ -58,6 +60,11 @@ class SaveCheckpoint(Checkpoint):
     """
 
     def __init__(self, every_n_epochs: int = 1, keep_every_n_epochs: int = 0) -> None:
+        if every_n_epochs < 1 or keep_every_n_epochs < 0:
+            raise UserError(
+                "save_checkpoint needs every_n_epochs >= 1 and keep_every_n_epochs >= 0, got "
+                f"{every_n_epochs} and {keep_every_n_epochs}."
+            )
         self.every_n_epochs = every_n_epochs
         self.keep_every_n_epochs = keep_every_n_epochs
         self.folder: Path | None = None  # set by whoever knows the run folder

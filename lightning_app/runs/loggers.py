@@ -35,7 +35,7 @@ class RunLogger(Logger):
     @property
     @override
     def name(self) -> str:
-        return self.folder.label
+        return ""  # Lightning's callbacks join it to save_dir, which is the run's own already
 
     @property
     @override
@@ -97,6 +97,7 @@ class AutoWandbLogger(WandbLogger):
         self._mode = mode
         self._timeout = timeout
 
+    @rank_zero_only
     def attach(self, folder: RunFolder) -> None:
         """Take directory, id, name and group from the run folder. Before the first use of `experiment`."""
         self._save_dir, self._name, self._id = str(folder.path), folder.label, folder.identifier()
@@ -118,6 +119,8 @@ class AutoWandbLogger(WandbLogger):
 
     def _connect(self) -> None:
         """Start the run as asked, else offline, else not at all: W&B is a view of the run and never stops it."""
+        import wandb
+
         asked = os.environ.get("WANDB_MODE") or (self._mode if self._mode != "auto" else self._reachable_mode())
         for mode in dict.fromkeys((asked, "offline", "disabled")):
             try:
@@ -129,6 +132,7 @@ class AutoWandbLogger(WandbLogger):
                     sentence = f"W&B did not let this run in ({reason}): log in, or set the logger's mode to auto."
                     raise UserError(sentence) from error
                 log.warning("W&B did not start %s (%s).", mode, reason)
+                wandb.teardown()  # its service would hold the run's id
         if mode in ("offline", "dryrun"):
             print(f"W&B is offline; upload this run later with: wandb sync {Path(run.dir).parent}", flush=True)
         elif mode == "online":
@@ -156,11 +160,6 @@ class AutoWandbLogger(WandbLogger):
             log.warning("W&B login failed (%s).", str(error).split("\n")[0])
             logged_in = False
         return "online" if logged_in else "offline"
-
-    @rank_zero_only
-    def log_config(self, config: Mapping[str, Any]) -> None:
-        """The full nested configuration."""
-        self.experiment.config.update(dict(config), allow_val_change=True)
 
     @override
     def finalize(self, status: str) -> None:

@@ -106,6 +106,14 @@ def test_documented_keys_are_logged(tmp_path):
     assert documented <= names
 
 
+def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_path):
+    fit(bank(), epochs=3, callbacks=[callbacks.Learning()], logger=[RunLogger(tmp_path)], check_val_every_n_epoch=2)
+    log = RunFolder(tmp_path).log().query("member == 'plain'")
+    assert set(log[log["name"] == "test/error"]["epoch"]) == {2}
+    assert set(log[log["name"] == "train/risk_running"]["epoch"]) == {1, 2, 3}
+    assert set(log[log["name"] == "train/cost"]["epoch"]) == {2}
+
+
 def test_probe_risk_is_the_risk_of_the_probe_samples(tmp_path):
     data = digits()
     module = fit(bank(), epochs=1, data=data, callbacks=[callbacks.LayerCushion()], logger=[RunLogger(tmp_path)])

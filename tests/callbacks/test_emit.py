@@ -81,7 +81,7 @@ def test_wandb_offline_holds_numbers_histograms_config_and_the_epoch_axis(tmp_pa
     folder = RunFolder(tmp_path / "group" / "run")
     logger = AutoWandbLogger()
     logger.attach(folder)
-    logger.log_config({"model": {"net": {"depth": 20}}})
+    logger.experiment.config.update({"model": {"net": {"depth": 20}}})
     run_emit(logger)
     logger.finalize("success")
     (offline,) = (folder.path / "wandb").glob("offline-run-*")

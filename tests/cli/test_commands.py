@@ -114,12 +114,12 @@ def test_last_without_a_checkpoint_starts_from_the_beginning(tmp_path):
 
 def test_the_command_line_wins_over_the_checkpoint(finished, tmp_path):
     checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
-    options = ("--trainer.max_epochs", "4", "--model.optimizer.lr", "0.5", "--ckpt_path", str(checkpoint))
+    options = ("--trainer.max_epochs", "4", "--model.optimizer.lr", "0.002", "--ckpt_path", str(checkpoint))
     done = command(*TINY, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    config = yaml.safe_load((tmp_path / RUN / "config.yaml").read_text())
-    assert config["model"]["optimizer"]["init_args"]["lr"] == 0.5
-    assert set(RunFolder(tmp_path / RUN).log()["epoch"]) == {4}  # another root: a run of its own, from epoch 3 on
+    log = RunFolder(tmp_path / RUN).log()
+    assert set(log["epoch"]) == {4}  # another root: a run of its own, from epoch 3 on
+    assert log.set_index("name")["value"]["lr"] == 0.002
 
 
 def test_validate_and_test_print_a_checkpoints_numbers_and_touch_no_run(finished):
@@ -178,6 +178,14 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
     [
         (("--trainer.max_epoks", "3"), ("no option 'trainer.max_epoks'", "did you mean trainer.max_epochs")),
         (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
+        (("--seed", "3"), ("no option 'seed'", "model.seeds")),
+        (("--model.optimizer.lr", "-1"), ("optimizer or scheduler cannot be made", "-1")),
+        (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
+        (("--trainer.strategy", "foo"), ("foo",)),
+        (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs >= 1",)),
+        (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
+        (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
+        (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
         (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
         (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
@@ -210,17 +218,43 @@ def test_broken_yaml_names_its_file(tmp_path):
     assert "bad.yaml is not valid YAML" in done.stderr
 
 
-def test_a_checkpoint_of_another_architecture_or_none_at_all(finished, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--model.arms.plain.net.init_args.depth", "8"),
+            "expects shape (16, 16, 3, 3), the checkpoint has shape (32, 16, 3, 3)",
+        ),
+        (("--model.arms.plain.net.init_args.residual", "true"), "it has 'plain' (seed 0, plain SimplifiedNet)"),
+        (("--model.seeds", "7-7"), "seed 7"),
+        (("--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "0.1"), "trained with Adam"),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_refused(finished, tmp_path, words, said):
+    done = command(*TINY, *words, "--ckpt_path", finished / RUN / "checkpoints" / "last.ckpt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "runs").rglob("*.*"))
+
+
+def test_a_broken_checkpoint_is_a_sentence(finished, tmp_path):
     checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
-    other = command(*TINY, "--model.arms.plain.net.init_args.depth", "8", "--ckpt_path", checkpoint, cwd=tmp_path)
-    assert other.returncode == 2
-    assert "the checkpoint is of another architecture" in other.stderr
     for content in (b"not a checkpoint", checkpoint.read_bytes()[:5000]):
         (tmp_path / "bad.ckpt").write_bytes(content)
         broken = command(*TINY, "--ckpt_path", "bad.ckpt", cwd=tmp_path)
         assert broken.returncode == 2
         assert "bad.ckpt is not a readable checkpoint" in broken.stderr
         assert "Traceback" not in broken.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    more = ("--trainer.max_epochs", "4", "--data.batch_size", "2")
+    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *more)
+    assert stopped.returncode == 130
+    assert "--ckpt_path last" in stopped.said
+    assert "Traceback" not in stopped.said
+    assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
 
 
 def test_help_and_report_start_without_torch(tmp_path):

@@ -15,7 +15,7 @@ def finish(folder):
 def test_new_runs_never_share_a_folder(tmp_path):
     place = RunPlace(str(tmp_path), "g", "res20")
     names = [place.find(None).label for _ in range(3)]
-    assert names == ["res20", "res20-2", "res20-3"]
+    assert names == ["res20", "res20~2", "res20~3"]
 
 
 def test_last_is_the_newest_that_can_be_resumed(tmp_path):
@@ -23,8 +23,28 @@ def test_last_is_the_newest_that_can_be_resumed(tmp_path):
     folders = [place.claim() for _ in range(11)]
     for folder in (folders[0], folders[9]):
         finish(folder)
-    assert place.find("last").label == "res20-10"
-    assert place.checkpoint("last") == str(tmp_path / "g" / "res20-10" / "checkpoints" / "last.ckpt")
+    assert place.find("last").label == "res20~10"
+    assert place.checkpoint("last") == str(tmp_path / "g" / "res20~10" / "checkpoints" / "last.ckpt")
+
+
+def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):
+    finish(RunPlace(str(tmp_path), "g", "lr-5").claim())
+    assert RunPlace(str(tmp_path), "g", "lr").latest() is None
+
+
+def test_an_earlier_checkpoint_of_the_same_run_starts_a_new_folder(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "res20")
+    folder = place.claim()
+    finish(folder)
+    earlier = folder.checkpoints / "epoch=0001.ckpt"
+    earlier.touch()
+    assert place.find(str(earlier)).label == "res20~2"
+
+
+def test_a_dangling_root_is_a_sentence_and_no_endless_loop(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(UserError, match=r"run\.root"):
+        RunPlace(str(tmp_path / "runs"), "g", "a").claim()
 
 
 def test_last_of_nothing_starts_a_new_run(tmp_path):
@@ -42,7 +62,7 @@ def test_a_checkpoint_of_this_run_resumes_there_and_another_runs_starts_a_new_on
     assert other.find(file).label == "res20wide"
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "/abs", "a\\b", ".hidden", "-x"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/abs", "a\\b", ".hidden", "-x", "a~2"])
 def test_a_name_that_is_a_path_is_refused(tmp_path, name):
     with pytest.raises(UserError, match=r"run\.name"):
         RunPlace(str(tmp_path), "g", name)

@@ -95,7 +95,7 @@ def test_a_diverging_run_stops_with_epoch_and_learning_rate():
     ("wrong", "said"),
     [
         ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4)}, "model.weight_decay"),
-        ({"arms": {"net": arm(True, num_classes=7)}}, "7 outputs, the data has 10 classes"),
+        ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) an image, the data has 10 classes"),
         ({"arms": {"net": arm(True, in_channels=1)}}, "cannot take images of shape"),
     ],
 )

@@ -40,5 +40,5 @@ def test_a_layer_without_bias():
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(ValueError, match="'kwi', 'hmwi' or 'torch' .*got 'xavier'"):
+    with pytest.raises(ValueError, match=r"'kwi', 'hmwi' or 'torch' .*got 'xavier'"):
         standard_deviation(torch.empty(3, 4), "xavier")

@@ -31,6 +31,7 @@ def started(monkeypatch, tmp_path):
 
         monkeypatch.setattr(wandb, "init", init)
         monkeypatch.setattr(wandb, "login", lambda **_: logged_in)
+        monkeypatch.setattr(wandb, "teardown", lambda: None)
         monkeypatch.setattr("time.sleep", lambda _: None)
         logger = AutoWandbLogger(**options)
         logger.attach(RunFolder(tmp_path / "g" / "r"))

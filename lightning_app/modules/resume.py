@@ -1,0 +1,86 @@
+"""What a checkpoint must have in common with the configuration that resumes it, and what the configuration decides."""
+
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_app.errors import UserError
+from lightning_app.modules.members import Member
+
+__all__ = ["check_members", "check_tensors", "describe", "keep_configured_schedule"]
+
+
+def describe(member: Member) -> dict[str, Any]:
+    """What weights alone do not tell: a plain and a residual net have tensors of the same shapes."""
+    kind, residual = type(member.net).__name__, getattr(member.net, "residual", None)
+    return {"name": member.name, "seed": member.seed, "network": kind, "residual": residual}
+
+
+def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them."""
+    for got, expected in itertools.zip_longest(saved, own):
+        if got != expected:
+            raise UserError(
+                f"the checkpoint is of another architecture or seed: it has {_words(got)}, this configuration has "
+                f"{_words(expected)}. Use the configuration it was trained with."
+            )
+
+
+def check_tensors(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint whose tensors have other names or shapes, naming the first one."""
+    names = [*own, *(name for name in saved if name not in own)]
+    wrong = [name for name in names if _shape(saved.get(name)) != _shape(own.get(name))]
+    if wrong:
+        raise UserError(
+            f"the checkpoint is of another architecture: for {wrong[0]} this configuration expects "
+            f"{_shape(own.get(wrong[0]))}, the checkpoint has {_shape(saved.get(wrong[0]))} ({len(wrong)} of {len(own)} "
+            "tensors differ). Use the configuration it was trained with."
+        )
+
+
+def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]) -> None:
+    """Let the configuration decide learning rate and schedule, and the checkpoint how far they have come.
+
+    A scheduler made anew and stepped as often ends at the same bits, so an unchanged configuration changes nothing.
+
+    Args:
+        checkpoint: changed in place, before Lightning restores optimizers and schedulers from it.
+        made: a fresh ``{"optimizer": ..., "lr_scheduler": ...}`` of the configuration.
+    """
+    configured, saved = type(made["optimizer"]).__name__, checkpoint.get("optimizer")
+    if saved != configured:
+        raise UserError(
+            f"the checkpoint was trained with {saved}, this configuration has {configured}: they share no state."
+        )
+    schedulers = checkpoint.get("lr_schedulers") or []
+    if bool(schedulers) != ("lr_scheduler" in made):
+        had, has = ("a", "none") if schedulers else ("no", "one")
+        raise UserError(f"the checkpoint was trained with {had} learning rate scheduler, this configuration has {has}.")
+    if schedulers:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a scheduler that steps before its optimizer
+            for _ in range(schedulers[0]["last_epoch"]):
+                made["lr_scheduler"].step()
+        schedulers[0] = made["lr_scheduler"].state_dict()
+    (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
+    for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
+        group |= {key: value for key, value in fresh.items() if key != "params"}
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "none of that name" if tensor is None else f"shape {tuple(tensor.shape)}"
+
+
+def _words(described: Mapping[str, Any] | None) -> str:
+    """A member in words.
+
+    >>> _words({"name": "net", "seed": 0, "network": "SimplifiedNet", "residual": True})
+    "'net' (seed 0, residual SimplifiedNet)"
+    """
+    if described is None:
+        return "no such member"
+    kind = {True: "residual ", False: "plain "}.get(described["residual"], "")
+    return f"'{described['name']}' (seed {described['seed']}, {kind}{described['network']})"
