@@ -6,6 +6,7 @@ meets a model through ``pl_module.members``, pairs of (name, net), and its data 
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from lightning_app.errors import UserError
 __all__ = ["EpochCallback", "Measure", "isolated", "members_of", "probe_batches"]
 
 
-class EpochCallback(pl.Callback):
+class EpochCallback(pl.Callback, ABC):
     """Runs `observe` before training (epoch 0) and after epochs, on every rank.
 
     Args:
@@ -36,9 +37,9 @@ class EpochCallback(pl.Callback):
         self.every_n_epochs = every_n_epochs
         self.at_start = at_start
 
+    @abstractmethod
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         """Look and emit. ``epoch`` counts completed epochs."""
-        raise NotImplementedError
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -60,9 +61,9 @@ class Measure(EpochCallback):
 
     family: ClassVar[str]
 
+    @abstractmethod
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        """Results of one net by prefix, e.g. ``{"cushion/layer10": LayerCushion(...)}``."""
-        raise NotImplementedError
+        """Results of one net by prefix, e.g. ``{"cushion/layer10": CushionStatistics(...)}``."""
 
     @override
     @rank_zero_only
