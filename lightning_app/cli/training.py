@@ -13,6 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import yaml
+from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
 from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
@@ -121,7 +122,7 @@ class TrainingCLI(LightningCLI):
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
         kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
         if self.subcommand != "fit":
-            return super().instantiate_trainer(logger=False, callbacks=None, plugins=plugins, **kwargs)
+            return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
         self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
         saving.folder = self.folder.checkpoints if trainer.get("enable_checkpointing") is not False else None
@@ -134,7 +135,7 @@ class TrainingCLI(LightningCLI):
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
-            callbacks=[*_as_list(trainer.get("callbacks")), *([] if sys.stderr.isatty() else [ProgressLines()])],
+            callbacks=_progress(kwargs, _as_list(trainer.get("callbacks"))),
             **kwargs,
         )
 
@@ -231,6 +232,18 @@ def _commit() -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "not a checkout"
+
+
+def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:
+    """The callbacks with a bar on a terminal, unless they have one, and with a line an epoch elsewhere.
+
+    TQDM's bar, so that every machine shows the same: Lightning's choice depends on whether Rich is installed.
+    """
+    if not kwargs["enable_progress_bar"]:
+        return [*callbacks, ProgressLines()]
+    if any(isinstance(callback, ProgressBar) for callback in callbacks):
+        return callbacks
+    return [*callbacks, TQDMProgressBar()]
 
 
 def _accelerator(asked: Any) -> Any:
