@@ -1,7 +1,9 @@
 """Small decisions of the command line."""
 
 import torch
+from pytorch_lightning.callbacks import TQDMProgressBar
 
+from callbacks import ProgressLines
 from lightning_app.cli.training import _accelerator, _progress
 
 
@@ -14,11 +16,8 @@ def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
 
 
 def test_a_bar_on_a_terminal_and_lines_elsewhere():
-    from pytorch_lightning.callbacks import RichProgressBar
-
-    def names(shown: bool, *given) -> list[str]:
-        return [type(callback).__name__ for callback in _progress({"enable_progress_bar": shown}, list(given))]
-
-    assert names(True) == ["TQDMProgressBar"]
-    assert names(True, RichProgressBar()) == ["RichProgressBar"]
-    assert names(False) == ["ProgressLines"]
+    shown, hidden = {"enable_progress_bar": True}, {"enable_progress_bar": False}
+    own = TQDMProgressBar(refresh_rate=5)
+    assert [type(callback) for callback in _progress(shown, [])] == [TQDMProgressBar]
+    assert _progress(shown, [own]) == [own]
+    assert [type(callback) for callback in _progress(hidden, [])] == [ProgressLines]
