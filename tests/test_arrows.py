@@ -16,7 +16,12 @@ ALLOWED = {
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
     "lightning_app.measures": SCIENCE
-    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
+    | {
+        "lightning_app.identity",
+        "lightning_app.networks.layers",
+        "lightning_app.networks.blocks",
+        "lightning_app.errors",
+    },
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
     | {"torchvision", "sklearn", "PIL", "lightning_app.errors", "lightning_app.runs.folder"},
@@ -26,6 +31,8 @@ ALLOWED = {
     "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.errors"},
+    "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
+    | {"lightning_app.runs", "lightning_app.report", "lightning_app.errors"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"},
@@ -66,9 +73,18 @@ def test_arrows(file):
         assert any(name == key or name.startswith(f"{key}.") for key in allowed), f"{own} imports {name}"
 
 
+DESCRIPTIONS = {"Layer", "layers_of", "Span", "blocks_of", "span_of"}  # how a net describes itself
+
+
 def test_callbacks_and_measures_never_name_a_concrete_network():
     for folder in (ROOT / "callbacks", ROOT / "lightning_app" / "measures"):
         for file in folder.rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_app.networks"):
-                    assert {alias.name for alias in node.names} <= {"Layer", "layers_of"}, f"{file} knows a network"
+                    assert {alias.name for alias in node.names} <= {
+                        "Layer",
+                        "layers_of",
+                        "Span",
+                        "blocks_of",
+                        "span_of",
+                    }, f"{file} knows a network"

@@ -1,5 +1,6 @@
 """Pure ``nn.Module``s and how they describe themselves. No Lightning, no W&B."""
 
+from lightning_app.networks.blocks import Span, blocks_of, span_of
 from lightning_app.networks.layers import Layer, layers_of
 from lightning_app.networks.simplified import SimplifiedNet
 
@@ -7,6 +8,10 @@ __all__ = [
     # how a net describes its layers
     "Layer",
     "layers_of",
+    # how a net describes its blocks
+    "Span",
+    "blocks_of",
+    "span_of",
     # Yu & Tomasi (2019)
     "SimplifiedNet",
 ]

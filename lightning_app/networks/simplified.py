@@ -21,11 +21,14 @@ class Block(nn.Module):
         self.conv = nn.Conv2d(in_channels, out_channels, kernel_size=3, stride=stride, padding=1)
         self.residual = residual
 
-    def forward(self, x: Tensor) -> Tensor:
+    def before_relu(self, x: Tensor) -> Tensor:
         out = self.conv(x)
         if self.residual:
             out = out + shortcut(x, self.conv.out_channels, self.conv.stride[0])
-        return F.relu(out)
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.before_relu(x))
 
 
 class SimplifiedNet(nn.Module):
@@ -90,6 +93,10 @@ class SimplifiedNet(nn.Module):
         """conv0, the block convolutions and fc as layers 1 to L; only blocks have ID entries and skips."""
         blocks = [(f"blocks.{i}.conv", block.conv, True, self.residual) for i, block in enumerate(self.blocks)]
         return number_layers([("conv0", self.conv0, False, False), *blocks, ("fc", self.fc, False, False)])
+
+    def block_list(self) -> list[nn.Module]:
+        """The 3N blocks in forward order: block01 is layer 2."""
+        return list(self.blocks)
 
     def id_weights(self) -> list[str]:
         """State-dict names of the weights that have ID entries: the 3N block convolutions."""

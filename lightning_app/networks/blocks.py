@@ -1,0 +1,105 @@
+"""How a net describes its blocks: the parts that map one feature map to the next, skip included.
+
+Measures meet a block only through `blocks_of` and `span_of`. Names are 1-based in forward order and become keys:
+"block05", a span "block03-block05". A net that does not describe itself has the names of its modules: "layer1.0".
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+
+__all__ = ["Span", "blocks_of", "number_blocks", "span_of"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One or several blocks in a row: a map from the first one's input to the last one's output.
+
+    A block may have a method ``before_relu(x)``, its output before the last ReLU; a net's own blocks have it.
+    """
+
+    name: str  # "block05", "block03-block05", "layer1.0"
+    modules: tuple[nn.Module, ...]  # applied one after the other
+
+    def __call__(self, x: Tensor, before_relu: bool = False) -> Tensor:
+        """The output for a batch x (B, C, H, W).
+
+        Raises:
+            UserError: ``before_relu`` of a block that does not have it.
+        """
+        *earlier, last = self.modules
+        for module in earlier:
+            x = module(x)
+        if not before_relu:
+            return last(x)
+        if not hasattr(last, "before_relu"):
+            raise UserError(
+                f"{self.name} is a {type(last).__name__}, which has no before_relu(x): measure its output after the "
+                "ReLU, or give the class that method."
+            )
+        return last.before_relu(x)
+
+
+def number_blocks(modules: Sequence[nn.Module]) -> tuple[Span, ...]:
+    """Spans of one block each, in forward order; `block01` is the first."""
+    digits = max(2, len(str(len(modules))))
+    return tuple(Span(f"block{number:0{digits}d}", (module,)) for number, module in enumerate(modules, start=1))
+
+
+def blocks_of(net: nn.Module) -> tuple[Span, ...]:
+    """The blocks of any net in forward order.
+
+    A net with a method ``block_list()`` says them itself. Of any other one they are the composite children of its
+    Sequentials (those that hold a convolution or linear map below them and are not Sequentials themselves), as
+    registered: "layer1.0", ... in torchvision's ResNets.
+    """
+    if hasattr(net, "block_list"):
+        return number_blocks(net.block_list())
+    sequentials = {name for name, module in net.named_modules() if isinstance(module, nn.Sequential)}
+    return tuple(
+        Span(name, (module,))
+        for name, module in net.named_modules()
+        if name.rpartition(".")[0] in sequentials and name and _is_composite(module)
+    )
+
+
+def span_of(net: nn.Module, name: str) -> Span:
+    """A block, a span of blocks, or any module of a net, by name: "block05", "block03-block05", "layer1.0".
+
+    Raises:
+        UserError: if there is none of that name, with the nearest ones and the list.
+    """
+    blocks = blocks_of(net)
+    known = {block.name: block for block in blocks}
+    if name in known:
+        return known[name]
+    first, dash, last = name.partition("-")
+    if dash and first in known and last in known:
+        places = [block.name for block in blocks]
+        start, stop = places.index(first), places.index(last)
+        if start <= stop:
+            return Span(name, tuple(module for block in blocks[start : stop + 1] for module in block.modules))
+        raise UserError(f"a span goes forward, from an earlier block to a later one: '{last}-{first}', got '{name}'.")
+    modules = {path: module for path, module in net.named_modules() if path}
+    if name in modules:
+        return Span(name, (modules[name],))
+    raise UserError(_no_block(name, list(known), list(modules)))
+
+
+def _no_block(name: str, blocks: list[str], modules: list[str]) -> str:
+    number = re.fullmatch(r"block(\d+)", name)
+    near = [block for block in blocks if number and block.removeprefix("block").lstrip("0") == number[1].lstrip("0")]
+    near = near or ([] if number else difflib.get_close_matches(name, blocks + modules, n=1))
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    there = ", ".join(blocks) if blocks else ", ".join(modules)
+    return f"there is no block '{name}' in this net.{hint} It has: {there}."
+
+
+def _is_composite(module: nn.Module) -> bool:
+    leaves = (nn.Conv2d, nn.Linear)
+    return not isinstance(module, (nn.Sequential, *leaves)) and any(isinstance(m, leaves) for m in module.modules())
