@@ -4,5 +4,6 @@ from callbacks.layer_cushion import LayerCushion
 from callbacks.learning import Learning
 from callbacks.progress import ProgressLines
 from callbacks.weight_mass import WeightMass
+from callbacks.weight_travel import WeightTravel
 
-__all__ = ["LayerCushion", "Learning", "ProgressLines", "WeightMass"]
+__all__ = ["LayerCushion", "Learning", "ProgressLines", "WeightMass", "WeightTravel"]

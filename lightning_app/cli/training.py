@@ -184,6 +184,7 @@ class TrainingCLI(LightningCLI):
         """Say what came out and where it is."""
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
             return
+        self.folder.finish(self.trainer.current_epoch)
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
             return

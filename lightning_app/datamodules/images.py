@@ -57,6 +57,7 @@ class ImageData(pl.LightningDataModule, ABC):
         probe_size: number of training images in the probe (at most all of them), stratified by class.
         drop_last: leave out the last, smaller training batch of an epoch.
         train_limit: train on only so many images, stratified by class; for trying things out.
+        test_limit: evaluate on only so many test images, stratified by class; for trying things out.
         evaluate_train: evaluate on the un-augmented training images too.
         mean: of each channel (or one for all), in units of [0, 1]. None takes the training images' own.
         std: likewise, over all their pixels.
@@ -83,6 +84,7 @@ class ImageData(pl.LightningDataModule, ABC):
         probe_size: int = 1000,
         drop_last: bool = False,
         train_limit: int | None = None,
+        test_limit: int | None = None,
         evaluate_train: bool = True,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
@@ -101,6 +103,7 @@ class ImageData(pl.LightningDataModule, ABC):
         self.probe_size = _at_least(1, probe_size=probe_size)
         self.drop_last = drop_last
         self.train_limit = None if train_limit is None else _at_least(1, train_limit=train_limit)
+        self.test_limit = None if test_limit is None else _at_least(1, test_limit=test_limit)
         self.evaluate_train = evaluate_train
         self.mean, self.std = tuple(mean or self.MEAN), tuple(std or self.STD)
         self.channels_last = channels_last
@@ -186,7 +189,7 @@ class ImageData(pl.LightningDataModule, ABC):
 
     @cached_property
     def _rows(self) -> dict[str, Tensor]:
-        """Which of the source's training images are trained on, and which are for validation; each ascending."""
+        """Which of the source's images are trained on, and which are for validation and test; each ascending."""
         labels = self.splits.train_labels
         if self.val_size >= len(labels):
             raise UserError(
@@ -197,7 +200,9 @@ class ImageData(pl.LightningDataModule, ABC):
         train = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, val, False).nonzero().flatten()
         if self.train_limit is not None and self.train_limit < len(train):
             train = train[stratified_rows(labels[train], self.train_limit, self.split_seed, _LIMIT)]
-        return {"train": train, "val": val}
+        test_labels = self.splits.test_labels
+        size = len(test_labels) if self.test_limit is None else min(self.test_limit, len(test_labels))
+        return {"train": train, "val": val, "test": stratified_rows(test_labels, size, self.split_seed, _TEST)}
 
     @property
     def _device(self) -> torch.device:
@@ -220,8 +225,8 @@ class ImageData(pl.LightningDataModule, ABC):
     def _put_on_device(self, split: str) -> ResidentImages:
         source = "test" if split == "test" else "train"
         images, labels = (getattr(self.splits, f"{source}_{kind}") for kind in _KINDS)
-        rows = self._rows.get(split)
-        if rows is not None and len(rows) < len(labels):
+        rows = self._rows[split]
+        if len(rows) < len(labels):
             images, labels = images[rows], labels[rows]
         augment = self.augment and split == "train"
         return ResidentImages(
@@ -259,7 +264,7 @@ class ImageData(pl.LightningDataModule, ABC):
 
 
 _KINDS = ("images", "labels")
-_VAL, _LIMIT, _PROBE = range(3)  # independent streams of split_seed
+_VAL, _LIMIT, _PROBE, _TEST = range(4)  # independent streams of split_seed
 
 
 def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:

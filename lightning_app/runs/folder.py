@@ -5,6 +5,7 @@
         log.csv                             one number a row: member,epoch,step,name,value; append-only
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
         checkpoints/  wandb/  report.html  id
+        finished                            the number of epochs, once training came to its end
 
 ``epoch`` counts completed epochs: 0 is before training, 200 after the 200th. ``step`` is the optimizer steps so far.
 After a resume the same key may be written again: the later row wins and readers see each key once. ``member`` is the
@@ -34,6 +35,7 @@ LOG = "log.csv"
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
 ID = "id"
+FINISHED = "finished"
 COLUMNS = ("member", "epoch", "step", "name", "value")
 
 
@@ -89,6 +91,10 @@ class RunFolder:
             write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
         return file.read_text().strip()
 
+    def finish(self, epochs: int) -> None:
+        """Note that training came to its end after so many epochs."""
+        write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
@@ -98,6 +104,24 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
+
+    @property
+    def finished(self) -> int | None:
+        """After how many epochs training came to its end; None while it runs, or when it was interrupted."""
+        file = self.path / FINISHED
+        return int(file.read_text()) if file.exists() else None
+
+    @property
+    def last_epoch(self) -> int | None:
+        """Completed epochs as of the last whole row of the log, read from its end; None without any."""
+        log = self.path / LOG
+        if not log.exists():
+            return None
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").split("\n")[:-1]
+        found = [line.split(",")[1] for line in lines if line.count(",") == len(COLUMNS) - 1]
+        return int(found[-1]) if found and found[-1].isdigit() else None
 
     def config(self) -> dict:
         """config.yaml as nested dicts; empty when the run has none."""

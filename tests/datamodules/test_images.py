@@ -115,3 +115,13 @@ def test_streams_of_stratified_rows_are_independent():
     labels = torch.zeros(1000, dtype=torch.int64)
     one, other = (set(stratified_rows(labels, 500, 0, stream).tolist()) for stream in (0, 1))
     assert 200 < len(one & other) < 300
+
+
+def test_a_limit_on_the_test_images_keeps_the_classes_in_proportion():
+    data = Synthetic(test=60, test_limit=12)
+    data.setup()
+    labels = torch.cat([labels for _, labels in data.test_dataloader()])
+    assert labels.bincount().tolist() == [4, 4, 4]
+    whole = Synthetic(test=60, test_limit=1000)
+    whole.setup()
+    assert sum(len(labels) for _, labels in whole.test_dataloader()) == 60

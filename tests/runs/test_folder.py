@@ -122,3 +122,15 @@ def test_a_failed_atomic_write_leaves_the_old_file_and_nothing_else(tmp_path, mo
 def test_the_identifier_is_drawn_once(tmp_path):
     one, other = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
     assert one.identifier() == one.identifier() != other.identifier()
+
+
+def test_how_far_a_run_has_come_is_read_from_the_end_of_its_log(tmp_path):
+    run = RunFolder(tmp_path)
+    assert (run.last_epoch, run.finished) == (None, None)
+    run.append(Row("net", epoch, 10 * epoch, "test/error", 0.5) for epoch in range(300))
+    assert run.last_epoch == 299
+    with (tmp_path / "log.csv").open("a") as file:
+        file.write("net,300,3000,test/er")  # a killed process
+    assert run.last_epoch == 299
+    run.finish(300)
+    assert run.finished == 300

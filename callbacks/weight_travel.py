@@ -1,0 +1,72 @@
+"""How far each net has come: `lightning_app.measures.travel` after epochs."""
+
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
+from typing_extensions import override
+
+from callbacks.base import EpochCallback, members_of
+from callbacks.emit import emit
+from lightning_app.measures import conv_weights, distance
+from lightning_app.networks import layers_of
+
+__all__ = ["WeightTravel"]
+
+
+class WeightTravel(EpochCallback):
+    """Logs distances in the space of the plain net's convolution weights, t = T(w) for residual nets (2-norms).
+
+    | key | meaning |
+    |---|---|
+    | ``travel/distance`` | from the net's own start: \\|\\|t_e - t_0\\|\\| |
+    | ``travel/from_start_of/<arm>`` | from the start of the other arm's net of the same seed, if it has as many weights |
+
+    At epoch 0 the second is the distance between the two starts. The starts are kept in the checkpoint: one copy of the
+    convolution weights.
+    """
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
+        super().__init__(every_n_epochs, at_start)
+        self._starts: dict[str, Tensor] = {}  # member -> t_0 (n,) float64
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step == 0 and trainer.current_epoch == 0:
+            self._starts = {name: conv_weights(layers_of(net), True) for name, net in members_of(pl_module)}
+        super().on_train_start(trainer, pl_module)
+
+    @override
+    @rank_zero_only
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        began = time.perf_counter()
+        results = {name: self._distances(pl_module, name, net) for name, net in members_of(pl_module)}
+        emit(trainer, epoch, "travel", results, {"cost/travel": time.perf_counter() - began})
+
+    def _distances(self, pl_module: pl.LightningModule, name: str, net: Any) -> dict[str, float]:
+        now = conv_weights(layers_of(net), True)
+        own = {"travel/distance": distance(now, self._starts[name])} if name in self._starts else {}
+        return own | {
+            f"travel/from_start_of/{arm}": distance(now, self._starts[other])
+            for arm, other in _rivals(pl_module, name)
+            if other in self._starts and len(self._starts[other]) == len(now)
+        }
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"starts": self._starts}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._starts = state_dict["starts"]
+
+
+def _rivals(pl_module: pl.LightningModule, name: str) -> list[tuple[str, str]]:
+    """(arm, member's name) of the other arms' members of the same seed."""
+    members = {member.name: member for member in getattr(pl_module, "members", [])}
+    if name not in members:
+        return []
+    own = members[name]
+    return [(m.arm, m.name) for m in members.values() if m.seed == own.seed and m.arm != own.arm]
