@@ -12,6 +12,8 @@ LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "to
 # room -> what it may import beside the standard library; "lightning_app.x" names a room of ours
 ALLOWED = {
     "lightning_app.errors": set(),
+    "lightning_app.seeds": {"lightning_app.errors"},
+    "lightning_app.arguments": {"lightning_app.errors"},
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
@@ -27,12 +29,13 @@ ALLOWED = {
     | {"torchvision", "sklearn", "PIL", "lightning_app.errors", "lightning_app.runs.folder"},
     "lightning_app.modules": SCIENCE
     | LIGHTNING
-    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.errors"},
+    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
-    | {"lightning_app.runs", "lightning_app.errors"},
+    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.errors"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
-    | {"lightning_app.runs", "lightning_app.report", "lightning_app.errors"},
+    | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
+    | {"lightning_app.errors"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"},

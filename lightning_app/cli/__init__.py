@@ -1,5 +1,6 @@
 """The command line. This file starts in milliseconds: torch and Lightning are imported by the commands that need them."""
 
+import importlib
 import os
 import sys
 
@@ -12,16 +13,23 @@ SkipScope: why do identity connections help? Measured, not argued.
 
 usage: python main.py COMMAND [options]
 
-  fit        train, and measure after every epoch     fit --config configs/res20.yaml
-  validate   risk and error of a checkpoint           validate --config configs/res20.yaml --ckpt_path last
-  test       the same on the test set alone           test --config configs/res20.yaml --ckpt_path last
-  report     run folders -> one HTML page             report runs/cifar10/res20 runs/cifar10/pln20
+  fit        train, and measure after every epoch      fit --config configs/res20.yaml
+  validate   risk and error of a checkpoint            validate --config configs/res20.yaml --ckpt_path last
+  test       the same on the test set alone            test --config configs/res20.yaml --ckpt_path last
+  transfer   a residual net's checkpoint made plain    transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  reproduce  a paper's table or figure, ours beside    reproduce yu-tomasi/table-1 (--list: all of them)
+  report     run folders -> one HTML page              report runs/cifar10/res20 runs/cifar10/pln20
 
 COMMAND --help lists every option; --print_config prints the whole configuration.
 Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
 Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
 """
 TRAINING = ("fit", "validate", "test")
+OTHERS = {  # command -> the module whose main(argv) it is, imported when asked for
+    "transfer": "lightning_app.cli.transfer",
+    "reproduce": "lightning_app.reproduce",
+    "report": "lightning_app.report",
+}
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
 
@@ -35,12 +43,10 @@ def main(argv: list[str]) -> int:
         print(HELP, end="")
         return 0 if argv else 2
     command = argv[0]
-    if command == "report":
-        from lightning_app.report import main as report
-
-        return report(argv[1:])
+    if command in OTHERS:
+        return importlib.import_module(OTHERS[command]).main(argv[1:])
     if command not in TRAINING:
-        return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, 'report'))}; see --help.")
+        return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
     return _train(argv)
 
 

@@ -19,7 +19,7 @@ from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty
-from lightning_app.modules.resume import check_members, check_tensors, describe, keep_configured_schedule
+from lightning_app.modules.resume import check_members, check_tensors, describe, id_weights, keep_configured_schedule
 
 __all__ = ["ImageClassifier"]
 
@@ -176,10 +176,11 @@ class ImageClassifier(pl.LightningModule):
     # -- training and evaluation --------------------------------------------------------------------------------------
 
     @override
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, dict[str, Tensor]]:
+        """One step of every member. Returns the members' risks on their batches, () each, for callbacks."""
         optimizer = self.optimizers()
         optimizer.zero_grad()
-        cost = 0.0
+        cost, risks = 0.0, {}
         share = self._share(self._batch_of(self.members[0], batch)[1])  # all streams' batches are of one size
         for member in self.members:
             images, labels = self._batch_of(member, batch)
@@ -190,12 +191,14 @@ class ImageClassifier(pl.LightningModule):
             risk = F.cross_entropy(logits, labels)
             self.running[member.name].update(risk, logits, labels)
             cost = cost + risk * share
+            risks[member.name] = risk.detach()
         self.manual_backward(cost)
         for penalty in self.penalties.values():
             penalty.add_gradient()
         optimizer.step()
         if (batch_idx + 1) % FINITE_EVERY == 0:
             self._check_finite()
+        return {"risks": risks}
 
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -320,6 +323,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["members"] = [describe(member) for member in self.members]
+        checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from lightning_app.errors import UserError
 from lightning_app.identity import transfer, untransfer
+from lightning_app.seeds import parse_seeds
 
 __all__ = ["Arm", "Centre", "Member", "NetFactory", "build_members", "parse_seeds"]
 
@@ -52,28 +53,6 @@ class Member:
 
     def __iter__(self):
         return iter((self.name, self.net))
-
-
-def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
-    """The seeds of a bank: a count (13 is 0 to 12), a list, or ranges as text.
-
-    >>> parse_seeds(3), parse_seeds([7]), parse_seeds("0-2,5")
-    ((0, 1, 2), (7,), (0, 1, 2, 5))
-    """
-    if isinstance(seeds, int):
-        chosen = list(range(seeds))
-    elif isinstance(seeds, str):
-        if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):
-            raise UserError(f"seeds as text are numbers and ranges like '0-6,9', got '{seeds}'.")
-        ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
-        if max(end[-1] - end[0] for end in ends) > 10_000:
-            raise UserError(f"a range of seeds has at most 10,000, got '{seeds}'.")
-        chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]
-    else:
-        chosen = list(seeds)
-    if not chosen or len(set(chosen)) < len(chosen) or not 0 <= min(chosen) <= max(chosen) < 2**63:
-        raise UserError(f"seeds must be one or more different integers from 0 to 2^63 - 1, got {seeds!r}.")
-    return tuple(chosen)
 
 
 def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Member, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 
-__all__ = ["check_members", "check_tensors", "describe", "keep_configured_schedule"]
+__all__ = ["check_members", "check_tensors", "describe", "id_weights", "in_words", "keep_configured_schedule"]
 
 
 def describe(member: Member) -> dict[str, Any]:
@@ -19,13 +19,22 @@ def describe(member: Member) -> dict[str, Any]:
     return {"name": member.name, "seed": member.seed, "network": kind, "residual": residual}
 
 
+def id_weights(member: Member) -> list[str]:
+    """The member's weights that have ID entries, as the checkpoint's state dict names them; none where T does not apply.
+
+    Saved beside the weights, so that T can act on a checkpoint alone.
+    """
+    own = member.net.id_weights() if hasattr(member.net, "id_weights") else []
+    return [f"nets.{member.name}.{name}" for name in own]
+
+
 def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them."""
     for got, expected in itertools.zip_longest(saved, own):
         if got != expected:
             raise UserError(
-                f"the checkpoint is of another architecture or seed: it has {_words(got)}, this configuration has "
-                f"{_words(expected)}. Use the configuration it was trained with."
+                f"the checkpoint is of another architecture or seed: it has {in_words(got)}, this configuration has "
+                f"{in_words(expected)}. Use the configuration it was trained with."
             )
 
 
@@ -70,17 +79,17 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
         group |= {key: value for key, value in fresh.items() if key != "params"}
 
 
-def _shape(tensor: Tensor | None) -> str:
-    return "none of that name" if tensor is None else f"shape {tuple(tensor.shape)}"
+def in_words(described: Mapping[str, Any] | None) -> str:
+    """A member in words, from what `describe` says of it.
 
-
-def _words(described: Mapping[str, Any] | None) -> str:
-    """A member in words.
-
-    >>> _words({"name": "net", "seed": 0, "network": "SimplifiedNet", "residual": True})
+    >>> in_words({"name": "net", "seed": 0, "network": "SimplifiedNet", "residual": True})
     "'net' (seed 0, residual SimplifiedNet)"
     """
     if described is None:
         return "no such member"
     kind = {True: "residual ", False: "plain "}.get(described["residual"], "")
     return f"'{described['name']}' (seed {described['seed']}, {kind}{described['network']})"
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "none of that name" if tensor is None else f"shape {tuple(tensor.shape)}"

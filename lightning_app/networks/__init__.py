@@ -1,6 +1,7 @@
 """Pure ``nn.Module``s and how they describe themselves. No Lightning, no W&B."""
 
 from lightning_app.networks.blocks import Span, blocks_of, span_of
+from lightning_app.networks.cifar_resnet import CifarResNet
 from lightning_app.networks.layers import Layer, layers_of
 from lightning_app.networks.simplified import SimplifiedNet
 
@@ -14,4 +15,6 @@ __all__ = [
     "span_of",
     # Yu & Tomasi (2019)
     "SimplifiedNet",
+    # He et al. (2016)
+    "CifarResNet",
 ]

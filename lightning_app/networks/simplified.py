@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.identity import shortcut
+from lightning_app.networks.blocks import BlockParts
 from lightning_app.networks.initialisation import Fan, Scheme, initialise
 from lightning_app.networks.layers import Layer, number_layers
 
@@ -29,6 +30,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.before_relu(x))
+
+    def block_parts(self) -> BlockParts:
+        return BlockParts(((self.conv, None),), self.residual)
 
 
 class SimplifiedNet(nn.Module):
@@ -66,16 +70,11 @@ class SimplifiedNet(nn.Module):
         in_channels: int = 3,
     ) -> None:
         super().__init__()
-        check_depth(depth)
-        if width < 1:
-            raise UserError(f"a net's width is at least 1 channel, got {width}.")
+        check_size(depth, width)
         self.residual = residual
-        widths = [width * 2**group for group in range(3) for _ in range((depth - 2) // 3)]
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
-        self.blocks = nn.Sequential(
-            *(Block(before, now, 1 if before == now else 2, residual) for before, now in zip([width, *widths], widths))
-        )
-        self.fc = nn.Linear(widths[-1], num_classes)
+        self.blocks = nn.Sequential(*(Block(*sizes, residual) for sizes in channels_of_blocks(width, (depth - 2) // 3)))
+        self.fc = nn.Linear(4 * width, num_classes)
         self._initialise(init or ("hmwi" if residual else "kwi"), fan, init_conv0, init_fc)
 
     def _initialise(self, init: Scheme, fan: Fan, init_conv0: Scheme | None, init_fc: Scheme) -> None:
@@ -110,10 +109,32 @@ class SimplifiedNet(nn.Module):
         return twin
 
 
-def check_depth(depth: int) -> None:
-    if depth < 5 or (depth - 2) % 3:
-        below = max(5, depth - (depth - 2) % 3)
-        nearest = f"{below}" if depth < 5 else f"{below} and {below + 3}"
+def check_size(depth: int, width: int, kind: str = "simplified", step: int = 3) -> None:
+    """Refuse a size that three groups of N >= 1 blocks cannot have.
+
+    Args:
+        depth: trainable layers, step * N + 2.
+        width: channels of the first group.
+        kind: what the sentence calls the net.
+        step: layers that one more block in every group adds.
+    """
+    least = step + 2
+    if depth < least or (depth - 2) % step:
+        below = max(least, depth - (depth - 2) % step)
+        nearest = f"{below}" if depth < least else f"{below} and {below + step}"
         raise UserError(
-            f"a simplified net has depth 3N + 2 with N >= 1 (5, 8, 11, ...), got {depth}. Nearest: {nearest}."
+            f"a {kind} net has depth {step}N + 2 with N >= 1 ({least}, {least + step}, {least + 2 * step}, ...), got "
+            f"{depth}. Nearest: {nearest}."
         )
+    if width < 1:
+        raise UserError(f"a net's width is at least 1 channel, got {width}.")
+
+
+def channels_of_blocks(width: int, blocks: int) -> list[tuple[int, int, int]]:
+    """(in_channels, out_channels, stride) of three groups of blocks: each group doubles the channels, halves the map.
+
+    >>> channels_of_blocks(16, 1)
+    [(16, 16, 1), (16, 32, 2), (32, 64, 2)]
+    """
+    widths = [width * 2**group for group in range(3) for _ in range(blocks)]
+    return [(before, now, 1 if before == now else 2) for before, now in zip([width, *widths], widths)]

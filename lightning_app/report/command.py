@@ -3,9 +3,8 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
-from lightning_app.errors import UserError
+from lightning_app.arguments import Parser
 from lightning_app.report.page import write_report
 from lightning_app.runs import find_runs
 
@@ -36,15 +35,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with its complaints as exceptions."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help.")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python main.py report",
         description="Turn run folders into one self-contained HTML page.",
         epilog=EPILOG,

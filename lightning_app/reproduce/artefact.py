@@ -1,0 +1,39 @@
+"""What a paper's file is made of: artefacts, each with the runs it needs, its claims, and its figure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce.plan import Plan, Run, Scale
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim
+
+__all__ = ["Artefact", "Paper"]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A table, figure or statement of a paper.
+
+    ``claims`` and ``draw`` get what the runs measured, complete or not, and say or draw only that.
+    """
+
+    key: str  # "table-1"
+    title: str
+    runs: tuple[Run, ...]
+    claims: Callable[[Results], Sequence[Claim]]
+    convention: str  # how the numbers are to be read, in sentences
+    draw: Callable[[Results], Figure] | None = None  # in the paper's form; None for a table that says it all
+
+    def plans(self, paper: str, scale: Scale) -> dict[str, Plan]:
+        return {run.name: Plan(paper, run, scale) for run in self.runs}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and everything of it that can be reproduced."""
+
+    key: str  # "yu-tomasi"
+    title: str
+    artefacts: tuple[Artefact, ...]

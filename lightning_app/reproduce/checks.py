@@ -1,0 +1,99 @@
+"""The tests that claims are put to. Each returns whether it held and, if not, by how much; None where it cannot be told."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.reproduce.verdicts import Outcome, Sample, holds, paired_interval, untested
+
+__all__ = [
+    "all_of",
+    "epochs_to",
+    "excludes_zero",
+    "matched",
+    "within",
+    "within_factor",
+    "within_sds",
+    "within_share",
+]
+
+SEEDS_FOR_A_SPREAD = 3
+
+
+def within_sds(ours: Sample, paper: float, sds: float, rounding: float = 0.0) -> Outcome:
+    """Is the paper's number within so many standard deviations of our seeds' mean, its own rounding apart?"""
+    if ours.count < SEEDS_FOR_A_SPREAD:
+        return untested(f"a spread needs {SEEDS_FOR_A_SPREAD} seeds, there are {ours.count}")
+    return within(ours, paper, sds * ours.sd + rounding, f"{sds:g} sd")
+
+
+def within(ours: Sample, paper: float, tolerance: float, words: str = "") -> Outcome:
+    """|ours - paper| <= tolerance, of the mean."""
+    if not ours.count:
+        return untested(ours.missing or "not measured")
+    off = abs(ours.mean - paper)
+    return holds(off <= tolerance, f"off by {off:.3g}, {words or 'tolerance'} {tolerance:.3g}")
+
+
+def within_factor(ours: Sample, paper: float, factor: float) -> Outcome:
+    """Do ours and the paper's number differ by less than a factor?"""
+    if not ours.count:
+        return untested(ours.missing or "not measured")
+    off = max(ours.mean / paper, paper / ours.mean) if ours.mean > 0 else math.inf
+    return holds(off <= factor, f"off by a factor {off:.3g}")
+
+
+def within_share(ours: Sample, paper: float, share: float) -> Outcome:
+    """|ours / paper - 1| <= share."""
+    if not ours.count:
+        return untested(ours.missing or "not measured")
+    off = abs(ours.mean / paper - 1)
+    return holds(off <= share, f"off by {100 * off:.3g} %")
+
+
+def excludes_zero(differences: Sample) -> Outcome:
+    """Is the 95 % interval of the mean of paired differences above zero?"""
+    interval = paired_interval(differences.values)
+    if interval is None:
+        return untested(f"an interval needs two seeds, there are {differences.count}")
+    return holds(interval.low > 0, f"difference {interval}")
+
+
+def all_of(*outcomes: Outcome) -> Outcome:
+    """All held; what cannot be told makes the whole untold."""
+    told = [outcome for outcome in outcomes if outcome.held is not None]
+    if len(told) < len(outcomes):
+        return next(outcome for outcome in outcomes if outcome.held is None)
+    return Outcome(all(outcome.held for outcome in told), "; ".join(o.why for o in told if not o.held))
+
+
+def epochs_to(curves: pd.DataFrame, level: float) -> list[float]:
+    """The epoch at which each seed's curve first reaches a level from above, linear between epochs; nan if never.
+
+    >>> epochs_to(pd.DataFrame({0: [2.0, 1.0, 0.2], 1: [2.0, 1.5, 1.2]}), 0.6)
+    [1.5, nan]
+    """
+    return [_crossing(curves[seed].dropna(), level) for seed in curves]
+
+
+def matched(of: pd.DataFrame, at: pd.DataFrame, level: float) -> list[float]:
+    """The value of one number where another first reaches a level, seed by seed, linear between epochs."""
+    return [_value(of[seed].dropna(), epoch) for seed, epoch in zip(of, epochs_to(at, level))]
+
+
+def _crossing(curve: pd.Series, level: float) -> float:
+    below = np.flatnonzero(curve.to_numpy() <= level)
+    if not len(below):
+        return math.nan
+    first = int(below[0])
+    if first == 0:
+        return float(curve.index[0])
+    (x0, x1), (y0, y1) = curve.index[first - 1 : first + 1], curve.iloc[first - 1 : first + 1]
+    return float(x0 + (x1 - x0) * (y0 - level) / (y0 - y1))
+
+
+def _value(curve: pd.Series, epoch: float) -> float:
+    if math.isnan(epoch):
+        return math.nan
+    return float(np.interp(epoch, curve.index, curve))

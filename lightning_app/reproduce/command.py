@@ -1,0 +1,146 @@
+"""The command ``python main.py reproduce``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_app.arguments import Parser
+from lightning_app.errors import UserError
+from lightning_app.reproduce.plan import SCALES, Scale
+from lightning_app.seeds import parse_seeds
+
+__all__ = ["main"]
+
+EPILOG = """\
+examples:
+  python main.py reproduce --list                                     every artefact and its state
+  python main.py reproduce yu-tomasi/table-1                          at smoke scale: minutes, tests nothing
+  python main.py reproduce yu-tomasi/table-1 --scale paper            the real thing
+  python main.py reproduce yu-tomasi --scale paper --no-train         what the runs that are there show
+  python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
+  python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
+
+Runs that have finished are reused, interrupted ones go on where they stopped. Options behind -- go to `fit`; they may say
+where and how fast to train, not what. Results lie in results/<paper>/<artefact>/.
+"""
+PLACE_OPTIONS = ("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.max_time")
+PLACE_OPTIONS += ("trainer.logger", "model.compile", "model.channels_last", "data.init_args.eval_batch_size")
+PLACE_OPTIONS += ("data.eval_batch_size", "data.init_args.compile", "data.compile", "save_checkpoint.")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the exit code: 0 whatever the verdicts, 2 for a user's mistake, a run's own if it fails."""
+    try:
+        return _run(_parse(argv))
+    except (UserError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has shown its help
+        return int(done.code or 0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lightning_app.reproduce.making import Training, make
+    from lightning_app.reproduce.papers import find
+    from lightning_app.reproduce.runner import RunFailed
+
+    if options.list:
+        print(_listing(options))
+        return 0
+    chosen = [pair for name in options.artefacts for pair in find(name)]
+    _check_runs(options.only, [run.name for _, artefact in chosen for run in artefact.runs])
+    training = None if options.no_train else Training(options.fit, options.only, options.seeds)
+    for paper, artefact in chosen:
+        try:
+            made = make(paper, artefact, options.scale, options.runs, options.out, training)
+        except RunFailed as failure:
+            print(f"error: {failure}", file=sys.stderr)
+            return failure.code if failure.code > 0 else 128 - failure.code
+        print(f"\n{made.table}\n{paper.key}/{artefact.key}: {made.counts}. Files: {made.folder}\n", flush=True)
+    return 0
+
+
+def _check_runs(only: Sequence[str] | None, known: Sequence[str]) -> None:
+    if wrong := [name for name in only or () if name not in known]:
+        raise UserError(
+            f"--only names runs of what is reproduced: {', '.join(dict.fromkeys(known))}; got '{wrong[0]}'."
+        )
+
+
+def _listing(options: argparse.Namespace) -> str:
+    """One line an artefact: how far its runs are at each scale, and the verdicts there are."""
+    from lightning_app.reproduce.papers import PAPERS, find
+
+    names = options.artefacts or list(PAPERS)
+    rows = [
+        (f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in SCALES.values()))
+        + (artefact.title,)
+        for name in names
+        for paper, artefact in find(name)
+    ]
+    table = [("artefact", *SCALES, "what"), *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in table
+    )
+
+
+def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
+    from lightning_app.reproduce.runner import state
+
+    states = {name: state(plan, options.runs) for name, plan in artefact.plans(paper.key, scale).items()}
+    open_runs = [f"{name}: {how}" for name, how in states.items() if how != "finished"]
+    if len(open_runs) == len(states) and all(how == "not run" for how in states.values()):
+        return "not run"
+    if open_runs:
+        return "; ".join(open_runs)
+    file = options.out / paper.key / artefact.key / ("" if scale.name == "paper" else scale.name) / "verdict.json"
+    return json.loads(file.read_text())["counts"] if file.exists() else "runs finished"
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    own, fit = _split(argv)
+    parser = Parser(
+        prog="python main.py reproduce",
+        description="Reproduce tables, figures and statements of the papers: runs, figure, paper against ours, verdict.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
+    parser.add_argument("--list", action="store_true", help="every artefact with its state")
+    parser.add_argument("--scale", choices=SCALES, default="smoke", help="smoke (default): minutes; paper: in full")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
+    parser.add_argument("--data-root", metavar="DIR", help="where the data are, as for fit (data)")
+    parser.add_argument("--no-train", action="store_true", help="train nothing: say what the runs that are there show")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), metavar="RUN,...", help="train only these runs now"
+    )
+    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now, like 0-6")
+    options = parser.parse_args(own)
+    if not options.artefacts and not options.list:
+        raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
+    options.scale = SCALES[options.scale]
+    options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
+    options.fit = [*(["--data.init_args.root", options.data_root] if options.data_root else []), *_checked(fit)]
+    return options
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our words, and those behind --."""
+    words = list(argv)
+    where = words.index("--") if "--" in words else len(words)
+    return words[:where], words[where + 1 :]
+
+
+def _checked(fit: Sequence[str]) -> list[str]:
+    """Options that change what is measured are refused: the verdict would be about another experiment."""
+    for word in fit:
+        if word.startswith("--") and not word.removeprefix("--").startswith(PLACE_OPTIONS):
+            raise UserError(
+                f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
+                f"Allowed: {', '.join(PLACE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
+            )
+    return list(fit)

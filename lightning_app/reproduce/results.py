@@ -1,0 +1,145 @@
+"""What an artefact's runs measured, by run, arm and seed. A number that no run produced is not there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.report.evidence import Net, gather
+from lightning_app.reproduce.plan import PAPER, Plan, Scale
+from lightning_app.reproduce.runner import Found
+from lightning_app.reproduce.verdicts import Sample
+
+__all__ = ["Results", "Trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained net of a run."""
+
+    arm: str
+    seed: int
+    net: Net
+
+
+class Results:
+    """Read access to the runs of one artefact.
+
+    Args:
+        plans: the artefact's plans by run name.
+        runs: what was found for each; a seed that several runs trained is taken from the most complete one.
+        scale: of all of them.
+    """
+
+    def __init__(self, plans: Mapping[str, Plan], runs: Mapping[str, Sequence[Found]], scale: Scale) -> None:
+        self.plans = plans
+        self.scale = scale
+        self._trained = {name: _read(plans[name], found) for name, found in runs.items()}
+
+    def nets(self, run: str, arm: str) -> list[Net]:
+        """The nets of one arm, by seed."""
+        return [trained.net for trained in self._trained[run] if trained.arm == arm]
+
+    def seeds(self, run: str, arm: str) -> list[int]:
+        return [trained.seed for trained in self._trained[run] if trained.arm == arm]
+
+    def arms(self, run: str) -> list[str]:
+        return self.plans[run].arms
+
+    def epochs(self, run: str) -> int:
+        """How many epochs the run is meant to have."""
+        return self.plans[run].epochs
+
+    def final(self, run: str, arm: str, name: str) -> Sample:
+        """A number after the final epoch, or, marked as missing, after the last one so far."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(line.empty for line in series):
+            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
+        last = min(int(line.index[-1]) for line in series)
+        missing = "" if last >= self.epochs(run) else f"epoch {last} of {self.epochs(run)}"
+        return self._sample([line.iloc[-1] for line in series], missing or self._few_seeds(run, arm))
+
+    def initial(self, run: str, arm: str, name: str) -> Sample:
+        """A number before training: complete as soon as the run has begun."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(0 not in line.index for line in series):
+            return Sample(missing=f"{name} was not measured at epoch 0 of {run}" if series else f"no run of {run}")
+        return self._sample([line[0] for line in series], self._few_seeds(run, arm))
+
+    def first(self, run: str, arm: str, name: str) -> Sample:
+        """The first value of a number that is about one moment early in training, not about an epoch."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(line.empty for line in series):
+            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
+        return self._sample([line.iloc[0] for line in series], self._few_seeds(run, arm))
+
+    def known(self, *values: float) -> Sample:
+        """Numbers taken from these runs in some other way."""
+        return self._sample(values, "")
+
+    def absent(self, why: str) -> Sample:
+        return Sample(missing=self._marked(why))
+
+    def history(self, run: str, arm: str, family: str, keys: Sequence[str]) -> list[np.ndarray]:
+        """Arrays over steps, saved epoch by epoch, joined over all epochs; of the first seed."""
+        nets = self.nets(run, arm)[:1]
+        saved = [net.arrays(family, epoch) for net in nets for epoch in net.record.array_epochs(family)]
+        return [np.concatenate([arrays[key] for arrays in saved if key in arrays] or [np.empty(0)]) for key in keys]
+
+    def curves(self, run: str, arm: str, name: str) -> pd.DataFrame:
+        """A number by epoch (rows) and seed (columns)."""
+        series = {seed: net.series(name) for seed, net in zip(self.seeds(run, arm), self.nets(run, arm))}
+        return pd.DataFrame(series).sort_index()
+
+    def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
+        """A family's arrays of each seed, at an epoch or at the last one where they were saved; [] if never."""
+        found = []
+        for net in self.nets(run, arm):
+            epochs = net.record.array_epochs(family)
+            if epochs and (epoch is None or epoch in epochs):
+                found.append(net.arrays(family, epochs[-1] if epoch is None else epoch))
+        return [arrays for arrays in found if arrays]
+
+    def last_epoch(self, run: str) -> int | None:
+        """The earliest of the last epochs of the run's nets."""
+        return min((trained.net.epoch for trained in self._trained[run]), default=None)
+
+    def incomplete(self, run: str) -> str:
+        """Why the run's final numbers are not final; "" when they are."""
+        last = self.last_epoch(run)
+        if last is None:
+            return f"no run of {run}"
+        if last < self.epochs(run):
+            return self._marked(f"epoch {last} of {self.epochs(run)}")
+        return self._marked(next(filter(None, (self._few_seeds(run, arm) for arm in self.arms(run))), ""))
+
+    def _few_seeds(self, run: str, arm: str) -> str:
+        have, want = len(self.nets(run, arm)), len(self.plans[run].seeds)
+        return f"{have} of {want} seeds" if have < want else ""
+
+    def _sample(self, values: Sequence[float], missing: str) -> Sample:
+        return Sample(tuple(map(float, values)), self._marked(missing))
+
+    def _marked(self, missing: str) -> str:
+        return missing if self.scale is PAPER else "smoke scale"
+
+
+def _read(plan: Plan, runs: Sequence[Found]) -> list[Trained]:
+    """Every (arm, seed) of the plan that a run has trained, in the plan's order."""
+    found: dict[tuple[str, int], Net] = {}
+    for run in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites
+        for net in gather([run.folder]).nets:
+            arm, seed = _arm_and_seed(net.member, run.seeds)
+            found[arm, seed] = net
+    return [Trained(arm, seed, found[arm, seed]) for arm in plan.arms for seed in plan.seeds if (arm, seed) in found]
+
+
+def _arm_and_seed(member: str, seeds: Sequence[int]) -> tuple[str, int]:
+    """A member's name as `build_members` made it.
+
+    >>> _arm_and_seed("plain-seed03", (3, 4)), _arm_and_seed("plain", (7,))
+    (('plain', 3), ('plain', 7))
+    """
+    arm, mark, seed = member.rpartition("-seed")
+    return (arm, int(seed)) if mark else (member, seeds[0])

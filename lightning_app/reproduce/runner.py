@@ -1,0 +1,131 @@
+"""Finds the runs a plan needs, resumes the interrupted ones and trains what is missing, each as a process of its own."""
+
+import contextlib
+import fcntl
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lightning_app.errors import UserError
+from lightning_app.reproduce.plan import Plan
+from lightning_app.runs import RunFolder, find_runs
+from lightning_app.seeds import parse_seeds, spell_seeds
+
+__all__ = ["Found", "RunFailed", "complete", "found_runs", "state"]
+
+MAIN = Path(__file__).resolve().parents[2] / "main.py"
+
+
+class RunFailed(Exception):
+    """A training process ended with something else than 0; what it said is on the terminal."""
+
+    def __init__(self, plan: Plan, code: int) -> None:
+        super().__init__(f"the run {plan.name} stopped (exit code {code}). The same command goes on where it stopped.")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run on disk that does what a plan asks, with some of the seeds."""
+
+    folder: RunFolder
+    seeds: tuple[int, ...]
+    epoch: int  # completed
+    state: Literal["finished", "interrupted", "lost"]  # lost: without a checkpoint to go on from
+
+
+def found_runs(plan: Plan, root: Path) -> list[Found]:
+    """The plan's runs below the root of all runs, oldest first."""
+    home = root / plan.group
+    folders = sorted(path for path in home.glob(f"{plan.name}*") if path.name.split("~")[0] == plan.name)
+    runs = [run for path in folders if (path / "log.csv").exists() for run in find_runs([path])]
+    return [_found(plan, run) for run in runs if plan.matches(run.config())]
+
+
+def _found(plan: Plan, run: RunFolder) -> Found:
+    seeds = parse_seeds(run.config()["model"]["seeds"])
+    if (run.finished or 0) >= plan.epochs:
+        return Found(run, seeds, plan.epochs, "finished")
+    resumable = (run.checkpoints / "last.ckpt").exists()
+    return Found(run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
+
+
+def state(plan: Plan, root: Path) -> str:
+    """How far a plan is, in words.
+
+    "finished", "not run", "epoch 12 of 200", "3 of 13 seeds".
+    """
+    runs = [run for run in found_runs(plan, root) if run.state != "lost"]
+    done = {seed for run in runs if run.state == "finished" for seed in run.seeds}
+    if done >= set(plan.seeds):
+        return "finished"
+    if open_runs := [run for run in runs if run.state == "interrupted"]:
+        return f"epoch {min(run.epoch for run in open_runs)} of {plan.epochs}"
+    return f"{len(done)} of {len(plan.seeds)} seeds" if done else "not run"
+
+
+def complete(plan: Plan, root: Path, options: Sequence[str] = (), seeds: Collection[int] | None = None) -> None:
+    """Train whatever the plan still lacks; nothing if all its seeds have finished.
+
+    Args:
+        plan: the run, its scale and seeds.
+        root: folder of all runs.
+        seeds: leave the plan's other seeds to other machines; None for all.
+        options: more options of ``fit``, of place and speed (``--data.root``, ``--trainer.accelerator``).
+
+    Raises:
+        RunFailed: if a training process does not end with 0.
+    """
+    with _claimed(plan, root):
+        wanted = set(plan.seeds) & set(plan.seeds if seeds is None else seeds)
+        for run in found_runs(plan, root):
+            if run.state == "interrupted" and wanted & set(run.seeds):
+                checkpoint = run.folder.checkpoints / "last.ckpt"
+                _fit(plan, root, run.seeds, [*options, "--ckpt_path", str(checkpoint)])
+        done = {seed for run in found_runs(plan, root) if run.state == "finished" for seed in run.seeds}
+        if wanted - done:
+            _fit(plan, root, sorted(wanted - done), options)
+
+
+def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str]) -> None:
+    words = [sys.executable, str(MAIN), "fit", "--config", str(plan.config), "--run.root", str(root)]
+    words += ["--run.group", plan.group, "--run.name", plan.name, "--model.seeds", spell_seeds(seeds)]
+    words += [word for key, value in plan.options.items() for word in (f"--{key}", value)]
+    words += options
+    print(f"run {plan.name}: python main.py {shlex.join(words[2:])}", flush=True)
+    if code := _wait(subprocess.Popen(words)):
+        raise RunFailed(plan, code)
+
+
+def _wait(process: subprocess.Popen) -> int:
+    """Exit code of a training process, which gets the signals that end us: it saves, then so do we."""
+    earlier = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+    try:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
+                return process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+@contextlib.contextmanager
+def _claimed(plan: Plan, root: Path) -> Iterator[None]:
+    """One process at a time trains a plan's runs; another one waits, then finds them finished. Freed on any death."""
+    home = root / plan.group
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / f".{plan.name}.lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"run {plan.name}: another process is at it; waiting.", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

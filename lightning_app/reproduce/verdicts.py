@@ -1,0 +1,140 @@
+"""Claims, the readings under which they can be tested, and the verdict.
+
+A claim of a paper may have several defensible readings (of a norm, of a cost, of an initialisation). True under all of
+them it is reproduced, under none not reproduced, under some an artefact of a convention. A claim whose test needs more
+than the runs hold is not tested, and says what is missing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy import stats
+
+__all__ = ["Claim", "Interval", "Reading", "Sample", "Verdict", "holds", "judge", "paired_interval", "untested"]
+
+
+class Verdict(StrEnum):
+    REPRODUCED = "reproduced"
+    NOT_REPRODUCED = "not reproduced"
+    ARTEFACT = "artefact of a convention"
+    NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number of each seed, and how complete the runs behind it are."""
+
+    values: tuple[float, ...] = ()
+    missing: str = ""  # why this is not the number the claim is about: "epoch 12 of 200"
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.values else float("nan")
+
+    @property
+    def sd(self) -> float:
+        """Over seeds, n - 1 in the denominator; nan for fewer than two."""
+        return float(np.std(self.values, ddof=1)) if self.count > 1 else float("nan")
+
+    def map(self, function, *others: "Sample") -> "Sample":
+        """The function seed by seed, of this and other samples over the same seeds."""
+        missing = next((sample.missing for sample in (self, *others) if sample.missing), "")
+        rows = zip(self.values, *(other.values for other in others), strict=False)
+        return Sample(tuple(float(function(*row)) for row in rows), missing)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one test: did it hold? None: cannot be told, ``why`` says what is missing."""
+
+    held: bool | None
+    why: str = ""
+
+
+def holds(condition: bool, why: str = "") -> Outcome:
+    return Outcome(bool(condition), why)
+
+
+def untested(why: str) -> Outcome:
+    return Outcome(None, why)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a claim, with our number under it."""
+
+    convention: str  # "" where there is only one
+    ours: Sample
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of an artefact's table."""
+
+    quantity: str
+    paper: float | str  # as printed
+    test: str  # in words, with its tolerance, fixed before any run (docs/claims)
+    readings: tuple[Reading, ...]
+
+    @property
+    def ours(self) -> Sample:
+        """Under the first reading, the one this project takes for the paper's."""
+        return self.readings[0].ours
+
+
+def judge(claim: Claim) -> tuple[Verdict, str]:
+    """Verdict and its reason.
+
+    >>> sample = Sample((1.0,))
+    >>> one, other = Reading("kernel", sample, holds(True)), Reading("operator", sample, holds(False, "3 > 2"))
+    >>> judge(Claim("mu", 1.0, "larger", (one, other)))
+    (<Verdict.ARTEFACT: 'artefact of a convention'>, 'true under kernel only')
+    >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value
+    'reproduced'
+    """
+    outcomes = [reading.outcome for reading in claim.readings]
+    missing = [reading.ours.missing or reading.outcome.why for reading in claim.readings if _open(reading)]
+    if missing:
+        return Verdict.NOT_TESTED, missing[0]
+    held = [reading.convention for reading in claim.readings if reading.outcome.held]
+    if len(held) == len(outcomes):
+        return Verdict.REPRODUCED, ""
+    if not held:
+        return Verdict.NOT_REPRODUCED, "; ".join(filter(None, (outcome.why for outcome in outcomes)))
+    return Verdict.ARTEFACT, f"true under {' and '.join(held)} only"
+
+
+def _open(reading: Reading) -> bool:
+    return bool(reading.ours.missing) or reading.outcome.held is None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Confidence interval of a mean."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Student's t interval of the mean of paired differences; None for fewer than two.
+
+    >>> print(paired_interval([1.0, 2.0, 3.0]))
+    2 [-0.4841, 4.484]
+    """
+    if len(differences) < 2:
+        return None
+    mean, error = float(np.mean(differences)), float(stats.sem(differences))
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(differences) - 1)) * error
+    return Interval(mean, mean - reach, mean + reach)

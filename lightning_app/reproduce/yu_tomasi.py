@@ -1,0 +1,751 @@
+"""Yu & Tomasi (2019), *Identity Connections in Residual Nets Improve Noise Stability*: every table and figure.
+
+The tests and tolerances were fixed before any run; the paper's numbers stand here as printed. Paper scale trains three
+seeds where the paper shows one, so that "within three standard deviations" means something.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact, Paper
+from lightning_app.reproduce.checks import (
+    all_of,
+    epochs_to,
+    excludes_zero,
+    matched,
+    within,
+    within_factor,
+    within_sds,
+    within_share,
+)
+from lightning_app.reproduce.plan import Run
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Outcome, Reading, Sample, holds, untested
+
+__all__ = ["PAPER", "implied_norm"]
+
+PLAIN, RESIDUAL = "plain", "residual"
+ARMS = (PLAIN, RESIDUAL)
+DEPTHS = (20, 32, 44)
+
+SEED_RUNS = {name: Run(name, seeds=3) for name in ("depth20", "depth32", "plain44", "residual44")}
+EQUIVALENT = {depth: Run(f"equivalent{depth}") for depth in DEPTHS}
+FIG_2 = Run("fig2", seeds=13)
+FULL = Run("full20", seeds=3)
+
+
+def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome) -> Claim:
+    """A claim that has one reading."""
+    return Claim(quantity, paper, test, (Reading("", ours, outcome),))
+
+
+def if_measured(ours: Sample, test: Callable[[], Outcome]) -> Outcome:
+    """The test's outcome, once there is something to test."""
+    return test() if ours.count and not math.isnan(ours.mean) else untested(ours.missing or "not measured")
+
+
+def run_of(arm: str, depth: int) -> str:
+    """The run of Table 1 that trains an arm at a depth; at 44 they need different learning rates."""
+    return f"depth{depth}" if depth < 44 else f"{arm}44"
+
+
+# -- Tables 1 and 2: loss, cost, error -----------------------------------------------------------------------------------
+
+# (L, C, E) as printed
+TABLE_1 = {
+    (PLAIN, 20): (0.07227, 0.07304, 0.1263),
+    (PLAIN, 32): (0.1225, 0.1234, 0.1349),
+    (PLAIN, 44): (0.4950, 0.4962, 0.2213),
+    (RESIDUAL, 20): (0.04287, 0.04338, 0.1131),
+    (RESIDUAL, 32): (0.04847, 0.04903, 0.1143),
+    (RESIDUAL, 44): (0.07397, 0.07459, 0.1182),
+}
+TABLE_2 = {
+    (PLAIN, 20): (0.04132, 0.04183, 0.1121),
+    (PLAIN, 32): (0.04880, 0.04936, 0.1085),
+    (PLAIN, 44): (0.07345, 0.07407, 0.1159),
+    **{(RESIDUAL, depth): TABLE_1[RESIDUAL, depth] for depth in DEPTHS},
+}
+NUMBERS = {"L": "train/risk", "C": "train/cost_paper", "E": "test/error"}
+DEGRADATION = {PLAIN: 6.85, RESIDUAL: 1.73}
+
+
+def implied_norm(loss: float, cost: float, batch: int = 128, strength: float = 1e-4) -> float:
+    """||w||^2 that a printed C - L implies under C = L + (lambda/2) ||w||^2 / B.
+
+    With B = 128 depth 32's plain row gives 2304, and Table 3's N (std^2 + mean^2) 2342; without 1 / B it would be 18.
+
+    >>> round(implied_norm(0.1225, 0.1234))
+    2304
+    """
+    return (cost - loss) * 2 * batch / strength
+
+
+def table_1_claims(results: Results) -> list[Claim]:
+    numbers = [
+        claim
+        for arm, depth in TABLE_1
+        for claim in _numbers(results, run_of(arm, depth), arm, depth, TABLE_1, seeds=True)
+    ]
+    risk = {(arm, depth): results.final(run_of(arm, depth), arm, "train/risk") for arm, depth in TABLE_1}
+    error = {(arm, depth): results.final(run_of(arm, depth), arm, "test/error") for arm, depth in TABLE_1}
+    return [*numbers, *_degradation(risk), *_gaps("L", risk), *_gaps("E", error), *_penalty(results)]
+
+
+def _numbers(
+    results: Results, run: str, arm: str, depth: int, table: dict[tuple[str, int], tuple[float, ...]], seeds: bool
+) -> list[Claim]:
+    """L, C and E of one net against the print."""
+    claims = []
+    for (symbol, name), paper in zip(NUMBERS.items(), table[arm, depth]):
+        ours = results.final(run, arm, name)
+        close = within(ours, paper, 0.015) if symbol == "E" else within_factor(ours, paper, 1.5)
+        spread = [within_sds(ours, paper, 3)] if seeds else []
+        words = "1.5 points" if symbol == "E" else "a factor 1.5"
+        test = f"within 3 sd of our seeds, and within {words}" if seeds else f"within {words}"
+        claims.append(one(f"{symbol}, {arm}, depth {depth}", paper, test, ours, all_of(*spread, close)))
+    return claims
+
+
+def _degradation(risk: dict[tuple[str, int], Sample]) -> list[Claim]:
+    """L(44) / L(20): large for plain nets, small for residual ones."""
+    ratios = {arm: risk[arm, 44].map(lambda deep, shallow: deep / shallow, risk[arm, 20]) for arm in ARMS}
+    plain, residual = ratios[PLAIN], ratios[RESIDUAL]
+    apart = if_measured(
+        plain.map(lambda a, b: a - b, residual), lambda: holds(plain.mean > 2 * residual.mean, "not twice as large")
+    )
+    test = "ratio of plain more than twice that of residual"
+    return [one(f"L(44) / L(20), {arm}", DEGRADATION[arm], test, ratios[arm], apart) for arm in ARMS]
+
+
+def _gaps(symbol: str, values: dict[tuple[str, int], Sample]) -> list[Claim]:
+    """Residual better at every depth, and by more the deeper."""
+    claims, last, before = [], Sample((0.0,)), "0"
+    for depth in DEPTHS:
+        gap = values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
+        larger = if_measured(gap, lambda g=gap, b=last: holds(g.mean > b.mean, f"{g.mean:.3g} <= {b.mean:.3g}"))
+        paper = TABLE_1[PLAIN, depth]["LCE".index(symbol)] - TABLE_1[RESIDUAL, depth]["LCE".index(symbol)]
+        claims.append(one(f"{symbol} of plain - residual, depth {depth}", paper, f"above {before}", gap, larger))
+        last, before = gap, f"that of depth {depth}"
+    return claims
+
+
+def _penalty(results: Results) -> list[Claim]:
+    """L over 80 times the weight decay term: true of the cost as the tables count it, with 1 / B."""
+    claims = []
+    for arm in ARMS:
+        run = run_of(arm, 20)
+        risk = results.final(run, arm, "train/risk")
+        readings = []
+        for convention, name in (("C as printed: penalty / 128", "train/cost_paper"), ("C as trained", "train/cost")):
+            ratio = risk.map(lambda loss, cost: loss / (cost - loss), results.final(run, arm, name))
+            readings.append(
+                Reading(convention, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 80, f"{r.mean:.3g}")))
+            )
+        loss, cost, _ = TABLE_1[arm, 20]
+        claims.append(Claim(f"L / (C - L), {arm}, depth 20", loss / (cost - loss), "more than 80", tuple(readings)))
+    return claims
+
+
+def draw_table_1(results: Results) -> Figure:
+    return _draw_against_depth(results, run_of, TABLE_1)
+
+
+def _draw_against_depth(
+    results: Results, run: Callable[[str, int], str], table: dict[tuple[str, int], tuple[float, ...]]
+) -> Figure:
+    """L and E by depth: the paper's as open circles, ours as dots with standard deviations."""
+    figure, ((left, right),) = figures.canvas(1, 2)
+    for axes, symbol, title in ((left, "L", "training loss L (nats)"), (right, "E", "test error E")):
+        for arm in ARMS:
+            _points(axes, results, run, arm, symbol, table)
+        axes.set(title=title, xlabel="depth", xticks=DEPTHS)
+    left.set_yscale("log")
+    figures.legend(left)
+    return figure
+
+
+def _points(axes: Axes, results: Results, run: Callable[[str, int], str], arm: str, symbol: str, table) -> None:
+    paper = [table[arm, depth]["LCE".index(symbol)] for depth in DEPTHS]
+    axes.plot(DEPTHS, paper, "o", mfc="none", color=figures.colour(arm), label=f"{arm}, paper")
+    ours = {depth: results.final(run(arm, depth), arm, NUMBERS[symbol]) for depth in DEPTHS}
+    shown = {depth: sample for depth, sample in ours.items() if sample.count}
+    spread = [0 if math.isnan(sample.sd) else sample.sd for sample in shown.values()]
+    means = [sample.mean for sample in shown.values()]
+    axes.errorbar(list(shown), means, spread, fmt=".-", color=figures.colour(arm), label=f"{arm}, ours", capsize=2)
+
+
+# -- Table 2 and Fig. 6: equivalent training ------------------------------------------------------------------------------
+
+SECOND_LAYER = 1e-16  # "some outputs of the second convolutional layer differ by about 10^-16" after one iteration
+
+
+def equivalent_run(arm: str, depth: int) -> str:
+    return EQUIVALENT[depth].name
+
+
+def table_2_claims(results: Results) -> list[Claim]:
+    claims = []
+    for depth in DEPTHS:
+        run = EQUIVALENT[depth].name
+        for arm in ARMS:
+            claims += _numbers(results, run, arm, depth, TABLE_2, seeds=False)
+        claims += [_together(results, depth, symbol) for symbol in ("L", "E")]
+        claims.append(_second_layer(results, run, depth))
+    return claims + _penalty_of_twins(results)
+
+
+def _together(results: Results, depth: int, symbol: str) -> Claim:
+    """Do the twins end as close as the paper's did? Rounding apart they would end equal."""
+    run, place = EQUIVALENT[depth].name, "LCE".index(symbol)
+    paper = abs(TABLE_2[PLAIN, depth][place] - TABLE_2[RESIDUAL, depth][place])
+    plain, residual = (results.final(run, arm, NUMBERS[symbol]) for arm in ARMS)
+    ours = plain.map(lambda p, r: abs(p - r), residual)
+    close = if_measured(ours, lambda: holds(ours.mean <= paper, f"{ours.mean:.3g} > {paper:.3g}"))
+    return one(f"|{symbol} of plain - residual|, depth {depth}", paper, "at most the paper's", ours, close)
+
+
+def _second_layer(results: Results, run: str, depth: int) -> Claim:
+    # Known after the second step, whatever becomes of the run: it is an epoch's number, but not about the epoch.
+    ours = results.first(run, PLAIN, "twin/layer02_after_one_step")
+    near = if_measured(
+        ours,
+        lambda: holds(SECOND_LAYER / 10 <= ours.mean <= 10 * SECOND_LAYER, f"{ours.mean:.2g}, not within ten times"),
+    )
+    quantity = f"largest difference at the second convolution after one step, depth {depth}"
+    return one(quantity, SECOND_LAYER, "within a factor 10", ours, near)
+
+
+def _penalty_of_twins(results: Results) -> list[Claim]:
+    claims = []
+    for arm in ARMS:
+        risk, cost = (results.final(EQUIVALENT[20].name, arm, name) for name in ("train/risk", "train/cost_paper"))
+        ratio = risk.map(lambda loss, cost: loss / (cost - loss), cost)
+        large = if_measured(ratio, lambda r=ratio: holds(r.mean > 50, f"{r.mean:.3g}"))
+        loss, total, _ = TABLE_2[arm, 20]
+        claims.append(one(f"L / (C - L), {arm}, depth 20", loss / (total - loss), "more than 50", ratio, large))
+    return claims
+
+
+def draw_table_2(results: Results) -> Figure:
+    return _draw_against_depth(results, equivalent_run, TABLE_2)
+
+
+def fig_6_claims(results: Results) -> list[Claim]:
+    """Slow divergence: what max|T^-1(p) - r| is after 200 steps and at the end, and how it grows."""
+    run = EQUIVALENT[20].name
+    drift = results.final(run, PLAIN, "twin/divergence")
+    steps, divergence = _divergence(results, run)
+    early = _at_step(steps, divergence, 200, results)
+    loss = results.final(run, PLAIN, "train/risk").map(
+        lambda p, r: abs(p - r), results.final(run, RESIDUAL, "train/risk")
+    )
+    exponent = results.final(run, PLAIN, "twin/growth/power_exponent")
+    return [
+        one(
+            "max|T^-1(p) - r| after 200 steps",
+            "rounding",
+            "at most 1e-11 (float64)",
+            early,
+            if_measured(early, lambda: holds(early.mean <= 1e-11, f"{early.mean:.2g}")),
+        ),
+        one(
+            "growth exponent before the first ReLU sign flip",
+            "very slow",
+            "at most 2: rounding accumulates, it does not explode",
+            exponent,
+            if_measured(exponent, lambda: holds(exponent.mean <= 2, f"{exponent.mean:.2g}")),
+        ),
+        one(
+            "max|T^-1(p) - r| at the end",
+            "small",
+            "below 0.1, a tenth of an ID entry",
+            drift,
+            if_measured(drift, lambda: holds(drift.mean < 0.1, f"{drift.mean:.2g}")),
+        ),
+        one(
+            "|L of plain - residual| at the end",
+            0.00155,
+            "at most twice the paper's (0.04287 - 0.04132)",
+            loss,
+            if_measured(loss, lambda: holds(loss.mean <= 0.0031, f"{loss.mean:.2g}")),
+        ),
+    ]
+
+
+def _divergence(results: Results, run: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and max|T^-1(p) - r| after each, over all epochs there are."""
+    found = results.history(run, PLAIN, "twin", ("twin/steps/number", "twin/steps/divergence"))
+    return found[0], found[1]
+
+
+def _at_step(steps: np.ndarray, values: np.ndarray, step: int, results: Results) -> Sample:
+    where = np.flatnonzero(steps == step)
+    if not len(where):
+        return results.absent(f"fewer than {step} steps were made")
+    return results.known(float(values[where[0]]))
+
+
+def draw_fig_6(results: Results) -> Figure:
+    """Left and middle as in the paper, L of both nets and their difference; right the weights' divergence by step."""
+    run = EQUIVALENT[20].name
+    figure, ((left, middle, right),) = figures.canvas(1, 3)
+    risks = {arm: results.curves(run, arm, "train/risk") for arm in ARMS}
+    for arm, risk in risks.items():
+        if not risk.empty:
+            left.semilogy(
+                risk.index, risk.mean(axis=1), color=figures.colour(arm), label=arm, ls="--" if arm == RESIDUAL else "-"
+            )
+    left.set(title="training loss L (nats)", xlabel="epoch")
+    figures.legend(left)
+    if not risks[PLAIN].empty:
+        difference = (risks[PLAIN] - risks[RESIDUAL]).abs().mean(axis=1)
+        middle.semilogy(difference.index, difference.where(difference > 0), color=figures.INK)
+    middle.set(title="|L of plain - L of residual|", xlabel="epoch")
+    steps, divergence = _divergence(results, run)
+    right.loglog(steps, np.where(divergence > 0, divergence, np.nan), color=figures.INK)
+    right.set(title="max|T⁻¹(p) - r|", xlabel="step")
+    return figure
+
+
+# -- Table 3 and Fig. 7: weights ------------------------------------------------------------------------------------------
+
+# Table 3 as printed, to two digits: (p_0, p_200, t_0, t_200)
+TABLE_3 = {
+    "mean": ("0.000062", "-0.0061", "0.0023", "-0.0056"),
+    "std": ("0.070", "0.071", "0.048", "0.071"),
+    "all": ("25000", "25000", "1900", "20000"),
+    "large": ("420", "700", "1100", "1300"),
+    "id_entries": ("67", "72", "1100", "1000"),
+}
+ROWS = {
+    "mean": "mean",
+    "std": "standard deviation",
+    "all": "mass of all weights",
+    "large": "mass of |w| ≥ 0.25",
+    "id_entries": "mass of ID entries",
+}
+BLOCKS_PER_GROUP = 10  # at depth 32
+LARGE = 0.25
+
+
+def half_digit(printed: str) -> float:
+    """Half a unit of the second significant digit: how much a printed number may have been rounded.
+
+    >>> half_digit("1900"), half_digit("0.0023")
+    (50.0, 5e-05)
+    """
+    return 0.5 * 10.0 ** (math.floor(math.log10(abs(float(printed)))) - 1)
+
+
+def statistic(results: Results, arm: str, field: str, start: bool) -> Sample:
+    """A field of the weight statistics of p, or of t = T(r)."""
+    name = f"{'weight_mass' if arm == PLAIN else 'weight_mass_transferred'}/{field}"
+    return results.initial("depth32", arm, name) if start else results.final("depth32", arm, name)
+
+
+def table_3_claims(results: Results) -> list[Claim]:
+    claims = []
+    for column, (arm, start) in enumerate(((PLAIN, True), (PLAIN, False), (RESIDUAL, True), (RESIDUAL, False))):
+        label = f"{'p' if arm == PLAIN else 't'}_{0 if start else 200}"
+        for field, printed in TABLE_3.items():
+            ours = statistic(results, arm, field, start)
+            claims.append(_weight_claim(f"{ROWS[field]}, {label}", printed[column], field, ours, arm, start))
+    return claims + [_id_share(results, RESIDUAL, "76 %", 0.76), _id_share(results, PLAIN, "10.29 %", 0.1029)]
+
+
+def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: str, start: bool) -> Claim:
+    paper = float(printed)
+    if not start:
+        return one(quantity, paper, "within 10 %", ours, within_share(ours, paper, 0.1))
+    reach = 4 * at_start(arm, "in")[field][1] + half_digit(printed)
+    test = f"within 4 sampling sd and the print's rounding, {reach:.2g}"
+    readings = [Reading("fan-in, as the paper writes", ours, within(ours, paper, reach))]
+    if not readings[0].outcome.held:  # the paper's own convention fails: would the other one explain the print?
+        expected, spread = at_start(arm, "out")[field]
+        other = Sample((expected,), ours.missing)
+        outcome = within(other, paper, 4 * spread + half_digit(printed))
+        readings.append(Reading("fan-out (closed form)", other, outcome))
+    return Claim(quantity, paper, test, tuple(readings))
+
+
+@cache
+def at_start(arm: str, fan: str) -> dict[str, tuple[float, float]]:
+    """Expectation and sampling standard deviation of Table 3's statistics at epoch 0, depth 32, in closed form.
+
+    p: N(0, 2 / S) (KWI); t: N(0, 1 / S^2) (HMWI), plus 1 at the ID entries; S = C U V (fan-in) or D U V (fan-out).
+
+    >>> round(at_start("residual", "out")["all"][0]), round(at_start("plain", "in")["large"][0])
+    (1927, 412)
+    """
+    groups = [group for shape in _convolutions() for group in _gaussians(*shape, arm, fan)]
+    count = sum(size for _, _, size, _ in groups)
+
+    def total(moment: Callable[[float, float], float], ids_only: bool = False) -> float:
+        return sum(size * moment(mu, sigma) for mu, sigma, size, is_id in groups if is_id or not ids_only)
+
+    def mass(cut: float, ids_only: bool = False) -> tuple[float, float]:
+        variance = total(lambda mu, s: _tail(mu, s, cut)[1] - _tail(mu, s, cut)[0] ** 2, ids_only)
+        return total(lambda mu, s: _tail(mu, s, cut)[0], ids_only), math.sqrt(variance)
+
+    mean = total(lambda mu, s: mu) / count
+    square = total(lambda mu, s: mu**2 + s**2) / count
+    std = math.sqrt(square - mean**2)
+    return {
+        "mean": (mean, math.sqrt(total(lambda mu, s: s**2)) / count),
+        "std": (std, math.sqrt(total(lambda mu, s: 4 * mu**2 * s**2 + 2 * s**4)) / count / (2 * std)),
+        "all": mass(0.0),
+        "large": mass(LARGE),
+        "id_entries": mass(0.0, ids_only=True),
+    }
+
+
+def _tail(mu: float, sigma: float, cut: float) -> tuple[float, float]:
+    """E |z| 1(|z| >= cut) and E z^2 1(|z| >= cut) of z ~ N(mu, sigma^2)."""
+    low, high = (-cut - mu) / sigma, (cut - mu) / sigma
+    inside, (phi_low, phi_high) = stats.norm.cdf(high) - stats.norm.cdf(low), stats.norm.pdf([low, high])
+    first = mu * (1 - stats.norm.cdf(high) - stats.norm.cdf(low)) + sigma * (phi_low + phi_high)
+    second = (mu**2 + sigma**2) * (1 - inside) + sigma * ((mu + cut) * phi_high - (mu - cut) * phi_low)
+    return float(first), float(second)
+
+
+def _convolutions() -> Iterable[tuple[int, int, int]]:
+    """(C, D, ID entries) of every convolution at depth 32."""
+    widths = [width for width in (16, 32, 64) for _ in range(BLOCKS_PER_GROUP)]
+    yield 3, 16, 0
+    yield from ((before, now, min(before, now)) for before, now in zip([16, *widths], widths))
+
+
+def _gaussians(inputs: int, outputs: int, ids: int, arm: str, fan: str) -> Iterable[tuple[float, float, int, bool]]:
+    """(mu, sigma, how many, are they ID entries) of one kernel."""
+    size = 9 * (inputs if fan == "in" else outputs)
+    sigma = math.sqrt(2 / size) if arm == PLAIN else 1 / size
+    yield 0.0, sigma, 9 * inputs * outputs - ids, False
+    yield (0.0 if arm == PLAIN else 1.0), sigma, ids, True
+
+
+def _id_share(results: Results, arm: str, printed: str, paper: float) -> Claim:
+    ours = statistic(results, arm, "id_over_large", start=False)
+    label = "p" if arm == PLAIN else "t"
+    return one(f"ID entries / |w| ≥ 0.25, {label}_200", paper, "within 10 %", ours, within_share(ours, paper, 0.1))
+
+
+def fig_7_claims(results: Results) -> list[Claim]:
+    return [
+        *(_travel(results, arm) for arm in ARMS),
+        _mode(results),
+        _entries_above(results, start=True),
+        _entries_above(results, start=False),
+    ]
+
+
+def _travel(results: Results, arm: str) -> Claim:
+    """Training moves weights little against the distance between the starts."""
+    other = RESIDUAL if arm == PLAIN else PLAIN
+    moved = results.final("depth32", arm, "travel/distance")
+    apart = results.initial("depth32", arm, f"travel/from_start_of/{other}")
+    ratio = moved.map(lambda own, between: own / between, apart)
+    label = "p" if arm == PLAIN else "t"
+    near = if_measured(ratio, lambda: holds(ratio.mean < 0.5, f"{ratio.mean:.3g}"))
+    return one(f"||{label}_200 - {label}_0|| / ||t_0 - p_0||", "small", "less than 0.5", ratio, near)
+
+
+def _mode(results: Results) -> Claim:
+    """The mode of the ID entries of t_200, from a histogram with bins of 1/32: finer ones show noise."""
+    arrays = results.arrays("depth32", RESIDUAL, "weight_mass")
+    modes = tuple(_mode_of(a) for a in arrays)
+    ours = Sample(modes, results.incomplete("depth32"))
+    return one("mode of the ID entries, t_200", 0.9, "within 10 %", ours, within_share(ours, 0.9, 0.1))
+
+
+def _mode_of(arrays: dict[str, np.ndarray]) -> float:
+    counts, edges = (arrays[f"weight_mass_transferred/histogram_id/{part}"] for part in ("counts", "edges"))
+    coarse = counts.reshape(-1, 4).sum(1)
+    best = int(coarse.argmax())
+    return float(edges[4 * best] + edges[4 * best + 4]) / 2
+
+
+def _entries_above(results: Results, start: bool) -> Claim:
+    """Entries of p above 0.7: the text does not say whether of w or of |w|."""
+    paper = 1.0 if start else 26.0
+    readings = []
+    for convention, field in (("w > 0.7", "above_07_signed"), ("|w| > 0.7", "above_07")):
+        ours = statistic(results, PLAIN, field, start)
+        # 4 sd of a count: the paper's own is one draw of it
+        outcome = within(ours, paper, 4 * math.sqrt(max(ours.mean, 1))) if start else within_share(ours, paper, 0.1)
+        readings.append(Reading(convention, ours, outcome))
+    test = "within 4 sd of a count" if start else "within 10 %"
+    return Claim(f"entries above 0.7, p_{0 if start else 200}", paper, test, tuple(readings))
+
+
+def draw_fig_7(results: Results) -> Figure:
+    """Top: all weights, the y axis cut at 800 as in the paper; bottom: ID entries of t. Left: epoch 0; right: last."""
+    figure, grid = figures.canvas(2, 2)
+    for column, epoch in enumerate((0, None)):
+        for arm in ARMS:
+            family = "weight_mass" if arm == PLAIN else "weight_mass_transferred"
+            for arrays in results.arrays("depth32", arm, "weight_mass", epoch)[:1]:
+                _weights(grid[0, column], arrays, f"{family}/histogram", arm)
+                if arm == RESIDUAL:
+                    _weights(grid[1, column], arrays, f"{family}/histogram_id", arm)
+        when = "epoch 0" if epoch == 0 else f"epoch {results.last_epoch('depth32')}"
+        grid[0, column].set(title=f"all weights, {when}", ylim=(0, 800), xlim=(-1, 1.5), xlabel="weight")
+        grid[1, column].set(title=f"ID entries of t, {when}", xlim=(-1, 1.5), xlabel="weight")
+    figures.legend(grid[0, 0])
+    return figure
+
+
+def _weights(axes: Axes, arrays: dict[str, np.ndarray], key: str, arm: str) -> None:
+    label = "p (plain)" if arm == PLAIN else "t = T(r) (residual)"
+    figures.stairs(axes, arrays[f"{key}/counts"], arrays[f"{key}/edges"], arm, label)
+
+
+# -- Fig. 2: thirteen and thirteen ---------------------------------------------------------------------------------------
+
+LEVELS = (0.5, 0.2, 0.1)  # risks at which the two kinds are compared
+
+
+def fig_2_claims(results: Results) -> list[Claim]:
+    return [claim for level in LEVELS for claim in (_error_at(results, level), _epochs_at(results, level))]
+
+
+def _error_at(results: Results, level: float) -> Claim:
+    values = {
+        arm: matched(results.curves("fig2", arm, "test/error"), results.curves("fig2", arm, "train/risk"), level)
+        for arm in ARMS
+    }
+    return _paired(results, values, f"E of plain minus residual at L = {level}", "residual smaller")
+
+
+def _epochs_at(results: Results, level: float) -> Claim:
+    values = {arm: epochs_to(results.curves("fig2", arm, "train/risk"), level) for arm in ARMS}
+    return _paired(results, values, f"epochs to L = {level}, plain minus residual", "residual fewer")
+
+
+def _paired(results: Results, values: dict[str, list[float]], quantity: str, paper: str) -> Claim:
+    """Plain minus residual seed by seed; a seed that never gets there has no difference, and that leaves the test open."""
+    differences = [p - r for p, r in zip(values[PLAIN], values[RESIDUAL])]
+    reached = tuple(d for d in differences if not math.isnan(d))
+    missing = results.incomplete("fig2") or (
+        "" if len(reached) == len(differences) else "some nets never reach this risk"
+    )
+    ours = Sample(reached, missing)
+    test = "95 % interval of the paired difference above 0"
+    return one(quantity, paper, test, ours, excludes_zero(ours))
+
+
+def draw_fig_2(results: Results) -> Figure:
+    """L and E over epochs, mean and standard deviation, and E against L: what "at the same risk" means."""
+    figure, ((left, middle, right),) = figures.canvas(1, 3)
+    for arm in ARMS:
+        risk, error = (results.curves("fig2", arm, name) for name in ("train/risk", "test/error"))
+        if risk.empty:
+            continue
+        figures.band(left, risk, arm, f"{arm} ({risk.shape[1]} seeds)")
+        figures.band(middle, error, arm, arm)
+        right.plot(risk.mean(axis=1), error.mean(axis=1), color=figures.colour(arm), label=arm)
+    left.set(title="training risk L (nats)", xlabel="epoch", yscale="log")
+    middle.set(title="test error E", xlabel="epoch")
+    right.set(title="E against L", xlabel="L (nats)", ylabel="E", xscale="log")
+    figures.legend(left)
+    return figure
+
+
+# -- Fig. 3: layer cushions -----------------------------------------------------------------------------------------------
+
+READINGS = {  # name -> array of samples: what A is in a residual layer
+    "identity in A x, not in ||A|| (the paper's)": "samples",
+    "identity in both": "samples_transferred",
+    "identity in neither": "samples_branch",
+}
+EXCEPTIONS = 2  # "This pattern holds for all the layers, with the exception of 2 layers"
+
+
+def fig_3_claims(results: Results) -> list[Claim]:
+    return [claim for depth in (20, 32) for claim in (_layer_10(results, depth), _all_layers(results, depth))]
+
+
+def _medians(results: Results, depth: int, arm: str, key: str) -> dict[str, list[float]]:
+    """Median cushion by convolution, one for each seed."""
+    found: dict[str, list[float]] = {}
+    for arrays in results.arrays(f"depth{depth}", arm, "cushion"):
+        for layer in sorted({name.split("/")[1] for name in arrays if name.endswith("/samples")})[: depth - 1]:
+            found.setdefault(layer, []).append(float(np.nanmedian(arrays[f"cushion/{layer}/{key}"])))
+    return found
+
+
+def _layer_10(results: Results, depth: int) -> Claim:
+    readings = []
+    for convention, key in READINGS.items():
+        plain, residual = (_medians(results, depth, arm, key).get("layer10", []) for arm in ARMS)
+        ratio = Sample(tuple(r / p for p, r in zip(plain, residual)), results.incomplete(f"depth{depth}"))
+        right_of = if_measured(ratio, lambda r=ratio: holds(min(r.values) > 1, f"ratio {r.mean:.3g}"))
+        readings.append(Reading(convention, ratio, right_of))
+    quantity = f"median cushion of layer 10, residual / plain, depth {depth}"
+    return Claim(quantity, "> 1", "above 1 in every seed", tuple(readings))
+
+
+def _all_layers(results: Results, depth: int) -> Claim:
+    readings = []
+    for convention, key in READINGS.items():
+        plain, residual = (_medians(results, depth, arm, key) for arm in ARMS)
+        exceptions = [
+            sum(r[i] <= p[i] for p, r in zip(plain.values(), residual.values())) for i in _seeds(plain, residual)
+        ]
+        ours = Sample(tuple(map(float, exceptions)), results.incomplete(f"depth{depth}"))
+        few = if_measured(ours, lambda o=ours: holds(o.mean <= EXCEPTIONS, f"{o.mean:.3g} layers"))
+        readings.append(Reading(convention, ours, few))
+    quantity = f"layers where the residual median is not larger, depth {depth}"
+    return Claim(quantity, float(EXCEPTIONS), "at most 2 on average over seeds", tuple(readings))
+
+
+def _seeds(plain: dict[str, list[float]], residual: dict[str, list[float]]) -> range:
+    lengths = [len(values) for values in (*plain.values(), *residual.values())]
+    return range(min(lengths, default=0))
+
+
+def draw_fig_3(results: Results) -> Figure:
+    """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading."""
+    figure, grid = figures.canvas(len(READINGS), 2)
+    for column, depth in enumerate((20, 32)):
+        for axes, (convention, key) in zip(grid[:, column], READINGS.items()):
+            arrays = {arm: results.arrays(f"depth{depth}", arm, "cushion")[:1] for arm in ARMS}
+            figures.outlines(axes, {arm: a[f"cushion/layer10/{key}"] for arm, found in arrays.items() for a in found})
+            axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
+    return figure
+
+
+# -- Section 5: interlayer cushions of full nets -----------------------------------------------------------------------------
+
+INTERLAYER = {RESIDUAL: 0.20, PLAIN: 2.7e-7}  # means; standard deviations .0024 and 2.4e-8
+MODES = {"BN on one sample": "interlayer_batch1", "BN in evaluation mode": "interlayer"}
+SIZES = {"n = H W": "mean_hw", "n = C H W": "mean"}
+BLOCK = "block05"
+
+
+def interlayer_claims(results: Results) -> list[Claim]:
+    return [*(_interlayer_mean(results, arm) for arm in (RESIDUAL, PLAIN)), _interlayer_gap(results)]
+
+
+def _interlayer_mean(results: Results, arm: str) -> Claim:
+    paper, factor = INTERLAYER[arm], 1.5 if arm == RESIDUAL else 3.0
+    readings = []
+    for mode, family in MODES.items():
+        for size, field in SIZES.items():
+            ours = results.final(FULL.name, arm, f"{family}/{BLOCK}/{field}")
+            readings.append(Reading(f"{mode}, {size}", ours, within_factor(ours, paper, factor)))
+    return Claim(f"interlayer cushion of block 5 of 9, {arm}", paper, f"within a factor {factor:g}", tuple(readings))
+
+
+def _interlayer_gap(results: Results) -> Claim:
+    """ "Much bigger": the two n differ by a factor that is the same for both nets."""
+    readings = []
+    for mode, family in MODES.items():
+        residual, plain = (results.final(FULL.name, arm, f"{family}/{BLOCK}/mean_hw") for arm in (RESIDUAL, PLAIN))
+        ratio = residual.map(lambda r, p: r / p, plain)
+        readings.append(Reading(mode, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 10, f"{r.mean:.3g}"))))
+    return Claim("residual / plain", 0.20 / 2.7e-7, "more than 10", tuple(readings))
+
+
+def draw_interlayer(results: Results) -> Figure:
+    """Per-sample interlayer cushions of block 5, first seed, in both modes; logarithmic, they lie six decades apart."""
+    figure, (grid,) = figures.canvas(1, 2)
+    arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[:1] for arm in ARMS}
+    for axes, (mode, family) in zip(grid, MODES.items()):
+        samples = {arm: a[f"{family}/{BLOCK}/samples"] for arm, found in arrays.items() for a in found}
+        figures.outlines(axes, {arm: values[values > 0] for arm, values in samples.items()}, log=True)
+        axes.set(title=mode, xlabel="interlayer cushion, n = C H W", ylabel="samples")
+    return figure
+
+
+# -- the paper ------------------------------------------------------------------------------------------------------------
+
+COST = (
+    "L: mean cross-entropy over the un-augmented training images, in nats; C: L plus the penalty (λ/2)‖w‖² / 128, which "
+    "is what the printed C − L imply; E: share of test images classified wrongly. Final epoch, whichever was best. "
+)
+TRAINING = "SGD with momentum 0.9 (the paper does not say), crop and flip, all parameters decay, fan-in initialisation."
+
+PAPER = Paper(
+    "yu-tomasi",
+    "Yu & Tomasi (2019), Identity Connections in Residual Nets Improve Noise Stability.",
+    (
+        Artefact(
+            "table-1",
+            "loss, cost and error of plain and residual nets of depths 20, 32, 44",
+            tuple(SEED_RUNS.values()),
+            table_1_claims,
+            COST + TRAINING,
+            draw_table_1,
+        ),
+        Artefact(
+            "table-2",
+            "equivalently initialised nets stay together",
+            tuple(EQUIVALENT.values()),
+            table_2_claims,
+            COST + TRAINING + " Float64, one CPU; the plain net decays towards ρ.",
+            draw_table_2,
+        ),
+        Artefact(
+            "table-3",
+            "weight statistics of p and t at depth 32",
+            (SEED_RUNS["depth32"],),
+            table_3_claims,
+            "Weights of all convolutions, the first included; no biases, no linear layer. Mass: L1 norm. t = T(r). "
+            + TRAINING,
+        ),
+        Artefact(
+            "fig-2",
+            "at the same risk residual nets have smaller error, and get there sooner",
+            (FIG_2,),
+            fig_2_claims,
+            "Plain and residual nets of one seed see the same batches, so differences are paired. The learning rate drops "
+            'after epochs 720 and 960. "Equivalently initialised" in the caption is read as: each by its own scheme. '
+            + TRAINING,
+            draw_fig_2,
+        ),
+        Artefact(
+            "fig-3",
+            "layer cushions of residual nets lie to the right",
+            (SEED_RUNS["depth20"], SEED_RUNS["depth32"]),
+            fig_3_claims,
+            "Per-sample cushion ‖A x‖ / (‖A‖ ‖x‖) on 1,000 training images, bias excluded, ‖A‖ the Frobenius norm of the "
+            "kernel; three readings of A in a residual layer side by side. All convolutions, the first included. "
+            + TRAINING,
+            draw_fig_3,
+        ),
+        Artefact(
+            "fig-6",
+            "losses of twins over training, and how slowly they diverge",
+            (EQUIVALENT[20],),
+            fig_6_claims,
+            "Float64, one CPU, identical batches; divergence max|T⁻¹(p) − r| over all parameters. " + TRAINING,
+            draw_fig_6,
+        ),
+        Artefact(
+            "fig-7",
+            "weight distributions before and after training at depth 32",
+            (SEED_RUNS["depth32"],),
+            fig_7_claims,
+            "Bins of 1/128. Distances are 2-norms over the convolutions' weights. " + TRAINING,
+            draw_fig_7,
+        ),
+        Artefact(
+            "interlayer",
+            "interlayer cushions of the fifth block of full nets of depth 20",
+            (FULL,),
+            interlayer_claims,
+            "μ = √n ‖J x‖ / (‖J‖ ‖x‖) of conv-BN-ReLU-conv-BN(+x)-ReLU. With BN normalising a single sample, J x of a plain "
+            "block is zero up to ε / (var + ε), whatever its weights: that is where 2.7e-7 comes from. In evaluation mode "
+            "plain and residual blocks are alike. fb.resnet.torch's recipe, 164 epochs.",
+            draw_interlayer,
+        ),
+    ),
+)

@@ -1,0 +1,100 @@
+"""Run folders as `fit` would have left them, with numbers of our choosing: what verdicts are tested on."""
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from lightning_app.reproduce.plan import PAPER, Plan, Run, Scale, _merged
+from lightning_app.runs import Row, RunFolder
+from lightning_app.seeds import spell_seeds
+
+Numbers = Callable[[str, int, int], Mapping[str, float]]  # of (arm, seed, epoch)
+
+
+def written_config(plan: Plan, seeds: tuple[int, ...]) -> dict:
+    """config.yaml as the plan asks for it, as far as a plan can tell."""
+    options: dict = {}
+    for key, value in plan.options.items():
+        place = options
+        *path, last = key.split(".")
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = yaml.safe_load(value)
+    config = copy.deepcopy(_merged(plan._layers, options))
+    config["model"]["seeds"] = spell_seeds(seeds)
+    return config
+
+
+@pytest.fixture
+def leave(tmp_path) -> Callable[..., RunFolder]:
+    """Leave a run of a plan behind: rows for each epoch given, finished or not."""
+
+    def leave(
+        run: Run,
+        numbers: Numbers,
+        scale: Scale = PAPER,
+        epochs: tuple[int, ...] | None = None,
+        finished: bool = True,
+        seeds: tuple[int, ...] | None = None,
+        arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        name: str | None = None,
+    ) -> RunFolder:
+        plan = Plan("yu-tomasi", run, scale)
+        seeds = seeds or plan.seeds
+        folder = RunFolder(tmp_path / "runs" / plan.group / (name or run.name))
+        folder.path.mkdir(parents=True)
+        (folder.path / "config.yaml").write_text(yaml.safe_dump(written_config(plan, seeds)))
+        members = [
+            (arm if len(seeds) == 1 else f"{arm}-seed{seed:02d}", arm, seed) for arm in plan.arms for seed in seeds
+        ]
+        epochs = (0, plan.epochs) if epochs is None else epochs
+        folder.append(
+            Row(member, epoch, 10 * epoch, key, value)
+            for epoch in epochs
+            for member, arm, seed in members
+            for key, value in numbers(arm, seed, epoch).items()
+        )
+        for family, by_arm in (arrays or {}).items():
+            found = {f"{member}/{key}": a for member, arm, _ in members for key, a in by_arm[arm].items()}
+            for epoch in epochs:
+                folder.save_arrays(epoch, family, found)
+        if finished:
+            folder.finish(epochs[-1])
+        else:
+            folder.checkpoints.mkdir()
+            (folder.checkpoints / "last.ckpt").touch()
+        return folder
+
+    return leave
+
+
+@pytest.fixture
+def made(tmp_path) -> Callable[..., dict[str, str]]:
+    """Verdicts by quantity of an artefact, from the runs that were left."""
+
+    def made(artefact: str, scale: Scale = PAPER) -> dict[str, str]:
+        import json
+
+        from lightning_app.reproduce.making import make
+        from lightning_app.reproduce.papers import find
+
+        ((paper, found),) = find(f"yu-tomasi/{artefact}")
+        result = make(paper, found, scale, tmp_path / "runs", tmp_path / "results")
+        return json.loads((result.folder / "verdict.json").read_text())["verdicts"]
+
+    return made
+
+
+def tiny_cifar10(root: Path, train: int = 60, test: int = 20) -> Path:
+    """Random images in CIFAR-10's shape, as a user's own arrays."""
+    random = np.random.default_rng(0)
+    (root / "cifar10").mkdir(parents=True)
+    for split, count in (("train", train), ("test", test)):
+        images = random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        np.save(root / "cifar10" / f"{split}_images.npy", images)
+        np.save(root / "cifar10" / f"{split}_labels.npy", np.arange(count, dtype=np.int64) % 10)
+    return root

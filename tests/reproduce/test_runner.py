@@ -1,0 +1,143 @@
+"""Finding, reusing, resuming and training runs; the last with real training processes on a few made images."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
+from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
+from tests.helpers import ROOT, command
+from tests.reproduce.conftest import tiny_cifar10
+
+RUN = Run("depth20", seeds=3)
+PLAN = Plan("yu-tomasi", RUN, PAPER)
+
+
+def one(*_) -> dict[str, float]:
+    return {"train/risk": 1.0}
+
+
+def test_states_in_words(leave, tmp_path):
+    runs = tmp_path / "runs"
+    assert state(PLAN, runs) == "not run"
+    leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
+    assert state(PLAN, runs) == "epoch 12 of 200"
+    leave(RUN, one, seeds=(2,), name="depth20~2")
+    assert state(PLAN, runs) == "epoch 12 of 200"
+    leave(RUN, one, seeds=(0, 1), name="depth20~3")
+    assert state(PLAN, runs) == "finished"
+
+
+def test_some_of_the_seeds(leave, tmp_path):
+    leave(RUN, one, seeds=(0, 1))
+    assert state(PLAN, tmp_path / "runs") == "2 of 3 seeds"
+
+
+def test_a_run_stopped_before_its_first_checkpoint_counts_for_nothing(leave, tmp_path):
+    folder = leave(RUN, one, epochs=(0,), finished=False)
+    (folder.checkpoints / "last.ckpt").unlink()
+    (found,) = found_runs(PLAN, tmp_path / "runs")
+    assert found.state == "lost"
+    assert state(PLAN, tmp_path / "runs") == "not run"
+
+
+def test_runs_of_other_names_and_settings_are_left_alone(leave, tmp_path):
+    leave(RUN, one, name="depth200")
+    leave(RUN, one, scale=SMOKE)
+    assert found_runs(PLAN, tmp_path / "runs") == []
+
+
+class Recorder:
+    """Stands in for the training process: notes what was asked, and leaves the run finished."""
+
+    def __init__(self, monkeypatch, leave=None, code: int = 0):
+        self.asked: list[list[str]] = []
+        self.leave, self.code = leave, code
+        monkeypatch.setattr("lightning_app.reproduce.runner.subprocess.Popen", self)
+
+    def __call__(self, words: list[str]):
+        self.asked.append(words)
+        return self
+
+    def wait(self) -> int:
+        return self.code
+
+    def option(self, name: str, call: int = 0) -> str | None:
+        words = self.asked[call]
+        return words[words.index(name) + 1] if name in words else None
+
+
+def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
+    leave(RUN, one, seeds=(1,))
+    recorder = Recorder(monkeypatch)
+    complete(PLAN, tmp_path / "runs")
+    assert len(recorder.asked) == 1
+    assert recorder.option("--model.seeds") == "0,2"
+    assert recorder.option("--trainer.max_epochs") == "200"
+
+
+def test_other_seeds_are_left_to_other_machines(leave, tmp_path, monkeypatch):
+    recorder = Recorder(monkeypatch)
+    complete(PLAN, tmp_path / "runs", seeds=(2, 7))
+    assert recorder.option("--model.seeds") == "2"
+
+
+def test_nothing_is_trained_when_all_is_there(leave, tmp_path, monkeypatch):
+    leave(RUN, one)
+    recorder = Recorder(monkeypatch)
+    complete(PLAN, tmp_path / "runs")
+    assert recorder.asked == []
+
+
+def test_an_interrupted_run_is_resumed_with_its_own_seeds(leave, tmp_path, monkeypatch):
+    folder = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 2))
+    recorder = Recorder(monkeypatch)
+    complete(PLAN, tmp_path / "runs")
+    assert recorder.option("--ckpt_path") == str(folder.checkpoints / "last.ckpt")
+    assert recorder.option("--model.seeds") == "0,2"
+
+
+def test_a_run_that_fails_stops_everything_with_its_code(tmp_path, monkeypatch):
+    Recorder(monkeypatch, code=2)
+    with pytest.raises(RunFailed, match=r"depth20 stopped \(exit code 2\)") as failure:
+        complete(PLAN, tmp_path / "runs")
+    assert failure.value.code == 2
+
+
+@pytest.mark.slow
+def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
+    data = tiny_cifar10(tmp_path / "data")
+    words = ("reproduce", "yu-tomasi/table-3", "--data-root", str(data))
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "main.py"), *words],
+        cwd=tmp_path,
+        env=os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    last = tmp_path / "runs" / "yu-tomasi-smoke" / "depth32" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 300
+    while not last.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    assert "goes on where it stopped" in said[1]
+    assert "depth32: epoch 1 of 2" in command("reproduce", "--list", cwd=tmp_path).stdout
+
+    resumed = command(*words, cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "--ckpt_path" in resumed.stdout
+    assert "| mass of ID entries, t_0 |" in resumed.stdout
+    assert "not tested. Files:" in resumed.stdout
+    assert [path.name for path in last.parents[2].iterdir() if path.is_dir()] == ["depth32"]
+
+    again = command(*words, cwd=tmp_path)
+    assert "run depth32:" not in again.stdout
+    folder = tmp_path / "results" / "yu-tomasi" / "table-3" / "smoke"
+    assert {file.name for file in folder.iterdir()} == {"table.md", "table.csv", "table.tex", "verdict.json"}
