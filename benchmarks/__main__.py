@@ -3,6 +3,6 @@
 import subprocess
 import sys
 
-for name in ("data", "measures", "training"):
+for name in ("data", "measures", "interlayer", "training"):
     print(f"\n== {name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=True)

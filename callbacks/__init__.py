@@ -1,9 +1,21 @@
 """Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
+from callbacks.interlayer_cushion import InterlayerCushion
 from callbacks.layer_cushion import LayerCushion
 from callbacks.learning import Learning
+from callbacks.noise_stability import NoiseStability
 from callbacks.progress import ProgressLines
+from callbacks.twin_divergence import TwinDivergence
 from callbacks.weight_mass import WeightMass
 from callbacks.weight_travel import WeightTravel
 
-__all__ = ["LayerCushion", "Learning", "ProgressLines", "WeightMass", "WeightTravel"]
+__all__ = [
+    "InterlayerCushion",
+    "LayerCushion",
+    "Learning",
+    "NoiseStability",
+    "ProgressLines",
+    "TwinDivergence",
+    "WeightMass",
+    "WeightTravel",
+]

@@ -270,6 +270,7 @@ def _quiet() -> None:
         r".*srun.*",
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
+        r".*`torch\.jit\.\w+` is .*deprecated.*",  # torch's own, at the first forward-mode derivative
     ):
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")

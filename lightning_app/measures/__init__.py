@@ -1,9 +1,17 @@
 """Pure functions on tensors, one quantity a file. Each returns frozen dataclasses; their fields are what gets logged."""
 
+from lightning_app.measures.contraction import Contraction, contraction
 from lightning_app.measures.cushions import CushionStatistics, WeightNorms, cushions, operator_norm, weight_norms
+from lightning_app.measures.cuts import CutNet
 from lightning_app.measures.histogram import Histogram, histogram
+from lightning_app.measures.interlayer import InterlayerStatistics, interlayer_cushions
+from lightning_app.measures.minimal_cushions import MinimalCushions, minimal_cushions
+from lightning_app.measures.noise_bound import NoiseBound, margins, noise_bound
+from lightning_app.measures.noise_injection import SCALES, STRENGTHS, NoiseResponses, noise_injection, noise_norms
 from lightning_app.measures.probe import LayerNorms, ProbeResult, probe_forward
+from lightning_app.measures.smoothness import Smoothness, smoothness
 from lightning_app.measures.travel import conv_weights, distance
+from lightning_app.measures.twins import Divergence, Flip, Gap, Growth, SignWatch, growth, sign_flips, twin_divergence
 from lightning_app.measures.weight_mass import WeightStatistics, weight_mass
 
 __all__ = [
@@ -22,7 +30,35 @@ __all__ = [
     "weight_mass",
     "conv_weights",
     "distance",
+    # equivalent training (Yu & Tomasi 2019, section 4.1, SM B)
+    "Divergence",
+    "Flip",
+    "Gap",
+    "Growth",
+    "SignWatch",
+    "growth",
+    "sign_flips",
+    "twin_divergence",
     # distributions
     "Histogram",
     "histogram",
+    # noise stability, the rest of the profile (Arora et al. 2018)
+    "SCALES",
+    "STRENGTHS",
+    "Contraction",
+    "CutNet",
+    "MinimalCushions",
+    "NoiseBound",
+    "NoiseResponses",
+    "Smoothness",
+    "contraction",
+    "margins",
+    "minimal_cushions",
+    "noise_bound",
+    "noise_injection",
+    "noise_norms",
+    "smoothness",
+    # interlayer cushions (Yu & Tomasi 2019, section 5; Arora et al. 2018)
+    "InterlayerStatistics",
+    "interlayer_cushions",
 ]

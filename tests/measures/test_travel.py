@@ -26,7 +26,9 @@ def test_a_residual_net_and_its_plain_twin_are_at_the_same_place():
 def test_distances_do_not_see_the_identity():
     one, other = SimplifiedNet(8, width=4).double(), SimplifiedNet(8, width=4).double()
     inside = distance(conv_weights(one.layers()), conv_weights(other.layers()))
-    assert distance(conv_weights(one.layers(), True), conv_weights(other.layers(), True)) == pytest.approx(inside, 1e-12)
+    assert distance(conv_weights(one.layers(), True), conv_weights(other.layers(), True)) == pytest.approx(
+        inside, 1e-12
+    )
 
 
 def test_a_net_without_convolutions_gives_all_its_weights():

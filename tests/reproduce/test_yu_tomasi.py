@@ -282,3 +282,12 @@ def test_twins(leave, made):
     table = made("table-2")
     assert table["|L of plain - residual|, depth 20"] == Verdict.REPRODUCED
     assert table["|L of plain - residual|, depth 32"] == Verdict.NOT_TESTED
+
+
+def test_noise_smaller_in_some_readings(leave, made):
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        factor = {"noise": 0.2, "noise_transferred": 0.6, "noise_absolute": 1.1}
+        return {f"{f}/response_0.1": 0.05 * (x if arm == "residual" else 1) for f, x in factor.items()}
+
+    leave(SEED_RUNS["depth20"], numbers)
+    assert set(made("noise").values()) == {Verdict.ARTEFACT}

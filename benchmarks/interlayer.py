@@ -1,0 +1,169 @@
+"""Interlayer cushions of the full depth-20 nets: exact ||J||_F against autograd, and what a whole measurement costs.
+
+    python -m benchmarks.interlayer --root data --rounds 7
+
+Both nets are trained for some steps first, that masks and errors are those of a working net. Then, for each,
+
+* exact ||J||_F of block 5 (of 9; J is 8192 x 8192), seconds a sample: hand-made Jacobian against vmap(vjp) over all rows
+  at its best chunk. Goal: at least 60 times cheaper, relative difference at most 1e-6;
+* interlayer cushions of all 9 blocks, 1,000 images, 4 probes, against a training epoch of 50,000 images, which is
+  scaled from one step of batch 128. Goal: at most 3 %;
+* the error of ||J||_F from 4 probes against the exact one, rms over 100 images, beside the error that it states.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import vjp, vmap
+
+from benchmarks.measures import Batches, load
+from benchmarks.timing import interleave, machine, save, seconds
+from lightning_app.measures import interlayer_cushions
+from lightning_app.networks import CifarResNet, blocks_of, span_of
+
+EPOCH, BATCH = 50_000, 128
+BY_HAND, CUSHIONS, EAGER = "by hand", "cushions, 9 blocks", "epoch, eager"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=150, help="of training before measuring")
+    parser.add_argument("--images", type=int, default=1000, help="for the cushions; a tenth of them for exact norms")
+    parser.add_argument("--probes", type=int, default=4)
+    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 512, 2048], help="of vmap(vjp)")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--json", type=Path, help="folder for the values, two files a net")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    batches = load(options.root, 10_000, BATCH, device)
+    images = torch.cat([x for x, _ in batches])[: options.images]
+    for residual in (True, False):
+        torch.manual_seed(0)
+        net = CifarResNet(20, residual).to(device)
+        train(net, batches, options.steps)
+        name = f"{'residual' if residual else 'plain'}-20"
+        exact = interleave(norm_contenders(net.eval(), images, options.chunks), options.rounds, unit="s a sample")
+        print(f"\n{name}, exact ||J||_F of block 5\n{exact.table(BY_HAND)}")
+        print(f"relative difference: {difference(net, images[:4]):.1e}")
+        whole = interleave(cushion_contenders(net, images, batches, options), options.rounds)
+        print(f"\n{name}, {options.images} images, {options.probes} probes\n{whole.table(CUSHIONS)}")
+        errors = probe_errors(net, images[: options.images // 10], options.probes)
+        print("rms relative error of ||J||_F, by block: " + ", ".join(f"{e:.2%} ({s:.2%})" for e, s in errors))
+        if options.json:
+            save(options.json / f"interlayer-norm-{name}.json", exact, BY_HAND)
+            save(options.json / f"interlayer-{name}.json", whole, CUSHIONS, errors=errors, images=options.images)
+
+
+# Exact norms
+
+
+def norm_contenders(net: nn.Module, images: Tensor, chunks: list[int]) -> dict[str, Callable[[], float]]:
+    span, few = span_of(net, "block05"), images[: max(1, len(images) // 10)]
+    x = block_input(net, images[:1])
+
+    def by_hand() -> float:  # J x, statistics and a forward pass of the net included
+        return seconds(lambda: interlayer_cushions(net, [span], [few]))[0] / len(few)
+
+    return {BY_HAND: by_hand} | {
+        f"vmap(vjp), chunk {chunk}": lambda chunk=chunk: seconds(lambda: rows_norm(span, x, chunk))[0]
+        for chunk in chunks
+    }
+
+
+@torch.no_grad()
+def rows_norm(span: Callable[[Tensor], Tensor], x: Tensor, chunk: int) -> float:
+    """||J||_F of one sample (1, C, H, W), row by row."""
+    y, back = vjp(span, x)
+    size, total = y.numel(), 0.0
+    for places in torch.arange(size).split(chunk):
+        rows = torch.zeros(len(places), size, dtype=x.dtype, device=x.device)
+        rows[torch.arange(len(places)), places] = 1
+        (pulled,) = vmap(back)(rows.view(-1, *y.shape))
+        total += float(pulled.double().square().sum())
+    return total**0.5
+
+
+def block_input(net: nn.Module, images: Tensor) -> Tensor:
+    """What goes into block 5."""
+    seen = []
+    handle = span_of(net, "block05").modules[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        net(images)
+    handle.remove()
+    return seen[0]
+
+
+def difference(net: nn.Module, images: Tensor) -> float:
+    span = span_of(net, "block05")
+    ours = interlayer_cushions(net, [span], [images])["block05"].norms
+    theirs = torch.tensor([rows_norm(span, x[None], 512) for x in block_input(net, images)])
+    return float((ours / theirs - 1).abs().max())
+
+
+# A whole measurement
+
+
+def cushion_contenders(
+    net: nn.Module, images: Tensor, batches: Batches, options: argparse.Namespace
+) -> dict[str, Callable[[], float]]:
+    blocks, parts = blocks_of(net), images.split(250)
+    contenders: dict[str, Callable[[], float]] = {
+        CUSHIONS: lambda: seconds(lambda: interlayer_cushions(net, blocks, parts, probes=options.probes))[0],
+        EAGER: epoch_of(net, batches[0]),
+        "epoch, eager, channels last": epoch_of(net, batches[0], channels_last=True),
+    }
+    if options.compile:
+        contenders["epoch, compiled, channels last"] = epoch_of(net, batches[0], channels_last=True, compile=True)
+    return contenders
+
+
+def epoch_of(
+    net: nn.Module, batch: tuple[Tensor, Tensor], channels_last: bool = False, compile: bool = False
+) -> Callable[[], float]:
+    """Seconds of a training epoch, from one step."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    trained = CifarResNet(20, net.residual).to(batch[0].device)
+    trained.load_state_dict(net.state_dict())
+    trained.to(memory_format=layout)
+    batch = batch[0].contiguous(memory_format=layout), batch[1]
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.0, momentum=0.9)
+    model = torch.compile(trained, dynamic=False) if compile else trained
+
+    def step() -> float:
+        return seconds(lambda: training_step(model, optimizer, *batch))[0] * EPOCH / BATCH
+
+    return step
+
+
+def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(net: nn.Module, batches: Batches, steps: int) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        training_step(net, optimizer, *batches[step % (len(batches) - 1)])
+
+
+def probe_errors(net: nn.Module, images: Tensor, probes: int) -> list[tuple[float, float]]:
+    """(found, stated) rms relative error of ||J||_F from probes, block by block."""
+    exact = interlayer_cushions(net, blocks_of(net), [images])
+    estimated = interlayer_cushions(net, blocks_of(net), [images], probes=probes)
+    return [
+        (float((estimated[name].norms / exact[name].norms - 1).square().mean().sqrt()), estimated[name].relative_error)
+        for name in exact
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Equivalent training: how far a net and its T-twin drift apart (Yu & Tomasi 2019, section 4.1 and SM B, Fig. 6).
+
+T is a translation, so twins that see the same batches and decay towards the same function keep ``p = T(r)`` at every
+step, in exact arithmetic. Floating point parts them: next to 1 the low bits of r are lost, and ``W x + S x`` is summed
+in another order than ``T(W) x``. The paper sees the gap grow very slowly and blames what remains on ReLUs: where a
+pre-activation is so near zero that its sign differs between the nets, one passes it on and the other does not.
+So three things are measured: the gap, its growth law, and the first such sign flip.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.identity import id_entries, shortcut
+from lightning_app.networks.layers import Layer, layers_of
+
+__all__ = ["Divergence", "Flip", "Gap", "Growth", "SignWatch", "growth", "sign_flips", "twin_divergence"]
+
+SATURATED = (
+    1e-3  # about 1 % of a weight: beyond it the twins are two nets like any other, and nothing grows exponentially
+)
+
+
+# -- the gap between the parameters ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """max |T^-1(p) - r|, in the units of the weights; 0..infinity, NaN where a parameter is."""
+
+    divergence: float  # over all parameters
+    divergence_id: float  # over the ID entries, where r lost its low bits beside 1
+    divergence_other: float  # over all others, biases among them
+
+
+@torch.no_grad()
+def twin_divergence(plain: nn.Module, residual: nn.Module) -> Divergence:
+    """max |T^-1(p) - r| of a plain net p and a residual net r, computed as (p - rho) - r in the nets' precision.
+
+    That loses nothing while it matters: p - 1 is exact for p in [1/2, 2] (Sterbenz) and otherwise rounded by
+    ``u |p - 1|``, and the second difference is exact as long as the two agree to a factor of 2. Right after T the result
+    is at most ``u (1 + |r|)`` at the ID entries (u = 2^-53 in float64) and 0 elsewhere.
+
+    Cost: one pass over the weights, one transfer.
+
+    Raises:
+        ValueError: if the nets are not a plain and a residual one with the same parameters.
+    """
+    if plain.residual or not residual.residual:
+        raise ValueError("twin_divergence compares a plain net with a residual one, in this order.")
+    with_ids, of_residual = set(plain.id_weights()), dict(residual.named_parameters())
+    at_id, elsewhere = [], []
+    for name, p in plain.named_parameters():
+        if name in with_ids:
+            mask = id_entries(p)
+            gap = ((p - mask.to(p.dtype)) - of_residual[name]).abs()
+            at_id.append(gap.masked_fill(~mask, 0).amax())
+            elsewhere.append(gap.masked_fill(mask, 0).amax())
+        else:
+            elsewhere.append((p - of_residual[name]).abs().amax())
+    at_id, elsewhere = torch.stack(at_id).amax(), torch.stack(elsewhere).amax()
+    return Divergence(*torch.stack([torch.maximum(at_id, elsewhere), at_id, elsewhere]).tolist())
+
+
+# -- ReLUs that part the nets ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flip:
+    """ReLU inputs of one layer that are positive in one net and not in the other, on one batch."""
+
+    layer: str
+    units: int  # how many, over the batch
+    original: float  # the pair of values that lie furthest apart
+    twin: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """|z_twin - z_original| of one layer's ReLU inputs, on one batch."""
+
+    maximum: float
+    mean: float
+
+
+def sign_flips(layer: str, original: Tensor, twin: Tensor) -> Flip | None:
+    """The units that ReLU passes in one net only: z > 0 here, z <= 0 there. None where there are none.
+
+    >>> sign_flips("layer02", torch.tensor([1.0, 0.0, -2.0]), torch.tensor([2.0, 3.0, -1.0]))
+    Flip(layer='layer02', units=1, original=0.0, twin=3.0)
+    >>> sign_flips("layer02", torch.tensor([0.0]), torch.tensor([-1.0])) is None
+    True
+    """
+    flipped = (original > 0) != (twin > 0)
+    if not flipped.any():
+        return None
+    pairs = torch.stack([original[flipped], twin[flipped]])  # (2, units)
+    furthest = int((pairs[0] - pairs[1]).abs().argmax())
+    return Flip(layer, pairs.shape[1], *pairs[:, furthest].tolist())
+
+
+class SignWatch:
+    """Compares the ReLU inputs of two nets, layer by layer, in forward passes that happen anyway.
+
+    All layers but the last are taken to have a ReLU behind them. The net that comes first leaves its pre-activations
+    until the other one arrives at the same layer: the memory of one net's activations, for one pass.
+
+    Args:
+        original: a net, not compiled: a compiled graph does not run hooks.
+        twin: its T-twin. Which of the two runs first does not matter.
+        gap_at: layer whose differences are wanted too.
+    """
+
+    def __init__(self, original: nn.Module, twin: nn.Module, gap_at: str | None = None) -> None:
+        self.flip: Flip | None = None  # of the first layer that has one
+        self.gap = Gap(math.nan, math.nan)  # at layer `gap_at`
+        self.seconds = 0.0  # spent in here
+        self._gap_at = gap_at
+        self._waiting: dict[str, Tensor] = {}
+        self._handles = [
+            layer.module.register_forward_hook(partial(self._arrive, layer, net is twin))
+            for net in (original, twin)
+            for layer in layers_of(net)[:-1]
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks off both nets."""
+        for handle in self._handles:
+            handle.remove()
+        self._waiting.clear()
+
+    @torch.no_grad()
+    def _arrive(self, layer: Layer, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        start = time.perf_counter()
+        if self.flip is None or layer.name == self._gap_at:
+            here = _pre_activation(layer, inputs[0].detach(), out.detach())
+            there = self._waiting.pop(layer.name, None)
+            if there is None:
+                self._waiting[layer.name] = here
+            else:
+                self._compare(layer.name, *((there, here) if is_twin else (here, there)))
+        self.seconds += time.perf_counter() - start
+
+    def _compare(self, layer: str, original: Tensor, twin: Tensor) -> None:
+        if layer == self._gap_at:
+            apart = (twin - original).abs()
+            self.gap = Gap(*torch.stack([apart.amax(), apart.mean()]).tolist())
+        if self.flip is None:
+            self.flip = sign_flips(layer, original, twin)
+
+
+def _pre_activation(layer: Layer, x: Tensor, out: Tensor) -> Tensor:
+    """What the layer's ReLU gets: the module's output, with the identity across it."""
+    return out + shortcut(x, layer.module.out_channels, layer.stride) if layer.skip else out
+
+
+# -- the law of growth ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Least-squares laws of a small divergence d(s) against the step s; NaN where fewer than 3 steps can be used.
+
+    Errors are rms residuals of log d: 0.1 is 10 %, and a large one says that this is not the law.
+    """
+
+    power_exponent: float  # a of d = c s^a, before the first sign flip: 1/2 is a random walk of roundings, 1 a drift
+    power_scale: float  # c, the fitted divergence after one step
+    power_error: float
+    power_steps: int  # number of steps behind the fit
+    rate_before: float  # b of an exponential through the same steps, 1/step: what the rate from the flip on compares to
+    exponential_rate: float  # b of d = c exp(b (s - flip)), from the first sign flip on, 1/step
+    exponential_scale: float  # c, the fitted divergence at the flip
+    exponential_error: float
+    exponential_steps: int
+
+
+def growth(steps: Tensor, divergence: Tensor, flip_step: float = math.nan) -> Growth:
+    """Fit a power law up to the first sign flip and an exponential from there on, both to log d.
+
+    In a power law every decade of steps weighs the same (weights 1/s), else the last one would decide alone; in an
+    exponential every step does. Steps whose divergence is 0 (equal to the last bit) or not finite have no logarithm
+    and are left out; so is all that follows the first step with a divergence of `SATURATED` or more.
+
+    Args:
+        steps: (n,) numbers of the steps, > 0.
+        divergence: (n,) max |T^-1(p) - r| after each.
+        flip_step: the first step with a sign flip; NaN: none yet, so all steps are before it.
+
+    >>> s = torch.arange(1, 101)
+    >>> law = growth(s, 1e-16 * s**0.5)
+    >>> round(law.power_exponent, 6), law.power_steps, law.exponential_rate
+    (0.5, 100, nan)
+    """
+    steps, divergence = steps.double(), divergence.double()
+    usable = divergence.isfinite() & (divergence > 0)
+    usable[usable.clone()] = divergence[usable].cummax(0).values < SATURATED
+    s, y = steps[usable], divergence[usable].log()
+    before = torch.ones_like(s, dtype=torch.bool) if math.isnan(flip_step) else s < flip_step
+    power = _line(s[before].log(), y[before], 1 / s[before])
+    from_flip = s - (0 if math.isnan(flip_step) else flip_step)
+    earlier, later = (_line(from_flip[part], y[part], torch.ones_like(s[part])) for part in (before, ~before))
+    return Growth(*power, int(before.sum()), earlier[0], *later, int((~before).sum()))
+
+
+def _line(x: Tensor, y: Tensor, weights: Tensor) -> tuple[float, float, float]:
+    """a, c and the rms residual of the least-squares line y = a x + log c; NaN for fewer than 3 points."""
+    if len(x) < 3:
+        return math.nan, math.nan, math.nan
+    w = weights / weights.sum()
+    x_mean, y_mean = (w * x).sum(), (w * y).sum()
+    slope = (w * (x - x_mean) * (y - y_mean)).sum() / (w * (x - x_mean).square()).sum()
+    intercept = y_mean - slope * x_mean
+    error = (w * (y - slope * x - intercept).square()).sum().sqrt()
+    return float(slope), float(intercept.exp()), float(error)

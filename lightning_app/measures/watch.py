@@ -1,0 +1,56 @@
+"""Looking into any net from outside, without leaving anything in it: copies that share weights, and its ReLUs.
+
+Hooks see modules, but a ReLU is a function call in most nets. A `TorchFunctionMode` sees the calls of both kinds.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["WatchRelus", "sample_norms", "shared_copy"]
+
+_IN_PLACE = {torch.relu_, Tensor.relu_}
+_RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
+
+
+class WatchRelus(TorchFunctionMode):
+    """Within this context, ``seen(x, relu(x))`` is called after every ReLU, in the order of the forward pass.
+
+    It sees `nn.ReLU` and all spellings of relu in torch, in place or not (then x is a copy), but neither
+    ``clamp(min=0)`` nor other activations nor what runs in a compiled or scripted graph. ``relu(x)`` is the very tensor
+    that the net goes on with.
+
+    >>> with WatchRelus(lambda x, out: print(x.tolist(), out.tolist())):
+    ...     _ = nn.ReLU(inplace=True)(torch.tensor([1.0, -1.0]))
+    [1.0, -1.0] [1.0, 0.0]
+    """
+
+    def __init__(self, seen: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in _RELUS:
+            return func(*args, **kwargs)
+        x = args[0] if args else kwargs["input"]
+        in_place = func in _IN_PLACE or kwargs.get("inplace") or args[1:] == (True,)
+        before = x.clone() if in_place else x
+        out = func(*args, **kwargs)
+        self._seen(before, out)
+        return out
+
+
+def shared_copy(net: nn.Module) -> nn.Module:
+    """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
+    net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper, and its copy would run the old graph
+    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())})
+
+
+def sample_norms(x: Tensor) -> Tensor:
+    """2-norm of every sample: (B, ...) -> (B,) float64."""
+    return torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)), dtype=torch.float64)

@@ -1,0 +1,98 @@
+"""The callback logs what the measure says, under the keys of its table, for the nets and blocks it was asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from callbacks import InterlayerCushion
+from lightning_app.errors import UserError
+from lightning_app.measures import interlayer_cushions
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet, blocks_of, span_of
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import arm, classifier, digits, fit
+
+
+def full(residual: bool) -> Arm:
+    return Arm(net=lambda: CifarResNet(8, residual, width=2))
+
+
+def run(tmp_path, arms: dict[str, Arm], **options):
+    """The trained module and the final epoch's numbers, by (member, name)."""
+    callback = InterlayerCushion(at_start=False, **options)
+    module = fit(classifier(arms), epochs=1, callbacks=[callback], logger=[RunLogger(tmp_path / "run")])
+    log = RunFolder(tmp_path / "run").log()
+    return module, log.set_index(["member", "name"])["value"]
+
+
+def test_numbers_are_the_measures(tmp_path):
+    module, log = run(tmp_path, {"plain": full(False), "residual": full(True)}, bn_modes=["eval", "batch1"])
+    images, _ = next(iter(digits().probe_loader()))
+    for name, net in module.members:
+        net.eval()
+        for prefix, mode in (("interlayer", "eval"), ("interlayer_batch1", "batch1")):
+            expected = interlayer_cushions(net, blocks_of(net), [images], mode, probes=4)
+            assert list(expected) == ["block01", "block02", "block03"]
+            for block, numbers in expected.items():
+                for field in ("median", "mean", "std", "minimum", "mean_hw", "frobenius", "relative_error", "dead"):
+                    assert log[name, f"{prefix}/{block}/{field}"] == pytest.approx(getattr(numbers, field)), field
+    arrays = RunFolder(tmp_path / "run").arrays(1, "interlayer")
+    assert arrays["plain/interlayer/block02/samples"].shape == (20,)
+    assert np.all(arrays["plain/interlayer_batch1/block02/samples"] < 1e-2)  # a plain block, blind to scale
+
+
+def test_it_measures_the_blocks_and_samples_it_is_asked_for(tmp_path):
+    module, log = run(tmp_path, {"net": full(True)}, blocks=["block02", "block02-block03"], samples=7, probes=None)
+    images, _ = next(iter(digits().probe_loader()))
+    net = module.members[0].net.eval()
+    names = ["block02", "block02-block03"]
+    expected = interlayer_cushions(net, [span_of(net, name) for name in names], [images[:7]])
+    logged = {name.split("/")[1] for _, name in log.index if name.startswith("interlayer/")}
+    assert logged == set(names)
+    for name in names:
+        assert log["net", f"interlayer/{name}/mean"] == pytest.approx(expected[name].mean)
+        assert log["net", f"interlayer/{name}/probes"] == 0
+
+
+def test_samples_are_counted_over_batches():
+    class Data:
+        def probe_loader(self):
+            return [(torch.full((4, 1), float(i)), torch.zeros(4)) for i in range(3)]
+
+    class Trainer:
+        datamodule = Data()
+
+    taken = list(InterlayerCushion(samples=6)._images(Trainer(), torch.nn.Linear(1, 1)))
+    assert [len(images) for images in taken] == [4, 2]
+
+
+def test_a_net_without_blocks_is_left_alone(tmp_path):
+    linear = Arm(net=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)))
+    _, log = run(tmp_path, {"linear": linear, "residual": arm(True)})
+    members = {member for member, name in log.index if name.startswith("interlayer")}
+    assert members == {"residual"}
+
+
+def test_mistakes_are_said_before_training():
+    def starts(arms: dict[str, Arm], **options):
+        module = classifier(arms)
+        before = [p.clone() for p in module.parameters()]
+        with pytest.raises(UserError) as caught:
+            fit(module, callbacks=[InterlayerCushion(**options)])
+        assert all(torch.equal(one, other) for one, other in zip(before, module.parameters()))
+        return str(caught.value)
+
+    assert "block01 has no BatchNorm" in starts({"net": arm(True)}, bn_modes="batch1")
+    assert "Did you mean 'block03'" in starts({"net": full(True)}, blocks=["block3"])
+    assert "'eval' or 'batch1', got 'train'" in starts({"net": full(True)}, bn_modes="train")
+    assert "probes must be at least 1" in starts({"net": full(True)}, probes=0)
+    with pytest.raises(UserError, match="samples of InterlayerCushion must be at least 1"):
+        InterlayerCushion(samples=0)
+
+
+def test_every_key_of_the_table_is_logged(tmp_path):
+    _, log = run(tmp_path, {"net": full(True)}, bn_modes=["eval", "batch1"], probes=1)
+    names = {name for _, name in log.index}
+    documented = {f"interlayer{mode}/block01/{field}" for mode in ("", "_batch1") for field in ("median", "mean_hw")}
+    assert documented | {"cost/interlayer"} <= names

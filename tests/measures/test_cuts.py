@@ -1,0 +1,162 @@
+"""Cuts: the signals are the net's own, and the rest of a net is what it would have computed."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev
+
+from lightning_app.measures import CutNet
+from lightning_app.networks import CifarResNet, SimplifiedNet
+
+
+def noise(count: int = 3, size: int = 8, seed: int = 1) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def nets() -> list[nn.Module]:
+    torch.manual_seed(0)
+    kinds = [SimplifiedNet(8, residual=residual, width=4) for residual in (False, True)]
+    kinds += [CifarResNet(8, residual=residual, width=4) for residual in (False, True)]
+    for net in kinds:
+        for p in net.parameters():
+            nn.init.normal_(p, std=0.3)  # biases too
+    return [net.double().eval() for net in kinds]
+
+
+def stem(net: nn.Module, x: Tensor) -> Tensor:
+    return net.bn0(net.conv0(x)) if hasattr(net, "bn0") else net.conv0(x)
+
+
+def rest(net: nn.Module, cut: int, signal: Tensor) -> list[Tensor]:
+    """All signals behind a cut, by hand."""
+    found = []
+    for block in net.blocks[cut:]:
+        signal = block.before_relu(signal.relu())
+        found.append(signal)
+    return [*found, net.fc(signal.relu().mean((2, 3)))]
+
+
+@pytest.mark.parametrize("net", nets(), ids=type)
+def test_signals_are_the_pre_activations_between_blocks(net):
+    x = noise()
+    first = stem(net, x)
+    expected = [first, *rest(net, 0, first)]
+    found = CutNet(net, x).signals
+    assert len(found) == len(net.blocks) + 2
+    for one, other in zip(found, expected):
+        assert torch.equal(one, other)
+    assert torch.equal(found[-1], net(x))
+
+
+@pytest.mark.parametrize("net", nets(), ids=type)
+def test_the_net_goes_on_from_any_cut_with_any_signal_of_any_batch_size(net):
+    cuts = CutNet(net, noise())
+    for cut, like in enumerate(cuts.signals[:-1]):
+        signal = torch.randn(5, *like.shape[1:], dtype=torch.float64)
+        for one, other in zip(cuts.after(cut, signal), rest(net, cut, signal), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("net", nets(), ids=type)
+def test_push_is_the_jacobian_at_the_clean_signal(net):
+    cuts = CutNet(net, noise(2))
+    for cut in (0, 2):
+        x = cuts.signals[cut]
+        v = torch.randn_like(x)
+        for j, pushed in enumerate(cuts.push(cut, v)):
+            for sample in range(len(x)):
+                jacobian = jacrev(lambda x, cut=cut, j=j: rest(net, cut, x[None])[j][0])(x[sample])
+                expected = torch.tensordot(jacobian, v[sample], dims=3)
+                torch.testing.assert_close(pushed[sample], expected)
+
+
+@pytest.mark.parametrize("net", nets(), ids=type)
+def test_other_weights_of_a_layer_give_the_output_of_a_net_with_these_weights(net):
+    cuts, x, before = CutNet(net, noise()), noise(), copy.deepcopy(net.state_dict())
+    for layer in net.layers():
+        weights = {layer.weight_name: torch.randn_like(layer.weight)}
+        other = copy.deepcopy(net)
+        other.load_state_dict(net.state_dict() | weights)
+        torch.testing.assert_close(cuts.output_with(layer.name, weights), other(x))
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_layers_lie_before_the_signals_that_they_change():
+    for net in nets():
+        cuts = CutNet(net, noise())
+        for layer in net.layers():
+            other = copy.deepcopy(net)
+            other.get_parameter(layer.weight_name).data.mul_(1.5)
+            changed = [not torch.equal(one, two) for one, two in zip(CutNet(other, noise()).signals, cuts.signals)]
+            first = cuts.cut_after[layer.name]
+            assert changed == [False] * first + [True] * (len(changed) - first)
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).relu()
+
+
+class Outer(nn.Module):
+    """A skip round two blocks: what lies between those determines nothing alone."""
+
+    def __init__(self, skip: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Inner(), Inner())
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + self.skip * x
+
+
+@pytest.mark.parametrize(("skip", "cuts"), [(True, 4), (False, 8)])
+def test_a_boundary_that_something_goes_round_is_no_cut(skip, cuts):
+    torch.manual_seed(0)
+    net = nn.Sequential(Outer(skip), Outer(skip), nn.Flatten()).double()
+    found = CutNet(net, noise())
+    assert len(found.signals) == cuts
+    assert torch.equal(found.signals[0], noise())  # no ReLU made it: the signal itself
+    torch.testing.assert_close(found.after(1, found.signals[1])[-1], net(noise()))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_relus_in_place_hide_no_signal(inplace):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(inplace), nn.Sequential(Outer(True)), nn.Flatten()).double()
+    found = CutNet(net, noise())
+    assert torch.equal(found.signals[0], net[0](noise()))
+    torch.testing.assert_close(found.after(0, found.signals[0])[-1], net(noise()))
+
+
+def test_a_net_without_blocks_has_its_output_only():
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 4)).double()
+    found = CutNet(net, noise())
+    assert [tuple(signal.shape) for signal in found.signals] == [(3, 4)]
+    assert found.cut_after == {"layer01": 0, "layer02": 0}
+
+
+class Spare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare, self.used = nn.Linear(2, 2), nn.Linear(192, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x.flatten(1))
+
+
+def test_a_layer_that_is_never_called_is_absent():
+    assert list(CutNet(Spare().double(), noise()).cut_after) == ["layer02"]
+
+
+def test_nothing_stays_behind():
+    net = nets()[1]
+    cuts = CutNet(net, noise())
+    cuts.push(0, cuts.signals[0])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    assert not any(signal.requires_grad for signal in cuts.signals)

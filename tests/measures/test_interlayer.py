@@ -1,0 +1,518 @@
+"""Interlayer cushions against Jacobians written out, their laws, and what BatchNorm on one sample does to them."""
+
+import copy
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+from torch.func import jacrev, jvp
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from lightning_app.errors import UserError
+from lightning_app.identity import shortcut
+from lightning_app.measures import InterlayerStatistics, interlayer_cushions
+from lightning_app.measures.batch_of_one import AloneNorm, normalise_alone, normalising
+from lightning_app.measures.block_jacobian import block_jacobian
+from lightning_app.measures.block_norm import block_norm
+from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of, span_of
+from lightning_app.networks.blocks import BlockParts, Span
+from lightning_app.networks.cifar_resnet import CifarBlock
+
+CHANNELS = [(3, 3), (2, 4), (4, 3)]  # equal, widening, narrowing
+STRIDES = [(1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 1)]
+WINDOWS = [(3, 3, 3), (5, 3, 1), (1, 5, 3)]
+MODES = ("eval", "batch1")
+
+
+class AnyBlock(nn.Module):
+    """A block of any number of stages that says what it is made of."""
+
+    def __init__(self, channels=(3, 3), strides=(1, 1), windows=(3, 3, 3), skip=True, bn=True, eps=1e-5, bias=True):
+        super().__init__()
+        sizes = [channels[0], *[5] * (len(strides) - 1), channels[1]]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(c, d, window, stride, window // 2, bias=bias)
+            for c, d, window, stride in zip(sizes, sizes[1:], windows, strides)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(d, eps=eps) for d in sizes[1:]) if bn else [None] * len(strides)
+        for norm in self.norms if bn else ():
+            nn.init.uniform_(norm.weight, -1, 1.5)
+            nn.init.normal_(norm.bias)
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+        self.skip, self.channels, self.stride = skip, channels[1], math.prod(strides)
+
+    def before_relu(self, x: Tensor) -> Tensor:
+        out = x
+        for number, (conv, norm) in enumerate(zip(self.convs, self.norms)):
+            out = conv(F.relu(out) if number else out)
+            out = out if norm is None else norm(out)
+        return out + shortcut(x, self.channels, self.stride) if self.skip else out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.before_relu(x))
+
+    def block_parts(self) -> BlockParts:
+        return BlockParts(tuple(zip(self.convs, self.norms)), self.skip)
+
+
+class SilentBlock(AnyBlock):
+    """The same; it says nothing, so it is differentiated."""
+
+    block_parts = property()
+
+
+def seeded(make, *args, seed: int = 0, **more) -> nn.Module:
+    """A double-precision module in evaluation mode."""
+    torch.manual_seed(seed)
+    return make(*args, **more).double().eval()
+
+
+def maps(count: int = 3, channels: int = 3, size: tuple[int, int] = (6, 7), seed: int = 1) -> Tensor:
+    """What goes into a block: non-negative."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, channels, *size, generator=generator, dtype=torch.float64) + 0.1
+
+
+def alone(block: nn.Module) -> nn.Module:
+    """The block in training mode, its BatchNorms made to keep no statistics: an independent witness of batch1."""
+    block = copy.deepcopy(block).train()
+    for norm in block.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+    return block
+
+
+def matrices(function, x: Tensor) -> Tensor:
+    """(B, outputs, inputs), sample by sample, each a batch of one."""
+    return torch.stack([jacrev(lambda one: function(one[None])[0].flatten())(one).flatten(1) for one in x]).detach()
+
+
+def defined(function, x: Tensor) -> tuple[Tensor, Tensor]:
+    """mu with n = C H W and ||J||_F, from the definition."""
+    J = matrices(function, x)
+    norm, flat = torch.linalg.matrix_norm(J), x.flatten(1)
+    image = torch.einsum("bij,bj->bi", J, flat).norm(dim=1)
+    return math.sqrt(flat.shape[1]) * image / (norm * flat.norm(dim=1)), norm
+
+
+def chain(*blocks: nn.Module) -> nn.Sequential:
+    """A net, in the blocks' mode."""
+    return nn.Sequential(*blocks).train(any(block.training for block in blocks))
+
+
+def measure(*blocks: nn.Module, x: Tensor, name: str = "0", **options) -> InterlayerStatistics:
+    """Cushions of the first block of a net that consists of blocks; x are its images."""
+    net = chain(*blocks)
+    return interlayer_cushions(net, [span_of(net, name)], [x], **options)[name]
+
+
+def close(found: Tensor, expected: Tensor, rel: float = 1e-6) -> None:
+    """Statistics keep samples as float32."""
+    torch.testing.assert_close(found.double(), expected.double(), rtol=rel, atol=0)
+
+
+# --- against the definition
+
+
+@pytest.mark.parametrize("skip, bn", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("strides", STRIDES, ids=str)
+def test_hand_made_jacobians_are_those_of_autograd(strides, skip, bn):
+    for channels, windows, gated, mode in itertools.product(
+        CHANNELS, WINDOWS, [False, True], MODES if bn else MODES[:1]
+    ):
+        block = seeded(AnyBlock, channels, strides, windows, skip, bn)
+        x, v = maps(2, channels[0]), maps(6, channels[0]).unflatten(0, (3, 2)) - 0.6
+        function = block if gated else block.before_relu
+        witness = alone(block) if gated else alone(block).before_relu
+        J = matrices(function if mode == "eval" else witness, x)
+        with torch.no_grad(), normalising(mode, block):
+            gate = (block(x) > 0).double() if gated else None
+            found = block_jacobian(block.block_parts().stages, skip, x, gate, mode == "batch1")
+            norm = block_norm(found)
+        torch.testing.assert_close(norm.norm, torch.linalg.matrix_norm(J), rtol=1e-10, atol=0)
+        scale = float(J.abs().max())
+        image, pushed = torch.einsum("bij,bj->bi", J, x.flatten(1)), torch.einsum("bij,kbj->kbi", J, v.flatten(2))
+        torch.testing.assert_close(found.image.flatten(1), image, rtol=1e-9, atol=1e-12 * scale)
+        torch.testing.assert_close(found.push(v).flatten(2), pushed, rtol=1e-10, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("mode, before_relu", itertools.product(MODES, [False, True]))
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_cushions_are_those_of_the_definition(Block, mode, before_relu):
+    block, x = seeded(Block, strides=(2, 1), channels=(2, 4)), maps(5, 2)
+    witness = alone(block) if mode == "batch1" else block
+    mu, norm = defined(witness.before_relu if before_relu else witness, x)
+    found = measure(block, x=x, bn_mode=mode, before_relu=before_relu)
+    close(found.samples, mu)
+    close(found.norms, norm)
+    assert found.median == pytest.approx(float(mu.median()))
+    assert found.mean == pytest.approx(float(mu.mean()))
+    assert found.std == pytest.approx(float(mu.std()))
+    assert found.minimum == pytest.approx(float(mu.min()))
+    assert found.mean_hw == pytest.approx(float(mu.mean()) / math.sqrt(2))  # two channels
+    assert found.frobenius == pytest.approx(float(norm.mean()))
+    assert (found.probes, found.relative_error, found.dead, found.flat) == (0, 0.0, 0, 0)
+    assert int(found.histogram.counts.sum()) == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_goes_into_a_block_was_normalised_the_same_way(mode):
+    """The second block's input comes from the first one in the same mode, sample by sample."""
+    first, second = seeded(AnyBlock), seeded(AnyBlock, seed=1)
+    x = maps(4)
+    one, other = (alone(first), alone(second)) if mode == "batch1" else (first, second)
+    before = torch.cat([one(sample[None]) for sample in x]).detach()
+    close(measure(first, second, x=x, name="1", bn_mode=mode).samples, defined(other, before)[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_a_span_of_blocks_has_the_product_of_their_jacobians(Block, mode):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Sequential(*(Block((3, 3), strides) for strides in ((1, 1), (2,), (1, 1)))))
+    net = net.double().eval()
+    net.block_list = lambda: list(net[0])
+    x = maps(2)
+    second, third = (alone(block) if mode == "batch1" else block for block in net[0][1:])
+
+    def pair(before_relu: bool, t: Tensor) -> Tensor:
+        return third.before_relu(second(t)) if before_relu else third(second(t))
+
+    before = alone(net[0][0])(x[:1]) if mode == "batch1" else net[0][0](x[:1])
+    for before_relu in (False, True):
+        found = interlayer_cushions(net, [span_of(net, "block02-block03")], [x], mode, before_relu=before_relu)
+        close(found["block02-block03"].samples[:1], defined(partial(pair, before_relu), before.detach())[0])
+
+
+def test_blocks_of_our_nets_are_described_and_equal_to_differentiating_them(monkeypatch):
+    for net in (seeded(CifarResNet, 8, width=2), seeded(CifarResNet, 8, residual=False, width=2)):
+        x = maps(2, 3, (8, 8)) - 0.5
+        for mode in MODES:
+            by_hand = interlayer_cushions(net, blocks_of(net), [x], mode)
+            with monkeypatch.context() as patch:
+                patch.delattr(CifarBlock, "block_parts")
+                differentiated = interlayer_cushions(net, blocks_of(net), [x], mode)
+            assert list(by_hand) == ["block01", "block02", "block03"]
+            for name in by_hand:
+                close(by_hand[name].samples, differentiated[name].samples)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_blocks_of_one_convolution(residual):
+    net, x = seeded(SimplifiedNet, 5, residual, width=2), maps(3, 3, (8, 8)) - 0.5
+    found = interlayer_cushions(net, blocks_of(net), [x])
+    with torch.no_grad():
+        before = F.relu(net.conv0(x))
+    for block, name in zip(net.blocks, found):
+        close(found[name].samples, defined(block, before)[0])
+        before = block(before).detach()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("Foreign", [BasicBlock, Bottleneck])
+def test_foreign_blocks_are_differentiated(Foreign, mode):
+    """torchvision's: they work in place and have a convolution in their skip."""
+    wide = 2 * Foreign.expansion
+    skip = nn.Sequential(nn.Conv2d(3, wide, 1, 2), nn.BatchNorm2d(wide))
+    block, x = seeded(Foreign, 3, 2, stride=2, downsample=skip), maps()
+    close(measure(block, x=x, bn_mode=mode).samples, defined(alone(block) if mode == "batch1" else block, x)[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_foreign_net_needs_to_know_nothing_of_us(mode):
+    net = torchvision.models.resnet18(num_classes=10).eval()
+    found = interlayer_cushions(net, blocks_of(net), [torch.randn(2, 3, 64, 64)], mode, probes=2)
+    assert [*found] == [f"layer{group}.{block}" for group in (1, 2, 3, 4) for block in (0, 1)]
+    widening = {"layer2.0", "layer3.0", "layer4.0"}  # with BatchNorm in their skips: blind to scale like plain blocks
+    for name, one in found.items():
+        assert (one.mean < 1e-3) if mode == "batch1" and name in widening else (0.1 < one.mean < 10)
+
+
+# --- laws
+
+
+@pytest.mark.parametrize("size", [(4, 4), (3, 5)])
+def test_the_identity_has_the_square_root_of_n_over_its_size(size):
+    found = measure(nn.Identity().eval(), x=maps(3, 4, size))
+    assert found.mean == pytest.approx(1.0)
+    assert found.mean_hw == pytest.approx(0.5)  # 4 channels
+    assert (found.std, found.gain) == (pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
+
+
+def test_a_block_without_biases_and_batchnorm_is_its_own_linearisation():
+    block, x = seeded(AnyBlock, bn=False, bias=False), maps()
+    found = measure(block, x=x)
+    gain = (block(x).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)).mean()
+    assert found.gain == pytest.approx(float(gain))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("after", ["scaled", "turned", "permuted"])
+def test_scaling_and_orthogonal_maps_of_the_output_change_nothing(mode, after):
+    class Then(nn.Module):
+        def __init__(self, block, matrix):
+            super().__init__()
+            self.block, self.matrix = block, matrix
+
+        def forward(self, x):
+            return torch.einsum("dc,bchw->bdhw", self.matrix, self.block(x))
+
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    matrix = {"scaled": -7.5 * torch.eye(3).double(), "turned": turn, "permuted": torch.eye(3).double()[[2, 0, 1]]}[
+        after
+    ]
+    block, x = seeded(AnyBlock), maps()
+    close(measure(Then(block, matrix).eval(), x=x, bn_mode=mode).samples, measure(block, x=x, bn_mode=mode).samples)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cushions_lie_between_zero_and_the_square_root_of_n(mode):
+    for seed in range(20):
+        found = measure(seeded(AnyBlock, skip=bool(seed % 2), seed=seed), x=maps(seed=seed), bn_mode=mode)
+        assert 0 < found.minimum <= found.median
+        assert found.samples.max() <= math.sqrt(3 * 6 * 7)
+
+
+def test_the_bound_is_reached_by_a_map_of_rank_one_along_its_input():
+    class Along(nn.Module):
+        def forward(self, t):
+            return (t * x).sum((1, 2, 3))[:, None]
+
+    x = maps(1)
+    assert measure(Along().eval(), x=x).mean == pytest.approx(math.sqrt(x.numel()))
+
+
+# --- BatchNorm on one sample
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-3, 0.1])
+def test_batch_normalisation_of_one_sample_obeys_eulers_identity(eps):
+    """J u = gamma uhat eps / (v + eps)."""
+    norm = seeded(nn.BatchNorm2d, 3, eps=eps)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    u = maps() - 0.5
+    m, v = u.mean((2, 3), keepdim=True), u.var((2, 3), keepdim=True, unbiased=False)
+    gamma = norm.weight.view(-1, 1, 1).detach()
+    expected = gamma * (u - m) / (v + eps).sqrt() * eps / (v + eps)
+    value, image = jvp(lambda t: normalise_alone(t, norm), (u,), (u,))
+    torch.testing.assert_close(image.detach(), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(AloneNorm.at(u, norm).own_image.detach(), expected, rtol=1e-12, atol=1e-16)
+    witness = torch.cat([alone(norm)(one[None]) for one in u])
+    torch.testing.assert_close(value, witness, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_the_cushion_of_a_plain_block_is_proportional_to_eps(Block):
+    """J x = sum of eps / (v + eps) terms: proportional up to eps / v. Nothing else of it depends on eps that much."""
+    x = maps()
+    means = {
+        eps: measure(seeded(Block, skip=False, eps=eps), x=x, bn_mode="batch1").mean for eps in (1e-5, 1e-7, 1e-8, 0.0)
+    }
+    assert means[1e-5] / means[1e-7] == pytest.approx(100, rel=1e-2)
+    assert means[1e-7] / means[1e-8] == pytest.approx(10, rel=1e-4)
+    assert means[0.0] < 1e-12
+
+
+def test_in_float32_too_the_defect_of_a_plain_block_is_no_rounding_error():
+    x = maps()
+    precise = measure(seeded(AnyBlock, skip=False), x=x, bn_mode="batch1").samples
+    for Block in (AnyBlock, SilentBlock):
+        single = measure(seeded(Block, skip=False).float(), x=x.float(), bn_mode="batch1").samples
+        close(single, precise, rel=1e-3)
+
+
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_a_residual_block_hands_on_its_input_but_for_eps(Block):
+    """Before the last ReLU J x = x + O(eps)."""
+    exactly = measure(seeded(Block, eps=0.0), x=maps(), bn_mode="batch1", before_relu=True)
+    nearly = measure(seeded(Block, eps=1e-5), x=maps(), bn_mode="batch1", before_relu=True)
+    assert exactly.gain == pytest.approx(1.0, abs=1e-12)
+    assert 1e-9 < abs(nearly.gain - 1) < 1e-3
+
+
+def test_batch_normalisation_is_put_back_as_it_was():
+    block, x = seeded(AnyBlock), maps()
+    state, expected = copy.deepcopy(block.state_dict()), block(x)
+    with pytest.raises(RuntimeError), normalising("batch1", block):
+        assert not torch.allclose(block(x), expected)
+        raise RuntimeError
+    assert torch.equal(block(x), expected)
+    assert all(torch.equal(one, other) for one, other in zip(state.values(), block.state_dict().values()))
+
+
+@pytest.mark.slow
+@pytest.mark.cifar10
+def test_the_papers_contrast_of_residual_and_plain_blocks_is_one_of_batch_of_one_statistics(cifar10_root):
+    """At initialisation already: plain 3e-7, residual .14 with n = H W; with running statistics both are near 1 / 5.6."""
+    images = torch.from_numpy(np.load(cifar10_root / "cifar10" / "train_images.npy")[:20]).permute(0, 3, 1, 2).float()
+    images = (images - images.mean()) / images.std()
+    for residual in (True, False):
+        torch.manual_seed(0)
+        net = CifarResNet(20, residual).eval()
+        span = span_of(net, "block05")
+        alone_ = interlayer_cushions(net, [span], [images], "batch1", probes=16)["block05"]
+        running = interlayer_cushions(net, [span], [images], "eval", probes=16)["block05"]
+        assert (0.1 < alone_.mean_hw < 0.2) if residual else (1e-7 < alone_.mean_hw < 1e-6)
+        assert 0.08 < running.mean_hw < 0.3
+
+
+# --- probes
+
+
+def test_probes_scatter_as_much_as_they_say_and_do_not_shift_the_mean():
+    block, x = seeded(AnyBlock, (3, 3)), maps(50)
+    exact = measure(block, x=x)
+    found = [measure(block, x=x, probes=8, seed=seed) for seed in range(20)]
+    relative = torch.stack([one.samples for one in found]).double() / exact.samples - 1  # (20, 50)
+    rms, stated = relative.square().mean().sqrt(), found[0].relative_error
+    assert stated == pytest.approx(float(rms), rel=0.2)
+    assert (relative.abs() < 3 * stated).double().mean() > 0.98
+    bias = 1.5 * rms**2  # of 1 / norm, at most: E[(1 + e)^(-1/2)] - 1 = 3/8 E[e^2], e twice the norm's error
+    assert abs(relative.mean()) < bias + 3 * relative.std() / math.sqrt(relative.numel())
+
+
+def test_numbers_are_a_function_of_seed_batch_and_span_alone():
+    net, x = chain(seeded(AnyBlock), seeded(AnyBlock, seed=1)), maps(4)
+    spans = [span_of(net, "0"), span_of(net, "1")]
+
+    def samples(spans: list[Span], batches: list[Tensor], seed: int = 0) -> Tensor:
+        return interlayer_cushions(net, spans, batches, probes=2, seed=seed)["1"].samples
+
+    torch.manual_seed(1)
+    one = samples(spans, [x, x])
+    torch.manual_seed(2)
+    assert torch.equal(one, samples(spans[1:], [x, x]))
+    assert torch.equal(one[:4], samples(spans, [x]))
+    assert not torch.equal(one[:4], one[4:])  # other probes in the next batch
+    assert not torch.equal(one, samples(spans, [x, x], seed=1))
+
+
+def test_a_single_probe_states_no_error():
+    found = measure(seeded(AnyBlock), x=maps(), probes=1)
+    assert found.probes == 1
+    assert math.isnan(found.relative_error)
+    assert found.mean > 0
+
+
+# --- data
+
+
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+@pytest.mark.parametrize("probes", [None, 2])
+def test_dead_inputs_and_flat_blocks_are_counted_and_left_out(Block, probes):
+    block, x = seeded(Block, bn=False, skip=False), maps(4)
+    alive = measure(block, x=x, probes=probes)
+    found = measure(block, x=torch.cat([x, torch.zeros_like(x[:1])]), probes=probes)
+    assert (found.dead, found.flat, alive.dead) == (1, 0, 0)
+    assert found.samples.isnan().tolist() == [False] * 4 + [True]
+    if probes is None:
+        assert found.mean == pytest.approx(alive.mean)
+    nn.init.constant_(block.convs[-1].bias, -100)
+    nothing = measure(block, x=x, probes=probes)
+    assert (nothing.dead, nothing.flat, nothing.frobenius) == (0, 4, 0.0)
+    assert math.isnan(nothing.mean)
+    assert math.isnan(nothing.minimum)
+
+
+def test_what_is_not_a_number_shows():
+    x = maps()
+    x[1, 0, 0, 0] = math.nan
+    found = measure(seeded(AnyBlock), x=x)
+    assert (found.dead, found.flat) == (0, 0)
+    assert math.isnan(found.mean)
+    assert math.isnan(found.median)
+
+
+def test_batches_of_any_size_make_the_same_distribution():
+    block, x = seeded(AnyBlock), maps(7)
+    net = chain(block)
+    for mode in MODES:
+        whole, parts = (
+            interlayer_cushions(net, [span_of(net, "0")], batches, mode)["0"] for batches in ([x], x.split(3))
+        )
+        close(whole.samples, parts.samples)
+
+
+@pytest.mark.parametrize("mode, probes", itertools.product(MODES, [None, 2]))
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_measuring_leaves_no_trace(Block, mode, probes):
+    net, x = chain(seeded(Block)), maps()
+    state, kept = copy.deepcopy(net.state_dict()), x.clone()
+    torch.manual_seed(4)
+    expected = torch.rand(2)
+    torch.manual_seed(4)
+    interlayer_cushions(net, [span_of(net, "0")], [x], mode, probes)
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.equal(x, kept)
+    assert all(torch.equal(one, other) for one, other in zip(state.values(), net.state_dict().values()))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
+
+
+def test_float32_is_enough():
+    for skip in (False, True):
+        block, x = seeded(CifarBlock, 16, 32, 2, skip), maps(4, 16, (16, 16))
+        precise = measure(block, x=x)
+        single = measure(block.float(), x=x.float())
+        close(single.samples, precise.samples, rel=3e-6)
+        close(single.norms, precise.norms, rel=1e-6)
+
+
+# --- mistakes
+
+
+def refuses(message: str, *blocks: nn.Module, x: Tensor | None = None, **options):
+    with pytest.raises(UserError, match=message):
+        measure(*blocks, x=maps() if x is None else x, **options)
+
+
+def test_mistakes_are_sentences():
+    block = seeded(AnyBlock)
+    refuses("training mode", seeded(AnyBlock).train())
+    refuses("'eval' or 'batch1', got 'train'", block, bn_mode="train")
+    refuses("at least 1, or None", block, probes=0)
+    refuses("0 has no BatchNorm", seeded(AnyBlock, bn=False), bn_mode="batch1")
+    refuses("called twice", block, block)
+    refuses("without running statistics", seeded(nn.BatchNorm2d, 3, track_running_stats=False))
+    refuses("more than one value in a channel", block, x=maps(2, 3, (1, 1)), bn_mode="batch1")
+    with pytest.raises(ValueError, match="at least one batch"):
+        interlayer_cushions(chain(block), [span_of(chain(block), "0")], [])
+
+
+def test_a_span_that_is_not_passed_is_refused():
+    net = chain(seeded(AnyBlock))
+    with pytest.raises(UserError, match="never calls elsewhere"):
+        interlayer_cushions(net, [Span("elsewhere", (seeded(AnyBlock),))], [maps()])
+
+
+def test_blocks_with_something_between_them_are_no_span():
+    net = chain(seeded(AnyBlock), nn.Tanh().eval(), seeded(AnyBlock, seed=1))
+    net.block_list = lambda: [net[0], net[2]]
+    with pytest.raises(UserError, match="something lies between"):
+        interlayer_cushions(net, [span_of(net, "block01-block02")], [maps()])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_block_that_misdescribes_itself_is_refused(mode):
+    class Mistaken(AnyBlock):
+        def block_parts(self):
+            return BlockParts(super().block_parts().stages, skip=False)
+
+    refuses(r"not what its block_parts\(\) says", seeded(Mistaken), bn_mode=mode)
+
+
+@pytest.mark.parametrize("options", [{"padding_mode": "reflect"}, {"groups": 3}, {"dilation": 2}, {"padding": "same"}])
+def test_extraordinary_convolutions_are_differentiated(options):
+    block, x = seeded(AnyBlock, bn=False, skip=False), maps(2)
+    block.convs[0] = nn.Conv2d(3, 3 if "groups" in options else 5, 3, **({"padding": 1} | options)).double()
+    if "groups" in options:
+        block.convs[1] = nn.Conv2d(3, 3, 3, padding=1).double()
+    close(measure(block, x=x).samples, defined(block, x)[0])

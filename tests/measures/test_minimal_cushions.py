@@ -1,0 +1,122 @@
+"""Minimal interlayer cushions against Jacobians written out, and their laws."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev
+
+from lightning_app.identity import transfer
+from lightning_app.measures import CutNet, minimal_cushions
+from lightning_app.networks import CifarResNet, SimplifiedNet
+
+
+def noise(count: int = 4, size: int = 6) -> list[tuple[Tensor, Tensor]]:
+    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return [(images, torch.arange(count))]
+
+
+def net(kind=SimplifiedNet, depth: int = 5, residual: bool = True, width: int = 2) -> nn.Module:
+    torch.manual_seed(0)
+    some = kind(depth, residual=residual, width=width).double().eval()
+    for p in some.parameters():
+        nn.init.normal_(p, std=0.4)
+    return some
+
+
+@torch.no_grad()
+def by_jacobians(some: nn.Module, images: Tensor) -> Tensor:
+    """mu_{i,j}, minimum over samples, with J built row by row."""
+    cuts = CutNet(some, images)
+    count = len(cuts.signals)
+    mu = torch.full((count, count), math.nan, dtype=torch.float64)
+    for i, x in enumerate(cuts.signals[:-1]):
+        for j in range(i + 1, count):
+            of_samples = []
+            for sample in x:
+                J = jacrev(lambda x, i=i, j=j: cuts.after(i, x[None])[j - i - 1].flatten())(sample).flatten(1)
+                norm = (J @ sample.flatten()).norm() / (J.norm() * sample.norm())
+                of_samples.append(float(norm) * math.sqrt(math.prod(x.shape[2:])))
+            mu[i, j] = min(of_samples)
+    return mu
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [(SimplifiedNet, 5, True), (SimplifiedNet, 5, False), (CifarResNet, 8, True)])
+def test_against_jacobians_written_out(kind):
+    some, ((images, _), *_) = net(*kind), noise(2, size=4)
+    expected = by_jacobians(some, images)
+    found = minimal_cushions(some, noise(2, size=4), tangents=200)
+    off = ~expected.isnan()
+    assert off.sum() == len(expected) * (len(expected) - 1) / 2
+    # the worst case, rank one: 1 / sqrt(2 k) = 5 %
+    ratio = found.pairs[off] / expected[off]
+    assert ratio.sub(1).abs().max() < 0.2 and ratio.log().mean().abs() < 0.04
+    assert 0 < found.error < 1 / math.sqrt(400)
+
+
+@pytest.mark.slow
+def test_the_error_is_what_scatters():
+    some = net(residual=False)
+    one = torch.stack([minimal_cushions(some, noise(1), tangents=8, seed=seed).pairs for seed in range(30)])
+    scatter = (one.std(0) / one.mean(0)).masked_fill(~torch.ones_like(one[0], dtype=torch.bool).triu(1), math.nan)
+    said = minimal_cushions(some, noise(1), tangents=256).error * math.sqrt(256 / 8)
+    assert float(scatter.nanmedian()) == pytest.approx(said, rel=0.35)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_cut_to_itself(residual):
+    """mu_{i,i} = sqrt(n_i / dim x^i), and no minimal cushion is above it."""
+    found = minimal_cushions(net(depth=8, residual=residual, width=3), noise(), tangents=2)
+    channels = torch.tensor([3, 3, 3, 6, 6, 12, 12, 10], dtype=torch.float64)
+    torch.testing.assert_close(found.pairs.diagonal(), channels.rsqrt())
+    assert (found.minimal <= channels.rsqrt() + 1e-12).all()
+    assert found.pairs.tril(-1).nan_to_num(0).eq(0).all() and found.pairs[1, 0].isnan()
+    expected = torch.stack([row[i:].min() for i, row in enumerate(found.pairs)])
+    assert torch.equal(found.minimal, expected)
+
+
+def test_twins_have_the_same():
+    some = net(depth=8)
+    one, other = (minimal_cushions(which, noise()) for which in (some, transfer(some)))
+    torch.testing.assert_close(one.pairs, other.pairs, equal_nan=True)
+    assert one.cut_after == other.cut_after
+
+
+def test_scaling_a_layer_of_a_homogeneous_net_changes_nothing():
+    some = net(depth=8, residual=False)
+    for name, p in some.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(p)
+    one = minimal_cushions(some, noise())
+    some.blocks[2].conv.weight.data.mul_(7)
+    torch.testing.assert_close(minimal_cushions(some, noise()).pairs, one.pairs, equal_nan=True)
+
+
+def test_more_samples_lower_the_minima():
+    some, ((images, labels), *_) = net(), noise(6)
+    first = minimal_cushions(some, [(images[:2], labels[:2])])
+    both = minimal_cushions(some, [(images[:2], labels[:2]), (images[2:], labels[2:])])
+    off = ~first.pairs.isnan()
+    assert (both.pairs[off] <= first.pairs[off]).all() and (both.pairs[off] < first.pairs[off]).any()
+
+
+def test_the_seed_decides():
+    some = net()
+    one, same, other = (minimal_cushions(some, noise(), seed=seed).pairs for seed in (3, 3, 4))
+    assert torch.equal(one.nan_to_num(), same.nan_to_num()) and not torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def test_a_net_without_blocks():
+    some = nn.Sequential(nn.Flatten(), nn.Linear(108, 4)).double()
+    found = minimal_cushions(some, noise())
+    assert found.minimal.tolist() == [0.5] and found.error == 0
+
+
+def test_where_nothing_arrives_there_is_no_constraint():
+    some = net(depth=8, residual=False)
+    nn.init.constant_(some.blocks[3].conv.bias, -1e3)  # all of its ReLUs are shut
+    found = minimal_cushions(some, noise())
+    assert found.pairs[0, 5] == found.pairs[4, 7] == math.inf
+    assert found.pairs[0, 4] < math.inf and found.minimal.isfinite().all() and math.isfinite(found.error)

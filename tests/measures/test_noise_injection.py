@@ -1,0 +1,174 @@
+"""Noise injection: closed forms, a witness that changes weights by hand, and the laws that make scales comparable."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.identity import transfer
+from lightning_app.measures import SCALES, noise_injection, noise_norms
+from lightning_app.networks import CifarResNet, SimplifiedNet
+
+
+def noise(count: int = 6, size: int = 8, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return [(images, torch.arange(count) % 10)]
+
+
+def net(kind=SimplifiedNet, depth: int = 8, residual: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    some = kind(depth, residual=residual, width=4).double().eval()
+    for p in some.parameters():
+        nn.init.normal_(p, std=0.3)
+    return some
+
+
+def unit(shape: torch.Size, *stream: int) -> Tensor:
+    """The documented stream: (seed, place of the layer, draw)."""
+    (state,) = np.random.SeedSequence(stream).generate_state(1).tolist()
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(state), dtype=torch.float64)
+    return noise / noise.norm()
+
+
+@pytest.mark.parametrize("kind", [(SimplifiedNet, 8, True), (SimplifiedNet, 8, False), (CifarResNet, 8, True)])
+def test_by_changing_the_weights_by_hand(kind):
+    some, ((images, labels), *_) = net(*kind), noise()
+    strengths, draws = (0.03, 0.3), 3
+    found = noise_injection(some, noise(), strengths, draws=draws, seed=4)
+    clean = some(images)
+    for scale, (place, layer) in ((scale, pair) for scale in SCALES for pair in enumerate(some.layers())):
+        for s, strength in enumerate(strengths):
+            medians, means, risks, errors = [], [], [], []
+            for draw in range(draws):
+                other = copy.deepcopy(some)
+                amount = strength * noise_norms(layer)[scale]
+                with torch.no_grad():
+                    other.get_parameter(layer.weight_name).add_(amount * unit(layer.weight.shape, 4, place, draw))
+                    noisy = other(images)
+                change = ((noisy - clean).norm(dim=1) / clean.norm(dim=1)).detach().numpy()
+                medians.append(np.median(change))
+                means.append(change.mean())
+                risks.append(float(F.cross_entropy(noisy, labels) - F.cross_entropy(clean, labels)))
+                wrong = [(out.argmax(1) != labels).double().mean() for out in (noisy, clean)]
+                errors.append(float(wrong[0] - wrong[1]))
+            one = found[scale]
+            assert one.median[place, s] == pytest.approx(np.mean(medians), rel=1e-9)
+            assert one.mean[place, s] == pytest.approx(np.mean(means), rel=1e-9)
+            assert one.deviation[place, s] == pytest.approx(np.std(medians, ddof=1), rel=1e-7)
+            assert one.risk[place, s] == pytest.approx(np.mean(risks), rel=1e-7, abs=1e-12)
+            assert one.error[place, s] == pytest.approx(np.mean(errors), abs=1e-12)
+
+
+def test_no_noise_no_answer():
+    for dtype in (torch.float32, torch.float64):
+        some = net().to(dtype)
+        found = noise_injection(some, noise(dtype=dtype), (0.0,))
+        for scale in SCALES:
+            for values in (found[scale].median, found[scale].mean, found[scale].risk, found[scale].error):
+                assert torch.equal(values, torch.zeros_like(values))
+
+
+@pytest.mark.parametrize("kind", [(SimplifiedNet, 8, True), (SimplifiedNet, 8, False), (CifarResNet, 8, True)])
+def test_small_noise_is_answered_in_proportion(kind):
+    found = noise_injection(net(*kind), noise(), (1e-7, 2e-7))
+    for scale in SCALES:
+        ratio = found[scale].mean[:, 1] / found[scale].mean[:, 0]
+        torch.testing.assert_close(ratio, torch.full_like(ratio, 2), rtol=1e-4, atol=0)
+
+
+def test_the_last_layer_in_closed_form():
+    """f = W h + b, so the answer is s ||W|| ||G h|| / (||G|| ||W h + b||), at every strength."""
+    some, ((images, _), *_) = net(), noise()
+    hidden = []
+    some.fc.register_forward_pre_hook(lambda module, inputs: hidden.append(inputs[0]))
+    logits = some(images)
+    found = noise_injection(some, noise(), (0.1, 5.0), draws=1, seed=2)["relative"]
+    change = (hidden[0] @ unit(some.fc.weight.shape, 2, 7, 0).T).norm(dim=1) / logits.norm(dim=1)
+    expected = float(some.fc.weight.norm() * change.mean())
+    assert found.mean[-1].tolist() == pytest.approx([0.1 * expected, 5 * expected], rel=1e-9)
+
+
+def test_a_residual_net_under_transferred_noise_is_its_plain_twin_under_relative_noise():
+    some = net()
+    residual, plain = (noise_injection(which, noise()) for which in (some, transfer(some)))
+    torch.testing.assert_close(residual["transferred"].median, plain["relative"].median, rtol=1e-8, atol=0)
+    torch.testing.assert_close(residual["absolute"].median, plain["absolute"].median, rtol=1e-8, atol=0)
+    torch.testing.assert_close(residual["transferred"].norms, plain["relative"].norms)
+    assert not torch.allclose(residual["relative"].median, plain["relative"].median, rtol=0.1)
+
+
+def test_without_skips_relative_and_transferred_agree():
+    for some in (net(residual=False), net(CifarResNet, 8, True)):
+        found = noise_injection(some, noise(), (0.1,))
+        assert torch.equal(found["relative"].median, found["transferred"].median)
+
+
+def test_absolute_noise_is_as_long_as_a_fresh_layer():
+    torch.manual_seed(0)
+    some = SimplifiedNet(20, residual=False)
+    for layer in some.layers()[:-1]:
+        # the norm of n Gaussian entries scatters by 1 / sqrt(2 n); the first layer has 432
+        assert noise_norms(layer)["absolute"] == pytest.approx(noise_norms(layer)["relative"], rel=0.15)
+    assert noise_norms(some.layers()[9]) == noise_norms(some.layers()[9]) | {"absolute": 8.0}  # sqrt(2 * 32)
+
+
+def test_scaling_the_output_changes_no_answer_to_relative_noise():
+    some = net()
+    nn.init.zeros_(some.fc.bias)
+    one = noise_injection(some, noise())["relative"].median
+    some.fc.weight.data.mul_(5)
+    torch.testing.assert_close(noise_injection(some, noise())["relative"].median, one)
+
+
+def test_weights_are_bit_for_bit_what_they_were_and_the_seed_decides():
+    some = net(CifarResNet, 8).float()
+    before = copy.deepcopy(some.state_dict())
+    one, same, other = (noise_injection(some, noise(dtype=torch.float32), seed=seed) for seed in (0, 0, 1))
+    assert all(torch.equal(value, before[key]) for key, value in some.state_dict().items())
+    assert torch.equal(one["relative"].median, same["relative"].median)
+    assert not torch.equal(one["relative"].median, other["relative"].median)
+    assert all(p.grad is None for p in some.parameters())
+
+
+def test_the_global_random_state_plays_no_part():
+    some = net()
+    torch.manual_seed(1)
+    one, state = noise_injection(some, noise(), (0.1,)), torch.get_rng_state()
+    torch.manual_seed(2)
+    assert torch.equal(noise_injection(some, noise(), (0.1,))["absolute"].mean, one["absolute"].mean)
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_batches_are_samples():
+    some, ((images, labels), *_) = net(), noise()
+    parts = [(images[:2], labels[:2]), (images[2:], labels[2:])]
+    for scale, whole in noise_injection(some, noise()).items():
+        in_parts = noise_injection(some, parts, scales=(scale,))[scale]
+        for field in ("median", "mean", "deviation", "risk", "error"):
+            torch.testing.assert_close(getattr(in_parts, field), getattr(whole, field))
+
+
+def test_one_draw_has_no_deviation():
+    found = noise_injection(net(), noise(), (0.1,), draws=1)["relative"]
+    assert found.deviation.isnan().all() and not found.median.isnan().any()
+
+
+def test_a_net_without_blocks():
+    torch.manual_seed(0)
+    some = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(144, 10)
+    )
+    found = noise_injection(some.double().eval(), noise())["relative"]
+    assert found.layers == ("layer01", "layer02") and (found.median > 0).all()
+    assert some[1].num_batches_tracked == 0
+
+
+def test_a_diverged_net_shows():
+    some = net()
+    some.fc.weight.data.fill_(math.nan)
+    assert noise_injection(some, noise(), (0.1,))["relative"].median.isnan().all()
