@@ -180,10 +180,10 @@ def _hidden_stage(
     kernel, shift = _fold(conv, norm, alone)
     u = kernel(h)
     around = AloneNorm.at(u, norm) if alone and norm else None
-    before = u + shift if around is None else around.value
+    before = u + shift if around is None else around.value  # a new tensor in any case
     gate = (before > 0).to(u.dtype)
-    t = gate * _image(kernel, around, u, h, t)
-    return Stage(kernel, around, gate, tuple(h.shape[2:])), gate * before, t
+    t = _image(kernel, around, u, h, t).mul_(gate)
+    return Stage(kernel, around, gate, tuple(h.shape[2:])), before.mul_(gate), t
 
 
 def _last_stage(conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool) -> tuple[Stage, Tensor]:

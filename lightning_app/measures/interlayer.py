@@ -20,7 +20,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -191,13 +191,14 @@ def _summary(values: Tensor) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Visit:
-    """What went into a module and what came out, (B, ...)."""
+    """What went into a module, and of what came out as much as is needed."""
 
-    x: Tensor
-    y: Tensor
+    x: Tensor  # (B, ...)
+    gate: Tensor  # (B, ...), 1 where the output is positive: where its last ReLU lets through
+    first: Tensor  # (1, ...), the first sample's output
 
     def of(self, samples: slice) -> "_Visit":
-        return _Visit(self.x[samples], self.y[samples])
+        return replace(self, x=self.x[samples], gate=self.gate[samples])
 
 
 def _visits(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMode) -> dict[nn.Module, _Visit]:
@@ -215,7 +216,7 @@ def _visits(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMo
         came[module] = args[0].clone()  # what follows may work in place
 
     def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
-        visits[module] = _Visit(came[module], y.clone())
+        visits[module] = _Visit(came[module], (y > 0).to(y.dtype), y[:1].clone())
 
     if images.ndim == 4:
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
@@ -266,7 +267,7 @@ def _jacobian(span: Span, visits: Sequence[_Visit], bn_mode: BnMode, before_relu
         return _differentiated(span, visits[0].x, bn_mode, before_relu)
     blocks = []
     for place, (parts, visit) in enumerate(zip(span.parts, visits), start=1):
-        gate = None if before_relu and place == len(visits) else (visit.y > 0).to(visit.y.dtype)
+        gate = None if before_relu and place == len(visits) else visit.gate
         x = visit.x.contiguous(memory_format=torch.channels_last)  # a third faster on CPUs
         blocks.append(block_jacobian(parts.stages, parts.skip, x, gate, alone=bn_mode == "batch1"))
     return _Chain(tuple(blocks))
@@ -331,7 +332,7 @@ def _double(span: Span) -> Span:
 def _check_description(span: Span, visits: Sequence[_Visit], bn_mode: BnMode) -> None:
     """On one sample: blocks of a span follow one another, and compute what their parts do."""
     for one, other in pairwise(visits):
-        if not _same(one.y[:1], other.x[:1]):
+        if not _same(one.first, other.x[:1]):
             raise UserError(
                 f"something lies between the blocks of {span.name}, so that it is no span: measure them singly."
             )
@@ -340,7 +341,7 @@ def _check_description(span: Span, visits: Sequence[_Visit], bn_mode: BnMode) ->
     for parts, visit in zip(span.parts, visits):
         with normalising(bn_mode, *span.modules):
             y = parts(visit.x[:1])
-        if not _same(y, visit.y[:1]):
+        if not _same(y, visit.first):
             raise UserError(
                 f"a block of {span.name} is not what its block_parts() says: from these its output would differ. Correct "
                 "that method, or remove it: the block is then differentiated."

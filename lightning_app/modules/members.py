@@ -33,6 +33,7 @@ class Arm:
             initial weights, on the same batches.
         decay_towards: centre of the penalty: "zero", or "identity" (rho: 1 at the ID entries). None takes "identity"
             for the plain twin of a residual arm, so that twins stay equivalent (Yu & Tomasi, section 4.1), else "zero".
+            The residual twin of a plain arm stays equivalent only if that arm decays towards "identity".
     """
 
     net: NetFactory | None = None

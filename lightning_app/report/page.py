@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from lightning_app.errors import UserError
-from lightning_app.report import configs, costs, cushions, headline, learning, weights
+from lightning_app.report import configs, costs, cushions, headline, learning, twins, weights
 from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.style import COLOURS
 from lightning_app.runs import RunFolder
@@ -17,7 +17,7 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "write_report"]
 
-SECTIONS = (headline, learning, weights, cushions, costs, configs)
+SECTIONS = (headline, learning, twins, weights, cushions, costs, configs)
 REPORT = "report.html"
 
 
@@ -50,7 +50,7 @@ def write_report(runs: Sequence[RunFolder], out: Path | None = None, layer: str 
 
 def render(evidence: Evidence, title: str) -> str:
     """The page as text: the same for the same runs, byte by byte."""
-    sections = [module.section(evidence) for module in SECTIONS]
+    sections = [section for module in SECTIONS if (section := module.section(evidence)) is not None]
     return _template().render(title=title, sections=sections, colours=COLOURS)
 
 

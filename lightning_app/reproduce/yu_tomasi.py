@@ -213,14 +213,14 @@ def _together(results: Results, depth: int, symbol: str) -> Claim:
 
 
 def _second_layer(results: Results, run: str, depth: int) -> Claim:
-    # Known after the second step, whatever becomes of the run: it is an epoch's number, but not about the epoch.
-    ours = results.first(run, PLAIN, "twin/layer02_after_one_step")
-    near = if_measured(
-        ours,
-        lambda: holds(SECOND_LAYER / 10 <= ours.mean <= 10 * SECOND_LAYER, f"{ours.mean:.2g}, not within ten times"),
-    )
-    quantity = f"largest difference at the second convolution after one step, depth {depth}"
-    return one(quantity, SECOND_LAYER, "within a factor 10", ours, near)
+    """ "Some outputs" may be the largest difference or a typical one. Known after the second step, whatever follows."""
+    readings = []
+    for convention, key in (("largest", "twin/layer02_after_one_step"), ("mean", "twin/layer02_after_one_step_mean")):
+        ours = results.first(run, PLAIN, key)
+        near = if_measured(ours, lambda o=ours: within_factor(o, SECOND_LAYER, 10))
+        readings.append(Reading(convention, ours, near))
+    quantity = f"difference at the second convolution after one step, depth {depth}"
+    return Claim(quantity, SECOND_LAYER, "within a factor 10", tuple(readings))
 
 
 def _penalty_of_twins(results: Results) -> list[Claim]:

@@ -281,6 +281,7 @@ def test_twins(leave, made):
     assert set(verdicts.values()) == {Verdict.REPRODUCED}
     table = made("table-2")
     assert table["|L of plain - residual|, depth 20"] == Verdict.REPRODUCED
+    assert table["difference at the second convolution after one step, depth 20"] == Verdict.ARTEFACT
     assert table["|L of plain - residual|, depth 32"] == Verdict.NOT_TESTED
 
 
