@@ -216,6 +216,8 @@ def _visits(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMo
         came[module] = args[0].clone()  # what follows may work in place
 
     def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
+        if not isinstance(y, Tensor):
+            raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
         visits[module] = _Visit(came[module], (y > 0).to(y.dtype), y[:1].clone())
 
     if images.ndim == 4:
