@@ -64,13 +64,17 @@ def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
         axes.fill_between(mean.index, mean - sd, mean + sd, color=colour(arm), alpha=0.2, linewidth=0)
 
 
-def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120, log: bool = False) -> None:
-    """Histograms of samples by arm over common bins, means in the legend; NaN and infinity are left out."""
-    finite = {arm: values[np.isfinite(values)] for arm, values in samples.items()}
+def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120) -> None:
+    """Histograms of positive samples by arm over common bins, means in the legend; NaN and infinity are left out.
+
+    From zero on, or logarithmic where the samples lie more than two decades apart.
+    """
+    finite = {arm: values[np.isfinite(values) & (values > 0)] for arm, values in samples.items()}
     finite = {arm: values for arm, values in finite.items() if len(values)}
     if not finite:
         return
     low, high = (function([function(values) for values in finite.values()]) for function in (np.min, np.max))
+    log = high > 100 * low
     edges = np.geomspace(low / 1.1, high * 1.1, bins + 1) if log else np.linspace(0, high * 1.02, bins + 1)
     for arm, values in finite.items():
         stairs(axes, np.histogram(values, edges)[0], edges, arm, f"{arm}, mean {values.mean():.3g}")

@@ -655,12 +655,12 @@ def _interlayer_gap(results: Results) -> Claim:
 
 
 def draw_interlayer(results: Results) -> Figure:
-    """Per-sample interlayer cushions of block 5, first seed, in both modes; logarithmic, they lie six decades apart."""
+    """Per-sample interlayer cushions of block 5, first seed, in both modes."""
     figure, (grid,) = figures.canvas(1, 2)
     arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[:1] for arm in ARMS}
     for axes, (mode, family) in zip(grid, MODES.items()):
         samples = {arm: a[f"{family}/{BLOCK}/samples"] for arm, found in arrays.items() for a in found}
-        figures.outlines(axes, {arm: values[values > 0] for arm, values in samples.items()}, log=True)
+        figures.outlines(axes, samples)
         axes.set(title=mode, xlabel="interlayer cushion, n = C H W", ylabel="samples")
     return figure
 
