@@ -31,10 +31,10 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
 
 
 def spell_seeds(seeds: Iterable[int]) -> str:
-    """The shortest text that `parse_seeds` reads back.
+    """Text that `parse_seeds` reads back, on a command line too: there a bare 7 would be a count, seeds 0 to 6.
 
     >>> spell_seeds([0, 1, 2, 5]), spell_seeds([7])
-    ('0-2,5', '7')
+    ('0-2,5', '7-7')
     """
     runs: list[list[int]] = []
     for seed in sorted(seeds):
@@ -42,4 +42,5 @@ def spell_seeds(seeds: Iterable[int]) -> str:
             runs[-1].append(seed)
         else:
             runs.append([seed])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{text}-{text}" if text.isdigit() else text

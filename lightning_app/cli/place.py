@@ -21,9 +21,10 @@ class RunPlace:
         root: folder of all runs.
         group: runs that belong together, e.g. a data set or an experiment.
         name: the run's own name.
+        plan: set by `reproduce`: what this run is a part of, so that it is found again. Leave it alone.
     """
 
-    def __init__(self, root: str = "runs", group: str = "default", name: str = "run") -> None:
+    def __init__(self, root: str = "runs", group: str = "default", name: str = "run", plan: str | None = None) -> None:
         for label, value in (("group", group), ("name", name)):
             if not re.fullmatch(r"\w[\w.=+-]*", value):
                 raise UserError(

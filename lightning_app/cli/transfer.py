@@ -5,6 +5,7 @@ What comes out is an ordinary checkpoint of the net of the other kind that compu
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -129,6 +130,8 @@ def _shift(member: str, kernels: "list[tuple[Tensor, Tensor, Tensor]]") -> Shift
     was, again, r = (torch.cat([kernel[id_entries(kernel)] for kernel in form]) for form in zip(*kernels))
     unit = torch.finfo(was.dtype).eps / 2
     error, largest = float((again - was).abs().max()), float(r.abs().max())
+    if not math.isfinite(largest):
+        raise UserError(f"'{member}' has ID entries that are not numbers: it diverged, and T of it says nothing.")
     return Shift(member, len(was), error, unit * (1 + largest), str(was.dtype).removeprefix("torch."))
 
 

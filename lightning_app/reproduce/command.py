@@ -5,11 +5,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
 
 from lightning_app.arguments import Parser
 from lightning_app.errors import UserError
-from lightning_app.reproduce.plan import SCALES, Scale
-from lightning_app.seeds import parse_seeds
+from lightning_app.reproduce.plan import PLACE_OPTIONS, SCALES, Scale
+from lightning_app.seeds import parse_seeds, spell_seeds
+
+if TYPE_CHECKING:
+    from lightning_app.reproduce.artefact import Artefact, Paper
 
 __all__ = ["main"]
 
@@ -25,18 +31,17 @@ examples:
 Runs that have finished are reused, interrupted ones go on where they stopped. Options behind -- go to `fit`; they may say
 where and how fast to train, not what. Results lie in results/<paper>/<artefact>/.
 """
-PLACE_OPTIONS = ("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.max_time")
-PLACE_OPTIONS += ("trainer.logger", "model.compile", "model.channels_last", "data.init_args.eval_batch_size")
-PLACE_OPTIONS += ("data.eval_batch_size", "data.init_args.compile", "data.compile", "save_checkpoint.")
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code: 0 whatever the verdicts, 2 for a user's mistake, a run's own if it fails."""
     try:
         return _run(_parse(argv))
-    except (UserError, OSError) as error:
+    except (ValueError, OSError, yaml.YAMLError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
 
@@ -51,6 +56,9 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     chosen = [pair for name in options.artefacts for pair in find(name)]
     _check_runs(options.only, [run.name for _, artefact in chosen for run in artefact.runs])
+    _check_seeds(options, chosen)
+    if options.no_train and not options.runs.is_dir():
+        raise UserError(f"--no-train: expected a folder of runs at {options.runs}, found none.")
     training = None if options.no_train else Training(options.fit, options.only, options.seeds)
     for paper, artefact in chosen:
         try:
@@ -67,6 +75,20 @@ def _check_runs(only: Sequence[str] | None, known: Sequence[str]) -> None:
         raise UserError(
             f"--only names runs of what is reproduced: {', '.join(dict.fromkeys(known))}; got '{wrong[0]}'."
         )
+
+
+def _check_seeds(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
+    """Seeds that nothing plans, and options of place that a plan has decided."""
+    plans = [plan for paper, artefact in chosen for plan in artefact.plans(paper.key, options.scale).values()]
+    if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
+        planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans))
+        raise UserError(
+            f"none of the seeds is one of what is reproduced ({planned}), got {spell_seeds(options.seeds)}."
+        )
+    for word in options.fit:
+        for plan in plans:
+            if word.startswith("--") and plan.decides(word.removeprefix("--").split("=")[0]):
+                raise UserError(f"{word}: {plan.name} decides this itself, see {plan.config}. Leave it out.")
 
 
 def _listing(options: argparse.Namespace) -> str:
@@ -118,7 +140,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", type=lambda text: text.split(","), metavar="RUN,...", help="train only these runs now"
     )
-    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now, like 0-6")
+    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
     options = parser.parse_args(own)
     if not options.artefacts and not options.list:
         raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
@@ -138,7 +160,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _checked(fit: Sequence[str]) -> list[str]:
     """Options that change what is measured are refused: the verdict would be about another experiment."""
     for word in fit:
-        if word.startswith("--") and not word.removeprefix("--").startswith(PLACE_OPTIONS):
+        if word.startswith("-") and word.removeprefix("--").split("=")[0] not in PLACE_OPTIONS:
             raise UserError(
                 f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
                 f"Allowed: {', '.join(PLACE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."

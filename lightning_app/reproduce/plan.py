@@ -1,5 +1,7 @@
 """What an artefact needs: training runs at a scale. A scale changes epochs, seeds and the subset of data, nothing else."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +12,7 @@ import yaml
 
 from lightning_app.seeds import parse_seeds
 
-__all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale"]
+__all__ = ["CONFIGS", "PAPER", "PLACE_OPTIONS", "SCALES", "SMOKE", "Plan", "Run", "Scale"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -83,11 +85,20 @@ class Plan:
             "data.init_args.test_limit": _spelled(self.scale.test_limit),
         }
 
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits of all that the plan says of a run but its place, speed and seeds. The run keeps it."""
+        asked = {**_leaves(self._layers), **self.options}
+        science = {key: value for key, value in asked.items() if not key.startswith(PLACES)}
+        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
+
     def matches(self, config: Mapping[str, Any]) -> bool:
-        """Did a run with this full configuration do what this plan asks, whatever its seeds, places and devices?"""
-        asked = {**_leaves(self._layers), **{key: yaml.safe_load(value) for key, value in self.options.items()}}
-        done = _leaves(config)
-        return bool(config) and all(_same(done.get(key), value) for key, value in asked.items() if _is_science(key))
+        """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
+        return (config.get("run") or {}).get("plan") == self.digest
+
+    def decides(self, key: str) -> bool:
+        """Does the plan's own YAML say what an option of place is to be, like one CPU for equal rounding?"""
+        return key in _leaves(yaml.safe_load(self.config.read_text()))
 
     @cached_property
     def _layers(self) -> dict[str, Any]:
@@ -95,15 +106,16 @@ class Plan:
         return _merged(*(yaml.safe_load(path.read_text()) for path in (CONFIGS / "base.yaml", self.config)))
 
 
-# Where and on what a run happens, and how fast: these may differ between two runs of the same experiment.
-PLACES = ("run.", "save_checkpoint.", "model.seeds", "model.compile", "model.channels_last", "data.init_args.root")
-PLACES += ("data.init_args.eval_batch_size", "data.init_args.compile", "data.init_args.channels_last")
-PLACES += tuple(f"trainer.{key}" for key in ("accelerator", "devices", "strategy", "num_nodes", "logger", "enable_"))
-PLACES += tuple(f"trainer.{key}" for key in ("log_every_n_steps", "callbacks", "max_time"))
-
-
-def _is_science(key: str) -> bool:
-    return not key.startswith(PLACES)
+# Where and on what a run happens, and how fast: a user may say these, and they are no part of an experiment.
+PLACE_OPTIONS = ("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger")
+PLACE_OPTIONS += (
+    "model.compile",
+    "model.channels_last",
+    "save_checkpoint.every_n_epochs",
+    "save_checkpoint.keep_every_n_epochs",
+)
+PLACE_OPTIONS += tuple(f"data.init_args.{key}" for key in ("eval_batch_size", "compile", "channels_last"))
+PLACES = (*PLACE_OPTIONS, "run.", "model.seeds", "data.init_args.root", "trainer.enable_", "trainer.log_every_n_steps")
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -126,13 +138,6 @@ def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, Mapping):
         return {prefix.rstrip("."): tree}
     return {key: value for name, branch in tree.items() for key, value in _leaves(branch, f"{prefix}{name}.").items()}
-
-
-def _same(done: Any, asked: Any) -> bool:
-    """Equal, a class by its last name: the configuration that a run keeps spells it in full."""
-    if isinstance(done, str) and isinstance(asked, str):
-        return done.rsplit(".", 1)[-1] == asked.rsplit(".", 1)[-1]
-    return done == asked
 
 
 def _spelled(value: int | None) -> str:

@@ -1,6 +1,6 @@
 """What an artefact's runs measured, by run, arm and seed. A number that no run produced is not there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,8 +92,22 @@ class Results:
         series = {seed: net.series(name) for seed, net in zip(self.seeds(run, arm), self.nets(run, arm))}
         return pd.DataFrame(series).sort_index()
 
+    def at_end(self, run: str, arm: str, family: str) -> dict[int, dict[str, np.ndarray]]:
+        """A family's arrays after the final epoch, by seed; a seed without them is not there."""
+        epoch, nets = self.epochs(run), zip(self.seeds(run, arm), self.nets(run, arm))
+        return {seed: arrays for seed, net in nets if (arrays := net.arrays(family, epoch))}
+
+    def sample_at_end(self, run: str, arms: Sequence[str], family: str, value: Callable[..., float]) -> Sample:
+        """A value of each seed, computed from the final arrays of one arm, or of several of the same seed."""
+        by_arm = [self.at_end(run, arm, family) for arm in arms]
+        seeds = [seed for seed in self.plans[run].seeds if all(seed in arrays for arrays in by_arm)]
+        missing = self.incomplete(run)
+        if not missing and len(seeds) < len(self.plans[run].seeds):
+            missing = f"final {family} arrays of {len(seeds)} of {len(self.plans[run].seeds)} seeds"
+        return self._sample([value(*(arrays[seed] for arrays in by_arm)) for seed in seeds], missing)
+
     def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
-        """A family's arrays of each seed, at an epoch or at the last one where they were saved; [] if never."""
+        """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""
         found = []
         for net in self.nets(run, arm):
             epochs = net.record.array_epochs(family)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from lightning_app.errors import UserError
 from lightning_app.reproduce.plan import Plan
@@ -79,27 +79,37 @@ def complete(plan: Plan, root: Path, options: Sequence[str] = (), seeds: Collect
         options: more options of ``fit``, of place and speed (``--data.root``, ``--trainer.accelerator``).
 
     Raises:
-        RunFailed: if a training process does not end with 0.
+        RunFailed: if a training process does not end with 0, or before its last epoch.
     """
-    with _claimed(plan, root):
-        wanted = set(plan.seeds) & set(plan.seeds if seeds is None else seeds)
+    wanted = set(plan.seeds) & set(plan.seeds if seeds is None else seeds)
+    with _claimed(plan, root, wanted) as lock:
+        lacking = wanted - _covered(plan, root)
         for run in found_runs(plan, root):
-            if run.state == "interrupted" and wanted & set(run.seeds):
+            if run.state == "interrupted" and lacking & set(run.seeds):
                 checkpoint = run.folder.checkpoints / "last.ckpt"
-                _fit(plan, root, run.seeds, [*options, "--ckpt_path", str(checkpoint)])
-        done = {seed for run in found_runs(plan, root) if run.state == "finished" for seed in run.seeds}
-        if wanted - done:
-            _fit(plan, root, sorted(wanted - done), options)
+                _fit(plan, root, run.seeds, [*options, "--ckpt_path", str(checkpoint)], lock)
+                lacking -= set(run.seeds)
+        if lacking:
+            _fit(plan, root, sorted(lacking), options, lock)
 
 
-def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str]) -> None:
+def _covered(plan: Plan, root: Path) -> set[int]:
+    """Seeds with a finished run."""
+    return {seed for run in found_runs(plan, root) if run.state == "finished" for seed in run.seeds}
+
+
+def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
     words = [sys.executable, str(MAIN), "fit", "--config", str(plan.config), "--run.root", str(root)]
-    words += ["--run.group", plan.group, "--run.name", plan.name, "--model.seeds", spell_seeds(seeds)]
+    words += ["--run.group", plan.group, "--run.name", plan.name, "--run.plan", plan.digest]
+    words += ["--model.seeds", spell_seeds(seeds)]
     words += [word for key, value in plan.options.items() for word in (f"--{key}", value)]
     words += options
     print(f"run {plan.name}: python main.py {shlex.join(words[2:])}", flush=True)
-    if code := _wait(subprocess.Popen(words)):
+    # The lock goes along: should we be killed, the process that trains still holds it.
+    if code := _wait(subprocess.Popen(words, pass_fds=(lock.fileno(),))):
         raise RunFailed(plan, code)
+    if not set(seeds) <= _covered(plan, root):
+        raise RunFailed(plan, 1)
 
 
 def _wait(process: subprocess.Popen) -> int:
@@ -114,12 +124,12 @@ def _wait(process: subprocess.Popen) -> int:
 
 
 @contextlib.contextmanager
-def _claimed(plan: Plan, root: Path) -> Iterator[None]:
-    """One process at a time trains a plan's runs; another one waits, then finds them finished. Freed on any death."""
+def _claimed(plan: Plan, root: Path, seeds: Collection[int]) -> Iterator[IO]:
+    """One process at a time trains these seeds; another one waits, then finds them finished. Freed on any death."""
     home = root / plan.group
     try:
         home.mkdir(parents=True, exist_ok=True)
-        lock = (home / f".{plan.name}.lock").open("w")
+        lock = (home / f".{plan.name}.{spell_seeds(seeds)}.lock").open("w")
     except OSError as error:
         raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
     with lock:
@@ -128,4 +138,4 @@ def _claimed(plan: Plan, root: Path) -> Iterator[None]:
         except BlockingIOError:
             print(f"run {plan.name}: another process is at it; waiting.", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock

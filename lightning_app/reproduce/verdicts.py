@@ -5,6 +5,7 @@ them it is reproduced, under none not reproduced, under some an artefact of a co
 than the runs hold is not tested, and says what is missing.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,7 +81,7 @@ class Claim:
 
     quantity: str
     paper: float | str  # as printed
-    test: str  # in words, with its tolerance, fixed before any run (docs/claims)
+    test: str  # in words, with its tolerance, fixed before any run
     readings: tuple[Reading, ...]
 
     @property
@@ -100,7 +101,7 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     'reproduced'
     """
     outcomes = [reading.outcome for reading in claim.readings]
-    missing = [reading.ours.missing or reading.outcome.why for reading in claim.readings if _open(reading)]
+    missing = [lacking for reading in claim.readings if (lacking := _lacking(reading))]
     if missing:
         return Verdict.NOT_TESTED, missing[0]
     held = [reading.convention for reading in claim.readings if reading.outcome.held]
@@ -111,8 +112,14 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     return Verdict.ARTEFACT, f"true under {' and '.join(held)} only"
 
 
-def _open(reading: Reading) -> bool:
-    return bool(reading.ours.missing) or reading.outcome.held is None
+def _lacking(reading: Reading) -> str:
+    """Why a reading cannot be told; "" when it can."""
+    lost = sum(math.isnan(value) for value in reading.ours.values)
+    if reading.ours.missing:
+        return reading.ours.missing
+    if lost:
+        return f"not a number for {lost} of {reading.ours.count} seeds"
+    return reading.outcome.why if reading.outcome.held is None else ""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,16 @@ def if_measured(ours: Sample, test: Callable[[], Outcome]) -> Outcome:
     return test() if ours.count and not math.isnan(ours.mean) else untested(ours.missing or "not measured")
 
 
+def quotient(numerator: float, denominator: float) -> float:
+    """NaN where there is nothing to divide by."""
+    return numerator / denominator if denominator else math.nan
+
+
+def over_penalty(loss: float, cost: float) -> float:
+    """L / (C - L)."""
+    return quotient(loss, cost - loss)
+
+
 def run_of(arm: str, depth: int) -> str:
     """The run of Table 1 that trains an arm at a depth; at 44 they need different learning rates."""
     return f"depth{depth}" if depth < 44 else f"{arm}44"
@@ -116,13 +126,14 @@ def _numbers(
 
 def _degradation(risk: dict[tuple[str, int], Sample]) -> list[Claim]:
     """L(44) / L(20): large for plain nets, small for residual ones."""
-    ratios = {arm: risk[arm, 44].map(lambda deep, shallow: deep / shallow, risk[arm, 20]) for arm in ARMS}
-    plain, residual = ratios[PLAIN], ratios[RESIDUAL]
-    apart = if_measured(
-        plain.map(lambda a, b: a - b, residual), lambda: holds(plain.mean > 2 * residual.mean, "not twice as large")
-    )
+    plain, residual = (risk[arm, 44].map(quotient, risk[arm, 20]) for arm in ARMS)
+    both = (
+        plain.map(lambda p, _: p, residual),
+        residual.map(lambda r, _: r, plain),
+    )  # each marked if either is incomplete
+    apart = if_measured(both[0], lambda: holds(plain.mean > 2 * residual.mean, "not twice as large"))
     test = "ratio of plain more than twice that of residual"
-    return [one(f"L(44) / L(20), {arm}", DEGRADATION[arm], test, ratios[arm], apart) for arm in ARMS]
+    return [one(f"L(44) / L(20), {arm}", DEGRADATION[arm], test, ours, apart) for arm, ours in zip(ARMS, both)]
 
 
 def _gaps(symbol: str, values: dict[tuple[str, int], Sample]) -> list[Claim]:
@@ -130,9 +141,10 @@ def _gaps(symbol: str, values: dict[tuple[str, int], Sample]) -> list[Claim]:
     claims, last, before = [], Sample((0.0,)), "0"
     for depth in DEPTHS:
         gap = values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
-        larger = if_measured(gap, lambda g=gap, b=last: holds(g.mean > b.mean, f"{g.mean:.3g} <= {b.mean:.3g}"))
+        ours = gap if depth == DEPTHS[0] else gap.map(lambda own, _: own, last)  # marked if either is incomplete
+        larger = if_measured(ours, lambda g=gap, b=last: holds(g.mean > b.mean, f"{g.mean:.3g} <= {b.mean:.3g}"))
         paper = TABLE_1[PLAIN, depth]["LCE".index(symbol)] - TABLE_1[RESIDUAL, depth]["LCE".index(symbol)]
-        claims.append(one(f"{symbol} of plain - residual, depth {depth}", paper, f"above {before}", gap, larger))
+        claims.append(one(f"{symbol} of plain - residual, depth {depth}", paper, f"above {before}", ours, larger))
         last, before = gap, f"that of depth {depth}"
     return claims
 
@@ -145,7 +157,7 @@ def _penalty(results: Results) -> list[Claim]:
         risk = results.final(run, arm, "train/risk")
         readings = []
         for convention, name in (("C as printed: penalty / 128", "train/cost_paper"), ("C as trained", "train/cost")):
-            ratio = risk.map(lambda loss, cost: loss / (cost - loss), results.final(run, arm, name))
+            ratio = risk.map(over_penalty, results.final(run, arm, name))
             readings.append(
                 Reading(convention, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 80, f"{r.mean:.3g}")))
             )
@@ -227,7 +239,7 @@ def _penalty_of_twins(results: Results) -> list[Claim]:
     claims = []
     for arm in ARMS:
         risk, cost = (results.final(EQUIVALENT[20].name, arm, name) for name in ("train/risk", "train/cost_paper"))
-        ratio = risk.map(lambda loss, cost: loss / (cost - loss), cost)
+        ratio = risk.map(over_penalty, cost)
         large = if_measured(ratio, lambda r=ratio: holds(r.mean > 50, f"{r.mean:.3g}"))
         loss, total, _ = TABLE_2[arm, 20]
         claims.append(one(f"L / (C - L), {arm}, depth 20", loss / (total - loss), "more than 50", ratio, large))
@@ -368,11 +380,12 @@ def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: st
     reach = 4 * at_start(arm, "in")[field][1] + half_digit(printed)
     test = f"within 4 sampling sd and the print's rounding, {reach:.2g}"
     readings = [Reading("fan-in, as the paper writes", ours, within(ours, paper, reach))]
-    if not readings[0].outcome.held:  # the paper's own convention fails: would the other one explain the print?
+    if readings[0].outcome.held is False:  # the paper's own convention fails: would the other one explain the print?
         expected, spread = at_start(arm, "out")[field]
-        other = Sample((expected,), ours.missing)
-        outcome = within(other, paper, 4 * spread + half_digit(printed))
-        readings.append(Reading("fan-out (closed form)", other, outcome))
+        explained = holds(abs(expected - paper) <= 4 * spread + half_digit(printed))
+        readings.append(
+            Reading(f"fan-out, expected {expected:.4g}: closed form, no run", Sample(missing=ours.missing), explained)
+        )
     return Claim(quantity, paper, test, tuple(readings))
 
 
@@ -451,7 +464,7 @@ def _travel(results: Results, arm: str) -> Claim:
     other = RESIDUAL if arm == PLAIN else PLAIN
     moved = results.final("depth32", arm, "travel/distance")
     apart = results.initial("depth32", arm, f"travel/from_start_of/{other}")
-    ratio = moved.map(lambda own, between: own / between, apart)
+    ratio = moved.map(quotient, apart)
     label = "p" if arm == PLAIN else "t"
     near = if_measured(ratio, lambda: holds(ratio.mean < 0.5, f"{ratio.mean:.3g}"))
     return one(f"||{label}_200 - {label}_0|| / ||t_0 - p_0||", "small", "less than 0.5", ratio, near)
@@ -459,9 +472,7 @@ def _travel(results: Results, arm: str) -> Claim:
 
 def _mode(results: Results) -> Claim:
     """The mode of the ID entries of t_200, from a histogram with bins of 1/32: finer ones show noise."""
-    arrays = results.arrays("depth32", RESIDUAL, "weight_mass")
-    modes = tuple(_mode_of(a) for a in arrays)
-    ours = Sample(modes, results.incomplete("depth32"))
+    ours = results.sample_at_end("depth32", [RESIDUAL], "weight_mass", _mode_of)
     return one("mode of the ID entries, t_200", 0.9, "within 10 %", ours, within_share(ours, 0.9, 0.1))
 
 
@@ -572,22 +583,22 @@ def fig_3_claims(results: Results) -> list[Claim]:
     return [claim for depth in (20, 32) for claim in (_layer_10(results, depth), _all_layers(results, depth))]
 
 
-def _medians(results: Results, depth: int, arm: str, key: str) -> dict[str, list[float]]:
-    """Median cushion by convolution, one for each seed."""
-    found: dict[str, list[float]] = {}
-    for arrays in results.arrays(f"depth{depth}", arm, "cushion"):
-        for layer in sorted({name.split("/")[1] for name in arrays if name.endswith("/samples")})[: depth - 1]:
-            found.setdefault(layer, []).append(float(np.nanmedian(arrays[f"cushion/{layer}/{key}"])))
-    return found
+def _medians(arrays: dict[str, np.ndarray], depth: int, key: str) -> dict[str, float]:
+    """Median cushion of each convolution of one net."""
+    layers = sorted({name.split("/")[1] for name in arrays if name.endswith("/samples")})[: depth - 1]
+    return {layer: float(np.nanmedian(arrays[f"cushion/{layer}/{key}"])) for layer in layers}
 
 
 def _layer_10(results: Results, depth: int) -> Claim:
     readings = []
     for convention, key in READINGS.items():
-        plain, residual = (_medians(results, depth, arm, key).get("layer10", []) for arm in ARMS)
-        ratio = Sample(tuple(r / p for p, r in zip(plain, residual)), results.incomplete(f"depth{depth}"))
-        right_of = if_measured(ratio, lambda r=ratio: holds(min(r.values) > 1, f"ratio {r.mean:.3g}"))
-        readings.append(Reading(convention, ratio, right_of))
+
+        def gain(plain: dict[str, np.ndarray], residual: dict[str, np.ndarray], key: str = key) -> float:
+            return quotient(*(_medians(arrays, depth, key)["layer10"] for arrays in (residual, plain)))
+
+        ours = results.sample_at_end(f"depth{depth}", ARMS, "cushion", gain)
+        right_of = if_measured(ours, lambda o=ours: holds(min(o.values) > 1, f"ratio {o.mean:.3g}"))
+        readings.append(Reading(convention, ours, right_of))
     quantity = f"median cushion of layer 10, residual / plain, depth {depth}"
     return Claim(quantity, "> 1", "above 1 in every seed", tuple(readings))
 
@@ -595,20 +606,16 @@ def _layer_10(results: Results, depth: int) -> Claim:
 def _all_layers(results: Results, depth: int) -> Claim:
     readings = []
     for convention, key in READINGS.items():
-        plain, residual = (_medians(results, depth, arm, key) for arm in ARMS)
-        exceptions = [
-            sum(r[i] <= p[i] for p, r in zip(plain.values(), residual.values())) for i in _seeds(plain, residual)
-        ]
-        ours = Sample(tuple(map(float, exceptions)), results.incomplete(f"depth{depth}"))
+
+        def exceptions(plain: dict[str, np.ndarray], residual: dict[str, np.ndarray], key: str = key) -> float:
+            one, other = (_medians(arrays, depth, key) for arrays in (plain, residual))
+            return sum(not other[layer] > one[layer] for layer in one)  # a NaN is an exception
+
+        ours = results.sample_at_end(f"depth{depth}", ARMS, "cushion", exceptions)
         few = if_measured(ours, lambda o=ours: holds(o.mean <= EXCEPTIONS, f"{o.mean:.3g} layers"))
         readings.append(Reading(convention, ours, few))
     quantity = f"layers where the residual median is not larger, depth {depth}"
     return Claim(quantity, float(EXCEPTIONS), "at most 2 on average over seeds", tuple(readings))
-
-
-def _seeds(plain: dict[str, list[float]], residual: dict[str, list[float]]) -> range:
-    lengths = [len(values) for values in (*plain.values(), *residual.values())]
-    return range(min(lengths, default=0))
 
 
 def draw_fig_3(results: Results) -> Figure:
@@ -649,7 +656,7 @@ def _interlayer_gap(results: Results) -> Claim:
     readings = []
     for mode, family in MODES.items():
         residual, plain = (results.final(FULL.name, arm, f"{family}/{BLOCK}/mean_hw") for arm in (RESIDUAL, PLAIN))
-        ratio = residual.map(lambda r, p: r / p, plain)
+        ratio = residual.map(quotient, plain)
         readings.append(Reading(mode, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 10, f"{r.mean:.3g}"))))
     return Claim("residual / plain", 0.20 / 2.7e-7, "more than 10", tuple(readings))
 
@@ -680,7 +687,7 @@ def noise_claims(results: Results) -> list[Claim]:
     readings = []
     for convention, family in NOISES.items():
         plain, residual = (results.final("depth20", arm, f"{family}/response_0.1") for arm in ARMS)
-        ratio = residual.map(lambda r, p: r / p, plain)
+        ratio = residual.map(quotient, plain)
         smaller = if_measured(ratio, lambda r=ratio: holds(max(r.values) < 1, f"ratio {r.mean:.3g}"))
         readings.append(Reading(convention, ratio, smaller))
     quantity = "change of the output under noise of strength 0.1, residual / plain, depth 20"

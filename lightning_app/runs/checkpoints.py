@@ -39,7 +39,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             checkpoint = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except FileNotFoundError as error:
             raise UserError(f"expected a checkpoint at {path}, found no such file.") from error
-        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError) as error:
+        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
             raise UserError(
                 f"{path} is not a readable checkpoint: it is truncated, or not one of this program's (weights and plain "
                 "values only, nothing in a checkpoint is ever executed)."

@@ -26,6 +26,7 @@ def written_config(plan: Plan, seeds: tuple[int, ...]) -> dict:
         place[last] = yaml.safe_load(value)
     config = copy.deepcopy(_merged(plan._layers, options))
     config["model"]["seeds"] = spell_seeds(seeds)
+    config["run"]["plan"] = plan.digest
     return config
 
 

@@ -1,6 +1,5 @@
 """What a scale may change, and how a run that did what a plan asks is recognised."""
 
-import pytest
 import yaml
 
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
@@ -25,6 +24,7 @@ def test_smoke_changes_only_epochs_seeds_and_subset():
     assert paper["trainer"].pop("max_epochs") == 200
     assert smoke["trainer"].pop("max_epochs") == 2
     for config in (paper, smoke):
+        config["run"].pop("plan")
         config["model"].pop("seeds")
         config["data"]["init_args"].pop("train_limit")
         config["data"]["init_args"].pop("test_limit")
@@ -38,25 +38,32 @@ def test_a_run_of_the_plan_is_recognised_wherever_and_on_whatever_it_ran():
         assert DEPTH_20.matches(changed(DEPTH_20, key, value)), key
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("trainer.max_epochs", 100),
-        ("model.weight_decay", 0.0),
-        ("model.optimizer.init_args.lr", 0.1),
-        ("data.init_args.train_limit", 512),
-        ("data.init_args.batch_size", 64),
-        ("data.class_path", "lightning_app.datamodules.Digits"),
-        ("model.arms.plain.net.init_args.depth", 32),
-    ],
-)
-def test_a_run_of_something_else_is_not(key, value):
-    assert not DEPTH_20.matches(changed(DEPTH_20, key, value))
+def test_a_run_that_a_user_started_is_not_taken_for_the_plan_s():
+    """It may have any option on top, which no comparison of configurations would see for sure."""
+    assert not DEPTH_20.matches(changed(DEPTH_20, "run.plan", None))
+    assert not DEPTH_20.matches({})
 
 
-def test_a_configuration_that_spells_classes_in_full_is_the_same():
-    full = "lightning_app.networks.simplified.SimplifiedNet"
-    assert DEPTH_20.matches(changed(DEPTH_20, "model.arms.plain.net.class_path", full))
+def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp_path):
+    def digest(text: str, over: str = "") -> str:
+        monkeypatch.setattr("lightning_app.reproduce.plan.CONFIGS", tmp_path)
+        (tmp_path / "papers" / "yu-tomasi").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "base.yaml").write_text(text)
+        (tmp_path / "papers" / "yu-tomasi" / "depth20.yaml").write_text(f"run: {{name: depth20}}\n{over}")
+        return Plan("yu-tomasi", Run("depth20"), PAPER).digest
+
+    base = "model: {weight_decay: 0.1}\ntrainer: {max_epochs: 3, callbacks: [{class_path: Learning}]}\n"
+    assert digest(base) == digest(base + "run: {group: elsewhere}\n") == digest(base + "data: {init_args: {root: x}}\n")
+    assert digest(base) != digest(base.replace("0.1", "0.2"))
+    assert digest(base) != digest(base.replace("Learning", "WeightMass"))
+    assert digest(base) != digest(base, "data: {init_args: {train_limit: 5, augment: false}}\n")
+    assert SMOKE_20.digest != DEPTH_20.digest
+
+
+def test_what_the_plan_s_own_yaml_decides():
+    twins = Plan("yu-tomasi", Run("equivalent20"), PAPER)
+    assert twins.decides("trainer.accelerator")
+    assert not DEPTH_20.decides("trainer.accelerator")
 
 
 def test_smoke_runs_do_not_pass_for_paper_runs():

@@ -10,6 +10,7 @@ import pytest
 
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
 from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
+from lightning_app.seeds import parse_seeds, spell_seeds
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import tiny_cifar10
 
@@ -54,13 +55,15 @@ def test_runs_of_other_names_and_settings_are_left_alone(leave, tmp_path):
 class Recorder:
     """Stands in for the training process: notes what was asked, and leaves the run finished."""
 
-    def __init__(self, monkeypatch, leave=None, code: int = 0):
+    def __init__(self, monkeypatch, finish=None, code: int = 0):
         self.asked: list[list[str]] = []
-        self.leave, self.code = leave, code
+        self.finish, self.code = finish, code
         monkeypatch.setattr("lightning_app.reproduce.runner.subprocess.Popen", self)
 
-    def __call__(self, words: list[str]):
+    def __call__(self, words: list[str], **_):
         self.asked.append(words)
+        if self.finish is not None:
+            self.finish(parse_seeds(self.option("--model.seeds", -1)), len(self.asked))
         return self
 
     def wait(self) -> int:
@@ -71,9 +74,13 @@ class Recorder:
         return words[words.index(name) + 1] if name in words else None
 
 
+def finishing(leave):
+    return lambda seeds, call: leave(RUN, one, seeds=seeds, name=f"depth20~{call + 7}")
+
+
 def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
     leave(RUN, one, seeds=(1,))
-    recorder = Recorder(monkeypatch)
+    recorder = Recorder(monkeypatch, finishing(leave))
     complete(PLAN, tmp_path / "runs")
     assert len(recorder.asked) == 1
     assert recorder.option("--model.seeds") == "0,2"
@@ -81,9 +88,9 @@ def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
 
 
 def test_other_seeds_are_left_to_other_machines(leave, tmp_path, monkeypatch):
-    recorder = Recorder(monkeypatch)
+    recorder = Recorder(monkeypatch, finishing(leave))
     complete(PLAN, tmp_path / "runs", seeds=(2, 7))
-    assert recorder.option("--model.seeds") == "2"
+    assert recorder.option("--model.seeds") == "2-2"
 
 
 def test_nothing_is_trained_when_all_is_there(leave, tmp_path, monkeypatch):
@@ -95,10 +102,33 @@ def test_nothing_is_trained_when_all_is_there(leave, tmp_path, monkeypatch):
 
 def test_an_interrupted_run_is_resumed_with_its_own_seeds(leave, tmp_path, monkeypatch):
     folder = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 2))
-    recorder = Recorder(monkeypatch)
+    recorder = Recorder(monkeypatch, finishing(leave))
     complete(PLAN, tmp_path / "runs")
     assert recorder.option("--ckpt_path") == str(folder.checkpoints / "last.ckpt")
-    assert recorder.option("--model.seeds") == "0,2"
+    assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["0,2", "1-1"]
+
+
+def test_an_interrupted_run_whose_seeds_are_finished_elsewhere_is_left_alone(leave, tmp_path, monkeypatch):
+    leave(RUN, one, epochs=(0, 12), finished=False)
+    leave(RUN, one, name="depth20~2")
+    recorder = Recorder(monkeypatch)
+    complete(PLAN, tmp_path / "runs")
+    assert recorder.asked == []
+
+
+def test_a_run_that_ends_well_before_its_last_epoch_is_not_begun_anew(leave, tmp_path, monkeypatch):
+    leave(RUN, one, epochs=(0, 12), finished=False)
+    recorder = Recorder(monkeypatch)
+    with pytest.raises(RunFailed):
+        complete(PLAN, tmp_path / "runs")
+    assert len(recorder.asked) == 1
+
+
+def test_one_seed_is_spelled_so_that_fit_does_not_count_to_it(capsys, tmp_path):
+    words = ("fit", "--config", str(PLAN.config), "--model.seeds", spell_seeds([7]), "--print_config")
+    said = command(*words, cwd=tmp_path)
+    assert "seeds: 7-7" in said.stdout
+    assert parse_seeds(spell_seeds([7])) == (7,)
 
 
 def test_a_run_that_fails_stops_everything_with_its_code(tmp_path, monkeypatch):

@@ -140,6 +140,50 @@ def test_nothing_is_tested_without_runs_on_unfinished_ones_or_at_smoke_scale(lea
     assert made("table-1")["L, plain, depth 20"] == Verdict.NOT_TESTED
 
 
+@pytest.mark.parametrize("open_run", list(DEPTHS))
+def test_no_verdict_of_table_1_hangs_on_an_unfinished_run(open_run, leave, made):
+    for name, depth in DEPTHS.items():
+        late = (0, 12) if name == open_run else (0, 200)
+        leave(SEED_RUNS[name], table_1_numbers(depth), epochs=late, finished=name != open_run)
+    verdicts = made("table-1")
+    about = [quantity for quantity, verdict in verdicts.items() if verdict == Verdict.NOT_TESTED]
+    if open_run.startswith("depth"):
+        assert {f"{s} of plain - residual, depth {DEPTHS[open_run]}" for s in "LE"} <= set(about)
+    if open_run != "depth32":
+        assert {"L(44) / L(20), plain", "L(44) / L(20), residual"} <= set(about)
+        assert "L of plain - residual, depth 32" in about or open_run.endswith("44")
+
+
+def test_a_seed_that_is_not_a_number_leaves_its_claims_open(leave, made):
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        found = table_1_numbers(20)(arm, seed, epoch)
+        return {key: math.nan if seed == 1 and arm == "plain" else value for key, value in found.items()}
+
+    leave(SEED_RUNS["depth20"], numbers)
+    verdicts = made("table-1")
+    assert verdicts["L, plain, depth 20"] == Verdict.NOT_TESTED
+    assert verdicts["L, residual, depth 20"] == Verdict.REPRODUCED
+
+
+def test_final_arrays_are_those_of_the_final_epoch_and_of_all_seeds(leave, made):
+    for depth in (20, 32):
+        folder = leave(
+            SEED_RUNS[f"depth{depth}"], lambda *_: {"x": 0.0}, arrays={"cushion": cushion_arrays(depth, 1.0, 0.5)}
+        )
+        (folder.path / "measurements" / "epoch=0200" / "cushion.npz").unlink()
+    assert set(made("fig-3").values()) == {Verdict.NOT_TESTED}
+
+
+def test_dead_residual_layers_are_exceptions(leave, made):
+    for depth in (20, 32):
+        arrays = cushion_arrays(depth, 1.0, 0.5)
+        arrays["residual"] = {key: a * math.nan for key, a in arrays["residual"].items()}
+        leave(SEED_RUNS[f"depth{depth}"], lambda *_: {"x": 0.0}, arrays={"cushion": arrays})
+    verdicts = made("fig-3")
+    assert verdicts["layers where the residual median is not larger, depth 20"] == Verdict.NOT_REPRODUCED
+    assert verdicts["median cushion of layer 10, residual / plain, depth 20"] == Verdict.NOT_TESTED
+
+
 def test_a_run_with_too_few_seeds_is_not_tested(leave, made):
     for name, depth in DEPTHS.items():
         leave(SEED_RUNS[name], table_1_numbers(depth), seeds=(0, 1))
