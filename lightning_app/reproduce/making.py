@@ -88,13 +88,12 @@ def _progress(results: Results, plan: Plan) -> str:
 
 def _head(paper: Paper, artefact: Artefact, results: Results, plans: dict[str, Plan]) -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in NOTED)
-    scale = "" if results.scale is PAPER else f" --scale {results.scale.name}"
     lines = [
         f"# {paper.key}/{artefact.key}: {artefact.title}",
         paper.title,
         f"Runs, {_standing(results, plans)}.",
         f"Conventions. {artefact.convention}",
-        f"`python main.py reproduce {paper.key}/{artefact.key}{scale}`, commit {_commit()}, {versions}.",
+        f"`python main.py reproduce {paper.key}/{artefact.key} --scale {results.scale.name}`, commit {_commit()}, {versions}.",
     ]
     return "\n\n".join(lines)
 

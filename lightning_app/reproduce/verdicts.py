@@ -96,7 +96,7 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     >>> sample = Sample((1.0,))
     >>> one, other = Reading("kernel", sample, holds(True)), Reading("operator", sample, holds(False, "3 > 2"))
     >>> judge(Claim("mu", 1.0, "larger", (one, other)))
-    (<Verdict.ARTEFACT: 'artefact of a convention'>, 'true under kernel only')
+    (<Verdict.ARTEFACT: 'artefact of a convention'>, 'true only under: kernel')
     >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value
     'reproduced'
     """
@@ -109,7 +109,7 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
         return Verdict.REPRODUCED, ""
     if not held:
         return Verdict.NOT_REPRODUCED, "; ".join(filter(None, (outcome.why for outcome in outcomes)))
-    return Verdict.ARTEFACT, f"true under {' and '.join(held)} only"
+    return Verdict.ARTEFACT, f"true only under: {'; '.join(held)}"
 
 
 def _lacking(reading: Reading) -> str:
