@@ -15,30 +15,20 @@ The paper leaves two things open; all readings are measured, none is silently ch
   less stable than a residual one.
 """
 
-import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lightning_app.errors import UserError
-from lightning_app.measures.batch_of_one import BnMode, batch_norms, normalising
-from lightning_app.measures.block_jacobian import BlockJacobian, block_jacobian, is_ordinary
-from lightning_app.measures.block_norm import block_norm
+from lightning_app.measures.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.histogram import Histogram, histogram
-from lightning_app.measures.jacobian import (
-    DifferentiatedJacobian,
-    FrobeniusNorm,
-    Jacobian,
-    frobenius_by_columns,
-    frobenius_by_probes,
-    push,
-)
+from lightning_app.measures.jacobian import Jacobian, frobenius_by_probes
+from lightning_app.measures.span_jacobian import ChainJacobian, span_jacobian
+from lightning_app.measures.visits import check_description, visits_of
 from lightning_app.measures.watch import sample_norms
 from lightning_app.networks.blocks import Span
 
@@ -97,18 +87,19 @@ def interlayer_cushions(
         before_relu: leave out the ReLU at the end of a span.
         half: multiply the probes in bfloat16, if the Jacobian is hand-made and in "eval". Error far below that of 4 probes;
             twice as fast where the processor has instructions for it, slower where not.
-        seed: of the probes, which are a function of it, the batch's number and the span's name.
+        seed: of the probes, which are a function of it, the samples' place in the data and the span's name.
 
     Invariances: mu does not change when the span's output is scaled, or turned by an orthogonal map. The identity has
     mu = sqrt(n / numel); a block of convolutions without biases and ReLUs has J x = f(x).
 
     Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians. Beside the forward pass they cost
-    k + 1.5 times the block's convolutions; exact ones about 3 training steps of the whole depth-20 net (eval), or
-    10 (batch1). Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have
-    inputs or outputs.
+    k + 1 times the block's convolutions: 1,000 images and 4 probes in all blocks of the full depth-20 net are 3 % of a
+    training epoch. Exact ones cost, a block and sample of that net, as much as training on 3 samples (eval) or 10
+    (batch1). Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have inputs
+    or outputs.
 
-    Precision: the net's own. Where J x is a small difference of large numbers, in batch1, it comes from Euler's identity
-    or from differentiation in float64.
+    Precision: the net's own; GPUs may convolve in TF32. Where J x is a small difference of large numbers, in batch1, it
+    comes from Euler's identity or from differentiation in float64.
 
     Raises:
         UserError: for a net in training mode; a span that a forward pass does not call once; "eval" and BatchNorm without
@@ -120,17 +111,17 @@ def interlayer_cushions(
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     inputs: dict[str, torch.Size] = {}
-    for number, images in enumerate(batches):
-        visits = _visits(net, spans, images, bn_mode)
+    size = _samples_at_once(bn_mode, probes)
+    for number, images in enumerate(few for batch in batches for few in batch.split(size)):
+        visits = visits_of(net, spans, images, bn_mode)
         for span in spans:
             own = [visits[module] for module in span.modules]
             if not number:
-                _check_description(span, own, bn_mode)
+                check_description(span, own, bn_mode)
             inputs[span.name] = own[0].x.shape[1:]
+            jacobian = span_jacobian(span, own, bn_mode, before_relu)
             generator = _generator(images.device, seed, number, span.name)
-            for few in _chunks(len(images), bn_mode, probes):
-                jacobian = _jacobian(span, [visit.of(few) for visit in own], bn_mode, before_relu)
-                found[span.name].append(_measure(jacobian, own[0].x[few], probes, half, generator))
+            found[span.name].append(_measure(jacobian, own[0].x, probes, half, generator))
     if not inputs and spans:
         raise ValueError("interlayer cushions need at least one batch of images, got none.")
     return {name: _statistics(torch.cat(parts, 1), inputs[name], probes or 0) for name, parts in found.items()}
@@ -141,7 +132,7 @@ def _measure(jacobian: Jacobian, x: Tensor, probes: int | None, half: bool, gene
     if probes is None:
         frobenius = jacobian.frobenius()
     else:
-        pushing = jacobian.half() if half and isinstance(jacobian, _Chain) else jacobian
+        pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
         frobenius = frobenius_by_probes(pushing.push, pushing.x, probes, generator)
     return torch.stack([sample_norms(x), sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
 
@@ -186,61 +177,6 @@ def _summary(values: Tensor) -> tuple[float, float, float, float]:
     return float(values.quantile(0.5)), float(values.mean()), std, float(values.min())
 
 
-# What the spans see
-
-
-@dataclass(frozen=True, eq=False)
-class _Visit:
-    """What went into a module, and of what came out as much as is needed."""
-
-    x: Tensor  # (B, ...)
-    gate: Tensor  # (B, ...), 1 where the output is positive: where its last ReLU lets through
-    first: Tensor  # (1, ...), the first sample's output
-
-    def of(self, samples: slice) -> "_Visit":
-        return replace(self, x=self.x[samples], gate=self.gate[samples])
-
-
-def _visits(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMode) -> dict[nn.Module, _Visit]:
-    """One forward pass, watched at every module of the spans."""
-    came: dict[nn.Module, Tensor] = {}
-    visits: dict[nn.Module, _Visit] = {}
-    names = {module: span.name for span in spans for module in span.modules}
-
-    def enter(module: nn.Module, args: tuple) -> None:
-        if module in came or len(args) != 1:
-            raise UserError(
-                f"an interlayer cushion needs a block that the net calls once, with one tensor; {names[module]} is called "
-                f"{'twice' if module in came else f'with {len(args)}'}: leave it out."
-            )
-        came[module] = args[0].clone()  # what follows may work in place
-
-    def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
-        if not isinstance(y, Tensor):
-            raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
-        visits[module] = _Visit(came[module], (y > 0).to(y.dtype), y[:1].clone())
-
-    if images.ndim == 4:
-        images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
-    with normalising(bn_mode, net), _hooks(names, enter, leave):
-        net(images)
-    for module, name in names.items():
-        if module not in visits:
-            raise UserError(f"the net's forward pass never calls {name}: leave it out.")
-    return visits
-
-
-@contextmanager
-def _hooks(modules: Iterable[nn.Module], enter: Callable, leave: Callable) -> Iterator[None]:
-    handles = [module.register_forward_pre_hook(enter) for module in modules]
-    handles += [module.register_forward_hook(leave) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, probes: int | None) -> None:
     """Raise what `interlayer_cushions` would, as far as it can be said without data."""
     if bn_mode not in ("eval", "batch1"):
@@ -260,106 +196,9 @@ def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, pro
             )
 
 
-# Jacobians
-
-
-def _jacobian(span: Span, visits: Sequence[_Visit], bn_mode: BnMode, before_relu: bool) -> Jacobian:
-    """By hand where the blocks say what they are made of, else by differentiation."""
-    if not _is_described(span):
-        return _differentiated(span, visits[0].x, bn_mode, before_relu)
-    blocks = []
-    for place, (parts, visit) in enumerate(zip(span.parts, visits), start=1):
-        gate = None if before_relu and place == len(visits) else visit.gate
-        x = visit.x.contiguous(memory_format=torch.channels_last)  # a third faster on CPUs
-        blocks.append(block_jacobian(parts.stages, parts.skip, x, gate, alone=bn_mode == "batch1"))
-    return _Chain(tuple(blocks))
-
-
-@dataclass(frozen=True, eq=False)
-class _Chain:
-    """J of blocks in a row."""
-
-    blocks: tuple[BlockJacobian, ...]
-
-    @property
-    def x(self) -> Tensor:
-        return self.blocks[0].x
-
-    @property
-    def image(self) -> Tensor:
-        first, *others = self.blocks
-        return _push(others, first.image)
-
-    def half(self) -> "_Chain":
-        """The same for pushing random signs, in bfloat16 where that is harmless."""
-        blocks = tuple(block.half() for block in self.blocks)
-        return self if any(block.x.dtype != blocks[0].x.dtype for block in blocks) else _Chain(blocks)
-
-    def push(self, tangents: Tensor) -> Tensor:
-        return _push(self.blocks, tangents)
-
-    def frobenius(self) -> FrobeniusNorm:
-        """Of several blocks from as many products as x has entries."""
-        first, *others = self.blocks
-        return frobenius_by_columns(self.push, self.x) if others else block_norm(first)
-
-
-def _push(blocks: Iterable[BlockJacobian], t: Tensor) -> Tensor:
-    for block in blocks:
-        t = block.push(t)
-    return t
-
-
-def _is_described(span: Span) -> bool:
-    return span.parts is not None and all(is_ordinary(conv) for parts in span.parts for conv, _ in parts.stages)
-
-
-def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -> DifferentiatedJacobian:
-    precise = _double(span) if bn_mode == "batch1" else span
-
-    def through(blocks: Span, t: Tensor) -> Tensor:
-        with normalising(bn_mode, *blocks.modules):
-            return blocks(t, before_relu)
-
-    like = next((parameter for module in precise.modules for parameter in module.parameters()), x)
-    wide = x.to(like.dtype)
-    image = push(lambda t: through(precise, t), wide, wide[None])[1][0]
-    return DifferentiatedJacobian(lambda t: through(span, t), x, image)
-
-
-def _double(span: Span) -> Span:
-    return Span(span.name, tuple(copy.deepcopy(module).double() for module in span.modules))
-
-
-def _check_description(span: Span, visits: Sequence[_Visit], bn_mode: BnMode) -> None:
-    """On one sample: blocks of a span follow one another, and compute what their parts do."""
-    for one, other in pairwise(visits):
-        if not _same(one.first, other.x[:1]):
-            raise UserError(
-                f"something lies between the blocks of {span.name}, so that it is no span: measure them singly."
-            )
-    if not _is_described(span):
-        return
-    for parts, visit in zip(span.parts, visits):
-        with normalising(bn_mode, *span.modules):
-            y = parts(visit.x[:1])
-        if not _same(y, visit.first):
-            raise UserError(
-                f"a block of {span.name} is not what its block_parts() says: from these its output would differ. Correct "
-                "that method, or remove it: the block is then differentiated."
-            )
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    return torch.allclose(one, other, rtol=0, atol=1e-3 * float(other.abs().max()), equal_nan=True)
-
-
-def _chunks(count: int, bn_mode: BnMode, probes: int | None) -> Iterator[slice]:
-    """Samples worked on together: few for what lies in the cache, many where matrices are prepared for all of them."""
-    size = 32 if probes else 4 if bn_mode == "batch1" else 100
-    return (slice(start, start + size) for start in range(0, count, size))
+def _samples_at_once(bn_mode: BnMode, probes: int | None) -> int:
+    """Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them."""
+    return 64 if probes else 4 if bn_mode == "batch1" else 100
 
 
 def _generator(device: torch.device, *key: object) -> torch.Generator:

@@ -68,6 +68,11 @@ class SilentBlock(AnyBlock):
     block_parts = property()
 
 
+class PairOf(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
 def seeded(make, *args, seed: int = 0, **more) -> nn.Module:
     """A double-precision module in evaluation mode."""
     torch.manual_seed(seed)
@@ -402,6 +407,24 @@ def test_a_single_probe_states_no_error():
     assert found.mean > 0
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_half_precision_of_the_probes_costs_far_less_accuracy_than_their_number(skip):
+    block, x = seeded(CifarBlock, 16, 32, 2, skip).float(), maps(8, 16, (16, 16)).float()
+    whole, half = (measure(block, x=x, probes=4, half=half) for half in (False, True))
+    assert not torch.equal(whole.norms, half.norms)
+    close(half.norms, whole.norms, rel=whole.relative_error / 5)
+    assert half.gain == whole.gain
+
+
+@pytest.mark.parametrize(
+    "Block, options", [(SilentBlock, {"probes": 2}), (AnyBlock, {"probes": 2, "bn_mode": "batch1"})]
+)
+def test_half_precision_is_for_what_it_is_harmless_for(Block, options):
+    block, x = seeded(Block), maps()
+    whole, half = (measure(block, x=x, half=half, **options) for half in (False, True))
+    assert torch.equal(whole.norms, half.norms)
+
+
 # --- data
 
 
@@ -457,6 +480,13 @@ def test_measuring_leaves_no_trace(Block, mode, probes):
     assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
 
 
+def test_a_compiled_net_is_measured_as_what_it_is():
+    net, x = seeded(CifarResNet, 8, width=2), maps(2, 3, (8, 8))
+    compiled = torch.compile(net)
+    found, expected = (interlayer_cushions(one, blocks_of(one), [x])["block02"] for one in (compiled, net))
+    assert torch.equal(found.samples, expected.samples)
+
+
 def test_float32_is_enough():
     for skip in (False, True):
         block, x = seeded(CifarBlock, 16, 32, 2, skip), maps(4, 16, (16, 16))
@@ -482,6 +512,7 @@ def test_mistakes_are_sentences():
     refuses("0 has no BatchNorm", seeded(AnyBlock, bn=False), bn_mode="batch1")
     refuses("called twice", block, block)
     refuses("without running statistics", seeded(nn.BatchNorm2d, 3, track_running_stats=False))
+    refuses("returns a tuple", PairOf().eval())
     refuses("more than one value in a channel", block, x=maps(2, 3, (1, 1)), bn_mode="batch1")
     with pytest.raises(ValueError, match="at least one batch"):
         interlayer_cushions(chain(block), [span_of(chain(block), "0")], [])
@@ -516,3 +547,14 @@ def test_extraordinary_convolutions_are_differentiated(options):
     if "groups" in options:
         block.convs[1] = nn.Conv2d(3, 3, 3, padding=1).double()
     close(measure(block, x=x).samples, defined(block, x)[0])
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("bn_mode", ["eval", "batch1"])
+def test_a_diverged_net_shows_as_not_a_number(weight, bn_mode):
+    net = CifarResNet(8, width=4).eval()
+    with torch.no_grad():
+        net.conv0.weight[0, 0, 0, 0] = weight
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = interlayer_cushions(net, [span_of(net, "block02")], [images], bn_mode, probes=2)["block02"]
+    assert math.isnan(found.mean)
