@@ -549,7 +549,7 @@ def test_extraordinary_convolutions_are_differentiated(options):
     close(measure(block, x=x).samples, defined(block, x)[0])
 
 
-@pytest.mark.parametrize("weight", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
 @pytest.mark.parametrize("bn_mode", ["eval", "batch1"])
 def test_a_diverged_net_shows_as_not_a_number(weight, bn_mode):
     net = CifarResNet(8, width=4).eval()
