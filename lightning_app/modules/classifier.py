@@ -333,9 +333,8 @@ class ImageClassifier(pl.LightningModule):
         check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
             keep_configured_schedule(checkpoint, self.configure_optimizers())
-            if self.global_rank == 0:  # they are the sums over all ranks
-                for name, sums in checkpoint["running"].items():
-                    self.running[name].restore(sums)
+            for name, sums in checkpoint["running"].items():  # they are the sums over all ranks
+                self.running[name].restore(sums, ours=self.global_rank == 0)
 
     def _over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.trainer.world_size == 1:

@@ -45,8 +45,11 @@ class RiskAndError(Metric):
         """The raw state, for a checkpoint taken in the middle of an epoch."""
         return {name: getattr(self, name).detach().cpu().clone() for name in self._defaults}
 
-    def restore(self, sums: dict[str, Tensor]) -> None:
-        """Put back what `sums` returned."""
+    def restore(self, sums: dict[str, Tensor], ours: bool = True) -> None:
+        """Put back what `sums` returned; on ranks that leave it to another one, zeros that count as updated.
+
+        All ranks must agree on having been updated: `compute` sums over them, and one that does not call it is waited for.
+        """
         for name, value in sums.items():
-            setattr(self, name, value.to(self.device))
+            setattr(self, name, (value if ours else torch.zeros_like(value)).to(self.device))
         self._update_count = int(bool(sums["count"]))
