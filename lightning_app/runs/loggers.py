@@ -165,13 +165,19 @@ class AutoWandbLogger(WandbLogger):
     def finalize(self, status: str) -> None:
         super().finalize(status)
         if self._experiment is not None and rank_zero_only.rank == 0:
-            self._experiment.finish(exit_code=0 if status == "success" else 1)
+            try:
+                self._experiment.finish(exit_code=0 if status == "success" else 1)
+            except Exception as error:  # a scheduler's SIGTERM reaches W&B's service too, and may end it before us
+                log.warning("W&B did not finish (%s).", error)
             self._experiment = None
 
 
 def log_to_wandb(logger: WandbLogger, values: Mapping[str, Any], epoch: int, step: int) -> None:
     """One history row, drawn over the epoch. Rank zero only; any WandbLogger."""
     run = logger.experiment
-    for prefix in sorted({name.split("/")[0] for name in values}):
-        run.define_metric(f"{prefix}/*", step_metric="epoch")
-    run.log({**values, "epoch": epoch, "trainer/global_step": step})
+    try:
+        for prefix in sorted({name.split("/")[0] for name in values}):
+            run.define_metric(f"{prefix}/*", step_metric="epoch")
+        run.log({**values, "epoch": epoch, "trainer/global_step": step})
+    except Exception as error:  # its service is gone, killed together with the job's processes
+        log.warning("W&B does not take epoch %d (%s).", epoch, error)
