@@ -20,9 +20,11 @@ from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty
 from lightning_app.modules.resume import check_members, check_tensors, describe, id_weights, keep_configured_schedule
+from lightning_app.modules.sharding import SeedSharding, exchange, shares
 
 __all__ = ["ImageClassifier"]
 
+_NOTHING = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no data module says its own
 FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
 
@@ -69,6 +71,7 @@ class ImageClassifier(pl.LightningModule):
         if weight_decay < 0:
             raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
         self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
+        self.own = self.members  # those that this rank trains and evaluates
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
         self.weight_decay = weight_decay
         self.decays = decays
@@ -98,6 +101,8 @@ class ImageClassifier(pl.LightningModule):
     @override
     def setup(self, stage: str) -> None:
         self.batch_size = getattr(self._datamodule, "batch_size", PAPER_BATCH)
+        if self._shares_members:
+            self.own = tuple(shares(self.members, self.trainer.world_size)[self.global_rank])
         scale = 1 / self.batch_size if self.penalty_scale == "batch" else 1
         for member in self.members:
             if self.channels_last:
@@ -133,7 +138,7 @@ class ImageClassifier(pl.LightningModule):
     @property
     def data_seeds(self) -> tuple[int, ...]:
         """Seeds of the data streams that a training batch must hold (the datamodule asks)."""
-        return tuple(dict.fromkeys(self._stream(member) for member in self.members))
+        return tuple(dict.fromkeys(self._stream(member) for member in self.own))
 
     def _stream(self, member: Member) -> int:
         """The member's data stream: its seed, mixed with the arm's name when arms do not share batches."""
@@ -141,6 +146,11 @@ class ImageClassifier(pl.LightningModule):
             return member.seed
         original = next((other for other in self.members if other.name == member.twin_of), member)
         return member.seed + (zlib.crc32(original.arm.encode()) << 64)
+
+    @property
+    def _shares_members(self) -> bool:
+        """Are the members shared out among ranks?"""
+        return isinstance(self.trainer.strategy, SeedSharding)
 
     @property
     def _datamodule(self):
@@ -181,11 +191,12 @@ class ImageClassifier(pl.LightningModule):
         optimizer = self.optimizers()
         optimizer.zero_grad()
         cost, risks = 0.0, {}
-        share = self._share(self._batch_of(self.members[0], batch)[1])  # all streams' batches are of one size
-        for member in self.members:
+        if batch_idx == 0:
+            for metric in self.running.values():
+                metric.reset()
+        share = self._share(self._batch_of(self.own[0], batch)[1])  # all streams' batches are of one size
+        for member in self.own:
             images, labels = self._batch_of(member, batch)
-            if batch_idx == 0:
-                self.running[member.name].reset()
             torch.manual_seed(self._draw_seed(member))
             logits = member.net(images)
             risk = F.cross_entropy(logits, labels)
@@ -210,7 +221,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _evaluate(self, batch: tuple[Tensor, Tensor], loader: int) -> None:
         images, labels = self._format(batch)
-        for name, net in self.members:
+        for name, net in self.own:
             logits = net(images)
             risk = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
             self.evaluated[loader][name].update(risk, logits, labels)
@@ -264,6 +275,7 @@ class ImageClassifier(pl.LightningModule):
         weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
         """
         found = {}
+        self._agree_on_updates()
         for name, _ in self.members:
             numbers = {}
             if self.running[name].update_called:
@@ -273,6 +285,13 @@ class ImageClassifier(pl.LightningModule):
                     numbers |= {f"{split}/{key}": value for key, value in metrics[name].compute().items()}
             found[name] = numbers | self._costs(name, numbers)
         return found
+
+    def _agree_on_updates(self) -> None:
+        """What one rank's members have been through, all have: else only some ranks would sum, and wait for ever."""
+        for metrics in (self.running, *self.evaluated):
+            if any(metrics[name].update_called for name, _ in self.own):
+                for metric in metrics.values():
+                    metric.update(*_NOTHING)
 
     def _costs(self, name: str, numbers: Mapping[str, float]) -> dict[str, float]:
         if name not in self.penalties:
@@ -285,7 +304,8 @@ class ImageClassifier(pl.LightningModule):
         return costs
 
     def _check_finite(self) -> None:
-        for name, metric in self.running.items():
+        for name, _ in self.own:
+            metric = self.running[name]
             if metric.update_called and not bool(metric.risk_sum.isfinite()):
                 rate = self.optimizers().param_groups[0]["lr"]
                 raise DivergedError(
@@ -307,7 +327,7 @@ class ImageClassifier(pl.LightningModule):
     def _share(self, labels: Tensor) -> float:
         """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
         world = self.trainer.world_size
-        if world == 1:
+        if world == 1 or self._shares_members:
             return 1.0
         total = self.trainer.strategy.reduce(
             labels.new_tensor(float(len(labels)), dtype=torch.float64), reduce_op="sum"
@@ -316,12 +336,28 @@ class ImageClassifier(pl.LightningModule):
 
     def _draw_seed(self, member: Member) -> int:
         """A net's own draws (dropout) are a function of its seed, the step and the rank: nothing to save for a resume."""
-        return hash((member.seed, self.global_step, self.global_rank)) % 2**63
+        rank = 0 if self._shares_members else self.global_rank
+        return hash((member.seed, self.global_step, rank)) % 2**63
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.trainer.is_last_batch:  # before evaluation and measures, which look at all members
+            self._exchange()
+
+    def _exchange(self) -> None:
+        if self._shares_members:
+            ranks = enumerate(shares(self.members, self.trainer.world_size))
+            owners = {member.name: rank for rank, share in ranks for member in share}
+            exchange(owners, self.members, self.optimizers(use_pl_optimizer=False), self.trainer.strategy)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._shares_members and self.trainer.optimizers:  # between two batches the ranks have gone their own ways
+            self._exchange()
+            checkpoint["state_dict"] = self.state_dict()
+            checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
         checkpoint["members"] = [describe(member) for member in self.members]
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}

@@ -1,0 +1,84 @@
+"""Members shared out among the ranks of a job: Lightning's DDP launcher and process group, without its wrapper.
+
+Independent nets need no gradient traffic, and DistributedDataParallel would overwrite their weights with rank zero's. So
+every rank holds the whole bank, trains its share on whole batches, and sends it to the others when the epoch's training is
+over. After that all ranks hold the same bank again: evaluation is shared out too, measures and checkpoints happen on
+rank zero as ever. A member does not notice where it was trained.
+
+Several jobs share out seeds without any of this: ``--model.seeds 0-6`` here, ``--model.seeds 7-12`` there.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from lightning_app.errors import UserError
+from lightning_app.modules.members import Member
+
+__all__ = ["SeedSharding", "exchange", "shares"]
+
+T = TypeVar("T")
+
+
+@StrategyRegistry.register("seeds", description="members of the bank shared out among ranks")
+class SeedSharding(DDPStrategy):
+    """``--trainer.strategy seeds``: several processes, each with its share of the members and whole batches."""
+
+    strategy_name = "seeds"
+    shards_batches = False  # the data module asks
+
+    @override
+    def configure_ddp(self) -> None:
+        """The module stays as it is: nothing is broadcast and no gradient is averaged."""
+
+
+def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
+    """The members of each rank, seeds together, so that a rank makes few data streams.
+
+    Shares differ by one member at most.
+
+    Raises:
+        UserError: with more ranks than members.
+
+    >>> plain, residual = (Member(name, name, 0, torch.nn.Identity()) for name in ("plain", "residual"))
+    >>> [[member.name for member in share] for share in shares([plain, residual], 2)]
+    [['plain'], ['residual']]
+    """
+    if ranks > len(members):
+        raise UserError(
+            f"{ranks} processes cannot share out {len(members)} member(s): expected at most {len(members)}. "
+            "Ask for fewer devices, or for more seeds."
+        )
+    ordered = sorted(members, key=lambda member: member.seed)
+    places = torch.tensor_split(torch.arange(len(ordered)), ranks)
+    return [[ordered[i] for i in place] for place in places]
+
+
+def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optimizer, strategy: DDPStrategy) -> None:
+    """Every rank gets weights, buffers and optimizer state of the members that others train, in place."""
+    for member in members:
+        owner = owners[member.name]
+        parameters = list(member.net.parameters())
+        own = owner == strategy.global_rank
+        net, states = strategy.broadcast(_packed(member, parameters, optimizer) if own else None, owner)
+        if own:
+            continue
+        member.net.load_state_dict(net)
+        for parameter, state in zip(parameters, states):
+            optimizer.state[parameter] = _to(state, parameter.device)
+
+
+def _packed(member: Member, parameters: list[torch.nn.Parameter], optimizer: Optimizer) -> tuple[Any, Any]:
+    return _to(dict(member.net.state_dict()), "cpu"), [_to(dict(optimizer.state[p]), "cpu") for p in parameters]
+
+
+def _to(state: dict[str, T], device: torch.device | str) -> dict[str, T]:
+    """A state with its tensors on a device; counters of steps stay where optimizers keep them."""
+    return {
+        key: value.detach().to(device) if torch.is_tensor(value) and key != "step" else value
+        for key, value in state.items()
+    }
