@@ -1,26 +1,40 @@
 # docker build -t skipscope .
-# docker run --rm -v "$PWD/runs:/app/runs" -v "$PWD/data:/app/data" skipscope fit --config configs/res20.yaml
-# GPUs: add --gpus all. Any other base with Python 3.11 to 3.13 works: --build-arg BASE=...
-ARG BASE=python:3.11-slim
-FROM ${BASE}
+# docker run --rm --gpus all -v "$PWD/runs:/app/runs" -v "$PWD/data:/app/data" skipscope fit --config configs/res20.yaml
+# Any other Debian or Ubuntu with Python 3.11 to 3.13, its venv module and headers will do: --build-arg BASE=...
+ARG BASE=python:3.11-slim-bookworm
 
+FROM ${BASE} AS wheels
+COPY deploy/requirements.lock /tmp/
+# Wheels only, each with a hash that the lock knows; nothing is built, nothing is resolved.
+RUN python3 -m venv /opt/venv && \
+    /opt/venv/bin/pip install --no-cache-dir --only-binary :all: --no-deps --require-hashes -r /tmp/requirements.lock
+
+FROM ${BASE}
+# torch.compile needs a C++ compiler where it runs. Which version is up to the base.
+# hadolint ignore=DL3008
+RUN command -v g++ || \
+    { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; }
+COPY --from=wheels /opt/venv /opt/venv
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE main.py ./
+COPY main.py LICENSE ./
 COPY lightning_app lightning_app
 COPY callbacks callbacks
 COPY configs configs
-RUN python3 -m pip install --no-cache-dir -c constraints.txt -e .
 
-# Any user id may run it: what is written outside the run folder goes to places that all may write to.
-RUN mkdir -p runs data && chmod 777 runs data
-ENV HOME=/tmp \
+# Any user id may run it, known to /etc/passwd or not. What is neither run nor data stays in the container: W&B keeps a
+# socket in TMPDIR, which network volumes may refuse; checkpoints are written beside their target and need no TMPDIR.
+RUN mkdir -m 1777 runs data && /opt/venv/bin/python -m compileall -q .
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/tmp \
+    USER=skipscope \
     MPLCONFIGDIR=/tmp/matplotlib \
-    WANDB_DATA_DIR=/tmp/wandb-data \
     WANDB_CACHE_DIR=/tmp/wandb-cache \
     WANDB_CONFIG_DIR=/tmp/wandb-config \
+    WANDB_DATA_DIR=/tmp/wandb-data \
     PYTHONUNBUFFERED=1
+VOLUME ["/app/data", "/app/runs"]
 USER 1000
 
-# Exec form: SIGTERM reaches Python, which saves and exits with 143.
-ENTRYPOINT ["python3", "main.py"]
+# Exec form: SIGTERM reaches Python, which saves and exits with 143. No HEALTHCHECK: a job is no service.
+ENTRYPOINT ["/opt/venv/bin/python", "/app/main.py"]
 CMD ["--help"]

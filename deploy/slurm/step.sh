@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# Sourced by the batch scripts: a job step that outlives the job's time limit.
+
+# run_step COMMAND...: run it on every rank. SLURM sends the batch script SIGUSR1 before the time limit (#SBATCH
+# --signal=B:...); then the step is stopped, and the job goes back into the queue to resume where it stopped. A preempted
+# job is requeued by SLURM itself, a cancelled one not at all.
+run_step() {
+    local step code=0 warned=
+    srun --kill-on-bad-exit=1 "$@" &
+    step=$!
+    trap 'warned=1; stop_step "$step"' USR1
+    wait "$step" || code=$?
+    if [[ $warned ]]; then # SIGUSR1 ended the waiting, not the step
+        code=0
+        wait "$step" || code=$?
+        ((code == 0)) || scontrol requeue "$SLURM_JOB_ID"
+    fi
+    return "$code"
+}
+
+# stop_step PID: SIGTERM to every rank, upon which fit saves between two batches. Several ranks may block each other in
+# Lightning's handler of that signal: after a minute they are killed, and the run resumes from its last whole epoch.
+stop_step() {
+    scancel --signal=TERM "$SLURM_JOB_ID"
+    for ((seconds = 0; seconds < ${GRACE:-60}; seconds++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 1
+    done
+    kill -TERM "$1" 2>/dev/null || true # srun has its ranks killed
+}

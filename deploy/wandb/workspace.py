@@ -1,0 +1,127 @@
+"""The W&B dashboard as code: runs that differ in nothing but their seed are drawn as one mean with its spread.
+
+    pip install -e '.[deploy]'
+    python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account
+
+Runs are grouped by the configuration's architecture, so that it fits what the job arrays and the sweeps leave behind: a
+run a seed. Panels name keys of the depth-20 nets; a test trains these and finds every key in what W&B recorded. BatchNorm's
+scales and Hessian spectra have no panels, because no callback logs them yet.
+"""
+
+import argparse
+from collections.abc import Iterable
+
+import wandb_workspaces.reports.v2 as wr
+import wandb_workspaces.workspaces as ws
+
+__all__ = ["workspace"]
+
+ARCHITECTURE = (  # a bank has no `model.net`: its arms' depth tells it from others
+    "model.net.class_path",
+    "model.net.init_args.depth",
+    "model.net.init_args.residual",
+    "model.arms.residual.net.init_args.depth",
+)
+CURVES = {
+    "Test error": "test/error",
+    "Training risk L (nats)": "train/risk",
+    "Test risk (nats)": "test/risk",
+    "Training error": "train/error",
+    "Cost C as the tables print it (nats)": "train/cost_paper",
+}
+MASSES = {
+    "ID mass of t = T(w)": "weight_mass_transferred/id_entries",
+    "ID mass of w": "weight_mass/id_entries",
+    "Mass of |t| >= 0.25": "weight_mass_transferred/large",
+    "Mass of |w| >= 0.25": "weight_mass/large",
+    "Mass of w": "weight_mass/all",
+    "ID entries of t above 0.7": "weight_mass_transferred/above_07",
+}
+READINGS = {
+    "identity in A x, not in the norm (the paper)": "median",
+    "identity in both": "median_transferred",
+    "identity in neither": "median_branch",
+}
+BN_MODES = {"running statistics": "interlayer", "each sample's own statistics": "interlayer_batch1"}
+LAYERS = [f"layer{number:02d}" for number in range(1, 21)]
+BLOCKS = [f"block{number:02d}" for number in range(1, 10)]
+ARMS = ("plain", "residual")
+
+
+def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
+    """The dashboard; building it needs no account, ``save()`` does."""
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name="SkipScope: seeds",
+        sections=[
+            _section("Learning curves", [*_curves(CURVES), _error_against_risk()]),
+            _section("Plain and residual in one run", [_arms(title, key) for title, key in CURVES.items()]),
+            _section("Weight mass", _curves(MASSES)),
+            _section("Layer cushions", _cushions()),
+            _section("Interlayer cushions", _interlayer_cushions()),
+        ],
+        settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=100),
+        runset_settings=ws.RunsetSettings(groupby=[ws.Config(key) for key in ARCHITECTURE]),
+    )
+
+
+def _section(name: str, panels: Iterable[wr.LinePlot | wr.BarPlot]) -> ws.Section:
+    return ws.Section(name=name, panels=list(panels), is_open=True)
+
+
+def _curves(keys: dict[str, str]) -> list[wr.LinePlot]:
+    return [_over_seeds(title, [key]) for title, key in keys.items()]
+
+
+def _over_seeds(title: str, keys: list[str], x: str = "epoch") -> wr.LinePlot:
+    """Mean of each group of runs and one standard deviation around it, nothing smoothed."""
+    return wr.LinePlot(
+        title=title, x=x, y=keys, groupby_aggfunc="mean", groupby_rangefunc="stddev", smoothing_type="none"
+    )
+
+
+def _error_against_risk() -> wr.LinePlot:
+    """Figure 2's claim: at the same training risk, which net has the smaller test error?"""
+    return _over_seeds("Test error against training risk", ["test/error"], x="train/risk")
+
+
+def _arms(title: str, key: str) -> wr.LinePlot:
+    return _over_seeds(title, [f"{key}/{arm}" for arm in ARMS])
+
+
+def _cushions() -> list[wr.LinePlot | wr.BarPlot]:
+    """Layer 10 over the epochs, as in the paper, and all layers at the end, each in all three readings."""
+    curves = {f"Layer 10, {reading}": f"cushion/layer10/{field}" for reading, field in READINGS.items()}
+    profiles = [
+        _profile(f"All layers, {reading}", [f"cushion/{layer}/{field}" for layer in LAYERS])
+        for reading, field in READINGS.items()
+    ]
+    return [*_curves(curves), *profiles]
+
+
+def _interlayer_cushions() -> list[wr.LinePlot | wr.BarPlot]:
+    """Block 5 of 9 over the epochs, as in the paper, and all blocks at the end."""
+    curves = {f"Block 5, {mode}": f"{prefix}/block05/median" for mode, prefix in BN_MODES.items()}
+    profiles = [
+        _profile(f"All blocks, {mode}", [f"{prefix}/{block}/median" for block in BLOCKS])
+        for mode, prefix in BN_MODES.items()
+    ]
+    return [*_curves(curves), *profiles]
+
+
+def _profile(title: str, keys: list[str]) -> wr.BarPlot:
+    """The last value of each key, side by side."""
+    return wr.BarPlot(title=title, metrics=keys, groupby_aggfunc="mean", groupby_rangefunc="stddev")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Save SkipScope's dashboard as a new view of a W&B project.")
+    parser.add_argument("entity", help="user or team")
+    parser.add_argument("--project", default="skipscope")
+    options = parser.parse_args()
+    print(workspace(options.entity, options.project).save().url)
+
+
+if __name__ == "__main__":
+    main()

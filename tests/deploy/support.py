@@ -1,0 +1,50 @@
+"""What the tests of deploy/ share: the manifests, their commands as Kubernetes would run them, and sizes of seconds."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from tests.helpers import ROOT
+
+DEPLOY = ROOT / "deploy"
+# Options that turn any configuration into seconds on the embedded digits.
+DIGITS = (
+    *("--data", "Digits", "--data.train_limit", "64", "--data.test_limit", "20", "--data.probe_size", "10"),
+    *("--data.batch_size", "32", "--trainer.max_epochs", "1", "--trainer.accelerator", "cpu"),
+)
+
+
+def manifest(name: str) -> dict:
+    """The one resource of deploy/kubernetes/<name>.yaml."""
+    return yaml.safe_load((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
+
+
+def pod(job: Mapping) -> dict:
+    return job["spec"]["template"]["spec"]
+
+
+def arguments(job: Mapping, variables: Mapping[str, str] = {}) -> list[str]:
+    """What the job's container passes to the image's entry point, ``$(NAME)`` replaced as the kubelet does."""
+    (container,) = pod(job)["containers"]
+    return [re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], word) for word in container["args"]]
+
+
+def checkout(folder: Path) -> Path:
+    """A folder in which relative paths mean what they mean in a checkout, and runs land in the folder."""
+    for name in ("configs", "deploy", "main.py"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "runs").mkdir()
+    return folder
+
+
+def recorded(run: Path) -> list[dict]:
+    """The records of a run's offline W&B log, as W&B's own reader prints them."""
+    (log,) = run.glob("wandb/offline-run-*")
+    reader = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(log)]
+    lines = subprocess.run(reader, capture_output=True, text=True, check=True).stdout
+    return [json.loads(line) for line in lines.splitlines()]

@@ -1,0 +1,176 @@
+"""The batch scripts with SLURM's commands played by small scripts: what runs where, and what a warning or an end leads to."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightning_app.runs import find_runs
+from tests.deploy.support import DEPLOY, DIGITS, checkout
+from tests.helpers import command
+
+SCRIPTS = sorted((DEPLOY / "slurm").iterdir())
+SEEDS, DDP = "deploy/slurm/seeds.sbatch", "deploy/slurm/ddp.sbatch"
+# srun starts every rank, each the only one of its node, and returns the worst exit code; of a SIGTERM it kills them.
+# scancel sends its signal to the ranks. scontrol notes that it was called.
+STANDINS = {
+    "srun": """
+        while [[ $1 == --* ]]; do shift; done
+        trap 'kill -KILL ${ranks[@]}' TERM
+        for ((rank = 0; rank < SLURM_NTASKS; rank++)); do
+            SLURM_PROCID=$rank SLURM_NODEID=$rank SLURM_LOCALID=0 "$@" & ranks+=($!)
+        done
+        echo "${ranks[@]}" > ranks
+        for rank in "${ranks[@]}"; do wait "$rank" || { now=$?; ((now <= worst)) || worst=$now; }; done
+        exit ${worst:-0}
+    """,
+    "scancel": 'read -ra ranks < ranks; kill "-${1#--signal=}" "${ranks[@]}"',
+    "scontrol": 'echo "$@" >> requeued',
+}
+SAVES = "trap 'exit 143' TERM; touch started; while :; do sleep 0.05; done"
+HANGS = "trap '' TERM; touch started; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Path:
+    """A checkout with the stand-ins in its folder bin."""
+    folder = checkout(tmp_path)
+    for name, body in STANDINS.items():
+        script(folder / "bin" / name, body)
+    return folder
+
+
+def script(file: Path, body: str) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/usr/bin/env bash\n{body}\n")
+    file.chmod(0o755)
+    return file
+
+
+def environment(cluster: Path, **variables: str) -> dict[str, str]:
+    job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
+    job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_TASK_ID": "0", "PYTHON": sys.executable}
+    own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
+    return os.environ | job | own | variables
+
+
+def submit(cluster: Path, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run a batch script to its end; one that hangs is killed with all its ranks."""
+    call = ["timeout", "--kill-after=5", "200", "bash", name, *words]
+    return subprocess.run(call, cwd=cluster, env=environment(cluster, **variables), capture_output=True, text=True)
+
+
+def interrupted(cluster: Path, rank: str, interrupt) -> tuple[int, bool]:
+    """Exit code of the array script whose rank runs ``rank`` when ``interrupt(process)`` comes; was the job requeued?"""
+    python = str(script(cluster / "bin" / "rank", rank))
+    call = ["bash", SEEDS, "configs/res20.yaml"]
+    process = subprocess.Popen(call, cwd=cluster, env=environment(cluster, PYTHON=python, GRACE="1"))
+    deadline = time.monotonic() + 30
+    while not (cluster / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    interrupt(process)
+    code = process.wait(60)
+    requeued = cluster / "requeued"
+    assert not requeued.exists() or requeued.read_text() == "requeue 4711\n"
+    return code, requeued.exists()
+
+
+def warn(process: subprocess.Popen) -> None:
+    """What SLURM does before the time limit: SIGUSR1 to the batch script."""
+    process.send_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: file.name)
+def test_bash_can_read_it(file):
+    subprocess.run(["bash", "-n", file], check=True)
+
+
+def test_shellcheck_has_nothing_to_say():
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    said = subprocess.run(["shellcheck", "-x", *SCRIPTS], cwd=DEPLOY.parent, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout
+
+
+@pytest.mark.parametrize("name", [SEEDS, DDP])
+def test_a_job_is_warned_and_may_be_requeued(name):
+    """SIGUSR1 goes to the script alone (B:): a rank that still imports would die of it, and Lightning has its own use."""
+    options = re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", (DEPLOY.parent / name).read_text(), re.MULTILINE)
+    assert ("requeue", "") in options
+    assert re.fullmatch(r"B:USR1@\d+", dict(options)["signal"])
+    assert dict(options)["open-mode"] == "append"
+
+
+def test_before_the_time_limit_the_ranks_save_and_the_job_is_requeued(cluster):
+    assert interrupted(cluster, SAVES, warn) == (143, True)
+
+
+def test_ranks_that_hang_are_killed_and_the_job_is_requeued(cluster):
+    code, requeued = interrupted(cluster, HANGS, warn)
+    assert code != 0
+    assert requeued
+
+
+def test_a_cancelled_job_is_not_requeued(cluster):
+    def cancel(_):
+        subprocess.run([cluster / "bin" / "scancel", "--signal=TERM", "4711"], cwd=cluster, check=True)
+
+    assert interrupted(cluster, SAVES, cancel) == (143, False)
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_job_ends_as_its_rank_does(cluster, code):
+    python = str(script(cluster / "bin" / "rank", f"exit {code}"))
+    assert submit(cluster, SEEDS, "configs/res20.yaml", PYTHON=python).returncode == code
+    assert not (cluster / "requeued").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "seeds", "said"), [("7", "1", "7-7 --run.name res20-seed07"), ("2", "4", "8-11 --run.name res20-seed08")]
+)
+def test_a_task_has_one_seed_or_the_next_few(cluster, task, seeds, said):
+    python = str(script(cluster / "bin" / "rank", 'echo "$@"'))
+    done = submit(cluster, SEEDS, "configs/res20.yaml", SLURM_ARRAY_TASK_ID=task, SEEDS=seeds, PYTHON=python)
+    assert f"--model.seeds {said} --ckpt_path last" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_tasks_of_an_array_and_the_report_on_both(cluster):
+    options = (*DIGITS, *(f"--model.arms.{arm}.net.init_args.depth=5" for arm in ("plain", "residual")))
+    for task in ("0", "1"):
+        done = submit(cluster, SEEDS, "configs/pair20.yaml", *options, SLURM_ARRAY_TASK_ID=task)
+        assert done.returncode == 0, done.stderr
+    runs = find_runs([cluster / "runs"])
+    assert [(run.label, run.config()["model"]["seeds"]) for run in runs] == [
+        ("pair20-seed00", "0-0"),
+        ("pair20-seed01", "1-1"),
+    ]
+    merged = command("report", *(run.path for run in runs), "--out", cluster / "page.html", cwd=cluster)
+    assert merged.returncode == 0, merged.stderr
+    assert "mean of 2 seeds" in (cluster / "page.html").read_text()
+
+
+@pytest.mark.slow
+def test_two_nodes_train_one_net_on_the_parts_of_each_batch_and_resume(cluster):
+    """Two processes that take themselves for nodes of one rank each, over gloo; requeued, both go on."""
+    for epochs in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        nodes = {"SLURM_NTASKS": "2", "SLURM_NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        options = (*DIGITS, "--model.net.init_args.depth", "5", "--trainer.max_epochs", str(epochs))
+        done = submit(cluster, DDP, "configs/res20.yaml", *options, **nodes)
+        assert done.returncode == 0, done.stderr
+        assert "MEMBER: 2/2" in done.stderr + done.stdout
+        (run,) = find_runs([cluster / "runs"])
+        assert (run.label, run.finished) == ("res20", epochs)
+    log = run.log().set_index(["epoch", "name"])["value"]
+    wrong = [20 * log[epoch, "test/error"] for epoch in (0, 1, 2)]
+    assert wrong == pytest.approx([round(count) for count in wrong])  # each of the 20 images counted once

@@ -1,0 +1,156 @@
+"""Sweeps ask for what the command line has; the dashboard names keys that runs record. Saving either needs an account."""
+
+import itertools
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.seeds import parse_seeds
+from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded
+from tests.helpers import ROOT, command
+
+SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
+AXES = {"model.net.init_args.depth", "model.net.init_args.residual", "model.seeds"}
+
+
+def trials(sweep: dict) -> list[dict]:
+    """Every cell of the grid, as an agent gets it."""
+    names, values = zip(*((name, parameter["values"]) for name, parameter in sweep["parameters"].items()))
+    return [{name: {"value": value} for name, value in zip(names, cell)} for cell in itertools.product(*values)]
+
+
+def words(sweep: dict, trial: dict) -> list[str]:
+    """The trial's command line, its macros filled by W&B's own code."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
+    macros = create_sweep_command_args({"args": trial})
+    macros |= {"env": ["/usr/bin/env"], "interpreter": ["python"], "program": [sweep["program"]]}
+    filled = [macros[word[2:-1]] if re.fullmatch(r"\$\{\w+\}", word) else [word] for word in sweep["command"]]
+    return create_sweep_command(list(itertools.chain.from_iterable(filled)))
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
+def test_a_sweep_is_a_grid_of_depth_residual_and_seed(file):
+    sweep = yaml.safe_load(file.read_text())
+    assert (sweep["method"], set(sweep["parameters"])) == ("grid", AXES)
+    (size,) = re.findall(r"(\d+) x (\d+) x (\d+) runs", file.read_text())
+    assert len(trials(sweep)) == int(size[0]) * int(size[1]) * int(size[2])
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
+def test_the_corners_of_a_sweep_build_what_they_say(file, monkeypatch, tmp_path):
+    sweep = yaml.safe_load(file.read_text())
+    built = []
+    monkeypatch.chdir(checkout(tmp_path))
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
+    for trial in (trials(sweep)[0], trials(sweep)[-1]):
+        call = words(sweep, trial)
+        assert call[:3] == ["/usr/bin/env", "python", "main.py"]
+        run_training(call[3:])
+        depth, residual, seeds = (trial[name]["value"] for name in sorted(AXES))
+        ((_, net),) = built[-1].model.members
+        assert (len(net.layers()), net.residual) == (depth, residual)
+        assert built[-1].model.data_seeds == parse_seeds(seeds)
+
+
+def test_the_sweeps_learning_rates_are_those_of_the_depths():
+    """A sweep takes its recipe from one configuration: it must hold at every depth of the grid."""
+    for file in SWEEPS:
+        sweep = yaml.safe_load(file.read_text())
+        prefix = Path(sweep["command"][sweep["command"].index("--config") + 1]).stem.removesuffix("res20")
+        for depth in sweep["parameters"]["model.net.init_args.depth"]["values"]:
+            rates = {
+                yaml.safe_load((ROOT / f"configs/{prefix}{kind}{depth}.yaml").read_text())["model"]
+                .get("optimizer", {})
+                .get("init_args", {})
+                .get("lr")
+                for kind in ("pln", "res")
+            }
+            assert len(rates) == 1, (file.name, depth)
+
+
+@pytest.mark.slow
+def test_a_trial_is_recorded_under_the_sweeps_name(tmp_path):
+    sweep = yaml.safe_load((DEPLOY / "wandb/simplified.yaml").read_text())
+    call = words(sweep, trials(sweep)[-1])[3:]
+    agent = {"WANDB_SWEEP_ID": "sweep7", "WANDB_RUN_ID": "trial42"}
+    small = (*DIGITS, "--trainer.callbacks", "Learning")
+    done = command(*call, *small, cwd=checkout(tmp_path), env=agent)
+    assert done.returncode == 0, done.stderr
+    (run,) = [record["run"] for record in recorded(tmp_path / "runs/sweep/simplified") if record["type"] == "run"][:1]
+    assert (run["sweep_id"], run["run_id"], run["run_group"]) == ("sweep7", "trial42", "sweep")
+
+
+# -- the dashboard ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dashboard(monkeypatch):
+    monkeypatch.syspath_prepend(DEPLOY / "wandb")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the library's own, of pydantic
+        pytest.importorskip("wandb_workspaces.workspaces", reason="pip install wandb-workspaces to build the dashboard")
+        import workspace
+
+    return workspace.workspace("somebody", "skipscope")
+
+
+def panels(dashboard) -> list[dict]:
+    """The configurations of all panels, as they would be saved."""
+    spec = dashboard._to_model().model_dump(by_alias=True, exclude_none=True)["spec"]  # the library has no public way
+    return [
+        panel["config"] for section in spec["section"]["panelBankConfig"]["sections"] for panel in section["panels"]
+    ]
+
+
+def named(panel: dict) -> set[str]:
+    return {*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])}
+
+
+def test_every_panel_shows_the_spread_over_runs(dashboard):
+    assert len(panels(dashboard)) > 20
+    for panel in panels(dashboard):
+        assert (panel["groupAgg"], panel["groupArea"]) == ("mean", "stddev"), panel["chartTitle"]
+
+
+def test_titles_are_unique_within_a_section(dashboard):
+    for section in dashboard.sections:
+        titles = [panel.title for panel in section.panels]
+        assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.slow
+def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, tmp_path):
+    small = [*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16"]
+    done = command("fit", "--config", "configs/full_res20.yaml", *small, cwd=checkout(tmp_path))
+    assert done.returncode == 0, done.stderr
+    single, pair = (recorded(run) for run in (tmp_path / "runs/cifar10/full_res20", pods / "runs/yu-tomasi/fig2-seed0"))
+    missing = set().union(*map(named, panels(dashboard))) - keys(single) - keys(pair)
+    assert not missing
+
+
+def test_runs_are_grouped_by_keys_of_the_configuration(dashboard):
+    """`model.value.net...` in W&B's spelling; each exists in the configuration of a single net or of a bank."""
+    spec = dashboard._to_model().model_dump(by_alias=True, exclude_none=True)["spec"]
+    (runs,) = spec["section"]["runSets"]
+    configs = [yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()) for name in ("res20", "pair20")]
+    for key in runs["grouping"]:
+        assert key["section"] == "config"
+        first, value, *rest = key["name"].split(".")
+        assert value == "value"
+        assert any(_reach(config, [first, *rest]) is not None for config in configs), key
+
+
+def _reach(tree, path: list[str]):
+    for name in path:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+def keys(records: list[dict]) -> set[str]:
+    """Every key of the history rows."""
+    return {key for record in records if record["type"] == "history" for key in record["history"]["item"]}
