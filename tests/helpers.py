@@ -62,6 +62,7 @@ def command(*words: str | Path, cwd: Path, **more) -> subprocess.CompletedProces
     """The real command line in a process of its own, in a folder of its own."""
     environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment |= more.pop("env", {})
+    environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     call = [sys.executable, str(ROOT / "main.py"), *map(str, words)]
     return subprocess.run(call, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, **more)
 

@@ -100,7 +100,8 @@ class AutoWandbLogger(WandbLogger):
     @rank_zero_only
     def attach(self, folder: RunFolder) -> None:
         """Take directory, id, name and group from the run folder. Before the first use of `experiment`."""
-        self._save_dir, self._name, self._id = str(folder.path), folder.label, folder.identifier()
+        # Absolute: W&B writes from a service that may be another process's, with that process's working directory.
+        self._save_dir, self._name, self._id = str(folder.path.absolute()), folder.label, folder.identifier()
         self._wandb_init |= {
             "dir": self._save_dir,
             "name": self._name,

@@ -1,5 +1,7 @@
 """W&B never asks, never hangs and never stops a run."""
 
+from pathlib import Path
+
 import pytest
 import wandb
 
@@ -39,6 +41,13 @@ def started(monkeypatch, tmp_path):
         return modes
 
     return start
+
+
+def test_files_go_where_the_run_is_even_from_a_service_with_another_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logger = AutoWandbLogger()
+    logger.attach(RunFolder(Path("runs/g/r")))
+    assert Path(logger.save_dir) == tmp_path / "runs/g/r"
 
 
 def test_online_when_logged_in(started):
