@@ -1,10 +1,8 @@
 """LightningCLI as SkipScope runs it: base.yaml under everything, one folder a run, the command line over checkpoints."""
 
-import importlib.metadata
 import logging
 import os
 import shlex
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -31,6 +29,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
 from lightning_app.runs.folder import CONFIG, LOG, write_atomically
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger
+from lightning_app.runs.provenance import commit, versions
 
 __all__ = ["TrainingCLI", "run_training"]
 
@@ -217,22 +216,12 @@ def _write_config(target: Path, text: str) -> None:
             number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
             target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
     target.parent.mkdir(parents=True, exist_ok=True)
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in NOTED)
     facts = [
         f"command: main.py {shlex.join(sys.argv[1:])}",
-        f"commit: {_commit()}",
-        f"python {sys.version.split()[0]}, {versions}",
+        f"commit: {commit()}",
+        f"python {sys.version.split()[0]}, {versions(NOTED)}",
     ]
     write_atomically(target, ("".join(f"# {fact}\n" for fact in facts) + text).encode())
-
-
-def _commit() -> str:
-    """The checkout's commit, with a + when files differ from it."""
-    try:
-        words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "not a checkout"
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:

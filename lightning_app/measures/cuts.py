@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from lightning_app.measures.watch import WatchRelus, shared_copy
+from lightning_app.measures.watch import WatchRelus, nearly_same, shared_copy
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
 
@@ -82,7 +82,9 @@ class CutNet:
         """Whether all that comes after is the same on black images, when this signal is."""
         few = slice(2)
         found = _Passage(self._net, place, clean[place][few])(torch.zeros_like(self._images[few])).signals
-        return all(_same(one, other[few]) for one, other in zip(found[place + 1 :], clean[place + 1 :]))
+        return all(
+            nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[place + 1 :], clean[place + 1 :])
+        )
 
 
 class _Passage:
@@ -140,9 +142,3 @@ class _Passage:
         self.signals.append(signal)
         self._here = x
         return x
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    finite = other[other.isfinite()]
-    atol = _TOLERANCE * float(finite.abs().max()) if len(finite) else 0.0
-    return torch.allclose(one, other, rtol=0, atol=atol, equal_nan=True)

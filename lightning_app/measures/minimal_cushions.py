@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.measures.cuts import CutNet
+from lightning_app.measures.jacobian import signs
 from lightning_app.measures.watch import sample_norms
 
 __all__ = ["MinimalCushions", "minimal_cushions"]
@@ -55,7 +56,7 @@ def minimal_cushions(
     for images, _ in batches:
         cuts = CutNet(net, images)
         found.append([_from_cut(cuts, i, tangents, generator) for i in range(len(cuts.signals))])
-    by_cut = [torch.cat(parts, -1) for parts in zip(*found)]  # d of (2, d - i, n)
+    by_cut = [torch.cat(parts, -1) for parts in zip(*found, strict=True)]  # d of (2, d - i, n)
     pairs = torch.full((len(by_cut), len(by_cut)), math.nan, dtype=torch.float64)
     for i, (cushion, _) in enumerate(by_cut):
         pairs[i, i:] = cushion.amin(-1)
@@ -72,7 +73,7 @@ def _from_cut(cuts: CutNet, i: int, tangents: int, generator: torch.Generator) -
     if i == len(cuts.signals) - 1:
         return torch.stack([itself, torch.zeros_like(itself)])
     signal = _norms(cuts.push(i, x))  # (J, B)
-    squares = torch.stack([_norms(cuts.push(i, _rademacher(x, generator))) for _ in range(tangents)]).square()
+    squares = torch.stack([_norms(cuts.push(i, _signs(x, generator))) for _ in range(tangents)]).square()
     mean = squares.mean(0)  # of ||J||_F^2, (J, B)
     noise = mean.sqrt() * sample_norms(x).cpu()
     cushion = torch.where(noise == 0, math.inf, math.sqrt(positions) * signal / noise)
@@ -84,6 +85,6 @@ def _norms(signals: list[Tensor]) -> Tensor:
     return torch.stack([sample_norms(signal) for signal in signals]).cpu()
 
 
-def _rademacher(like: Tensor, generator: torch.Generator) -> Tensor:
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Random signs, drawn on the CPU so that all devices have the same."""
-    return (torch.randint(2, like.shape, generator=generator) * 2 - 1).to(like)
+    return signs(1, like.cpu(), generator)[0].to(like)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.identity import shortcut
+from lightning_app.measures.watch import sample_norms
 from lightning_app.networks.layers import Layer
 
 __all__ = ["LayerNorms", "ProbeResult", "probe_forward"]
@@ -109,10 +110,10 @@ def _record(tap: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
     linear = _wide(out)
     if tap.bias is not None:
         linear = linear - (tap.bias[:, None, None] if conv else tap.bias)
-    branch = whole = _norm(linear)
+    branch = whole = sample_norms(linear)
     if tap.probe_skip:
-        whole = _norm(linear + _skip(tap, x))
-    tap.probe_norms = (_norm(x), branch, whole)
+        whole = sample_norms(linear + _skip(tap, x))
+    tap.probe_norms = (sample_norms(x), branch, whole)
     tap.probe_map = tuple(x.shape[2:] if conv else x.shape[1:-1])
 
 
@@ -126,12 +127,6 @@ def _skip(tap: nn.Module, x: Tensor) -> Tensor:
     if isinstance(tap, nn.Conv2d):
         return shortcut(x, tap.out_channels, tap.stride[0])
     return shortcut(x[:, :, None, None], tap.out_features)[:, :, 0, 0]
-
-
-def _norm(x: Tensor) -> Tensor:
-    """2-norm over all but the batch dimension: (B, ...) -> (B,) float64."""
-    # Not flattened: on a compiled channels_last map that copies, and costs half an evaluation.
-    return torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)), dtype=torch.float64)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.measures.batch_of_one import BnMode, normalising
+from lightning_app.measures.watch import nearly_same
 from lightning_app.networks.blocks import Span
 
 __all__ = ["Visit", "check_description", "visits_of"]
@@ -67,25 +68,20 @@ def _hooks(modules: Iterable[nn.Module], enter: Callable, leave: Callable) -> It
 def check_description(span: Span, visits: Sequence[Visit], bn_mode: BnMode) -> None:
     """On one sample: blocks of a span follow one another, and compute what their parts do."""
     for one, other in pairwise(visits):
-        if not _same(one.first, other.x[:1]):
+        if not _alike(one.first, other.x[:1]):
             raise UserError(
                 f"something lies between the blocks of {span.name}, so that it is no span: measure them singly."
             )
     for parts, visit in zip(span.parts or (), visits):
         with normalising(bn_mode, *span.modules):
             y = parts(visit.x[:1])
-        if not _same(y, visit.first):
+        if not _alike(y, visit.first):
             raise UserError(
                 f"a block of {span.name} is not what its block_parts() says: from these its output would differ. Correct "
                 "that method, or remove it: the block is then differentiated."
             )
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _alike(one: Tensor, other: Tensor) -> bool:
     """Up to the rounding of other batch sizes and of GPUs' convolutions."""
-    if one.shape != other.shape:
-        return False
-    finite = other[other.isfinite()]  # a net that diverged is to show as NaN, not to stop the run
-    scale = float(finite.abs().max()) if finite.numel() else 0.0
-    tolerance = max(1e-2, 8 * torch.finfo(other.dtype).eps) * scale
-    return torch.allclose(one, other, rtol=0, atol=tolerance, equal_nan=True)
+    return nearly_same(one, other, max(1e-2, 8 * torch.finfo(other.dtype).eps))

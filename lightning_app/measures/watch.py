@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["WatchRelus", "sample_norms", "shared_copy"]
+__all__ = ["WatchRelus", "nearly_same", "sample_norms", "shared_copy"]
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 _RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
@@ -51,6 +51,20 @@ def shared_copy(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())})
 
 
+def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Equal up to ``tolerance`` times the largest finite entry, which other batch sizes and devices may cost.
+
+    A net that diverged is the same as itself: NaN equals NaN, infinity itself.
+
+    >>> nearly_same(torch.tensor([1.0, torch.nan]), torch.tensor([1.001, torch.nan]), 1e-2)
+    True
+    """
+    finite = other[other.isfinite()]
+    atol = tolerance * float(finite.abs().max()) if finite.numel() else 0.0
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=atol, equal_nan=True)
+
+
 def sample_norms(x: Tensor) -> Tensor:
-    """2-norm of every sample: (B, ...) -> (B,) float64."""
+    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64."""
+    # Not flattened: on a compiled channels_last map that copies, and costs half an evaluation.
     return torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)), dtype=torch.float64)

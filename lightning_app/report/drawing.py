@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 
 from lightning_app.report.blocks import Panel
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.style import COLOURS, GRID, INK, Style
+from lightning_app.report.style import AXES, COLOURS, Style
 
 __all__ = [
     "curve",
@@ -30,24 +30,15 @@ __all__ = [
     "panel",
 ]
 
-RC = {
-    "svg.fonttype": "none",  # text stays text: it takes the page's font, can be searched and read aloud
+RC = AXES | {
     "text.parse_math": False,  # a net may be called "$x$"
     "font.size": 9.5,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
     "axes.linewidth": 0.8,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.2,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them

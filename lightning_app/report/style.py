@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["COLOURS", "GRID", "INK", "Style", "kind", "styles"]
+__all__ = ["AXES", "COLOURS", "GRID", "INK", "Style", "kind", "styles"]
 
 INK, GRID = "#20252b", "#d5d9de"
 
@@ -27,6 +27,18 @@ COLOURS = {
     "other-0": ("#3d7a3a", "#83c97c"),
     "other-1": ("#6b4fa0", "#bda2f0"),
     "other-2": ("#7a6a2a", "#d6c26a"),
+}
+
+AXES = {  # of every figure, on a page and on paper
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
 SHADES = 3  # a kind

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     chosen = [pair for name in options.artefacts for pair in find(name)]
     _check_runs(options.only, [run.name for _, artefact in chosen for run in artefact.runs])
-    _check_seeds(options, chosen)
+    _check_against_plans(options, chosen)
     if options.no_train and not options.runs.is_dir():
         raise UserError(f"--no-train: expected a folder of runs at {options.runs}, found none.")
     training = None if options.no_train else Training(options.fit, options.only, options.seeds)
@@ -77,7 +77,7 @@ def _check_runs(only: Sequence[str] | None, known: Sequence[str]) -> None:
         )
 
 
-def _check_seeds(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
+def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
     """Seeds that nothing plans, and options of place that a plan has decided."""
     plans = [plan for paper, artefact in chosen for plan in artefact.plans(paper.key, options.scale).values()]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
@@ -110,6 +110,7 @@ def _listing(options: argparse.Namespace) -> str:
 
 
 def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
+    from lightning_app.reproduce.making import folder_of
     from lightning_app.reproduce.runner import state
 
     states = {name: state(plan, options.runs) for name, plan in artefact.plans(paper.key, scale).items()}
@@ -118,7 +119,7 @@ def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
         return "not run"
     if open_runs:
         return "; ".join(open_runs)
-    file = options.out / paper.key / artefact.key / ("" if scale.name == "paper" else scale.name) / "verdict.json"
+    file = folder_of(options.out, paper, artefact, scale) / "verdict.json"
     return json.loads(file.read_text())["counts"] if file.exists() else "runs finished"
 
 

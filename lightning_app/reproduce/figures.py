@@ -11,30 +11,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.report.style import COLOURS, GRID, INK, kind
+from lightning_app.report.style import AXES, COLOURS, INK, kind
 
 __all__ = ["FORMATS", "INK", "band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
 
 FORMATS = ("pdf", "svg", "png")
 PANEL = (3.6, 2.9)  # inches
-RC = {
+RC = AXES | {
     "font.size": 9,
     "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
     "lines.linewidth": 1.5,
     "legend.frameon": False,
     "legend.fontsize": 8,
     "pdf.fonttype": 42,  # text stays text
-    "svg.fonttype": "none",
     "svg.hashsalt": "skipscope",
     "savefig.dpi": 150,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 

@@ -1,7 +1,5 @@
 """One artefact, from its runs to the files of its result."""
 
-import importlib.metadata
-import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,9 @@ from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.plan import PAPER, Plan, Scale
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.runner import complete, found_runs
+from lightning_app.runs.provenance import commit, versions
 
-__all__ = ["Made", "Training", "make"]
+__all__ = ["Made", "Training", "folder_of", "make"]
 
 NOTED = ("torch", "pytorch-lightning", "numpy")  # versions kept with a result
 
@@ -59,7 +58,7 @@ def make(
             complete(plan, runs, training.options, training.seeds)
     found = {name: found_runs(plan, runs) for name, plan in plans.items()}
     results = Results(plans, found, scale)
-    folder = out / paper.key / artefact.key / ("" if scale is PAPER else scale.name)
+    folder = folder_of(out, paper, artefact, scale)
     folder.mkdir(parents=True, exist_ok=True)
     table = tables.frame(artefact.claims(results), scale)
     if artefact.draw is not None:
@@ -69,6 +68,11 @@ def make(
             figures.save(figure, folder, "figure")
     tables.write_tables(table, folder, _head(paper, artefact, results, plans))
     return Made(folder, tables.counts(table), (folder / "table.md").read_text())
+
+
+def folder_of(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path:
+    """Where a result lies: smoke results apart, in a folder that git ignores."""
+    return out / paper.key / artefact.key / ("" if scale is PAPER else scale.name)
 
 
 def _standing(results: Results, plans: dict[str, Plan]) -> str:
@@ -87,20 +91,12 @@ def _progress(results: Results, plan: Plan) -> str:
 
 
 def _head(paper: Paper, artefact: Artefact, results: Results, plans: dict[str, Plan]) -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in NOTED)
     lines = [
         f"# {paper.key}/{artefact.key}: {artefact.title}",
         paper.title,
         f"Runs, {_standing(results, plans)}.",
         f"Conventions. {artefact.convention}",
-        f"`python main.py reproduce {paper.key}/{artefact.key} --scale {results.scale.name}`, commit {_commit()}, {versions}.",
+        f"`python main.py reproduce {paper.key}/{artefact.key} --scale {results.scale.name}`, "
+        f"commit {commit()}, {versions(NOTED)}.",
     ]
     return "\n\n".join(lines)
-
-
-def _commit() -> str:
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"

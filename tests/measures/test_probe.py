@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.measures import LayerNorms, cushions, probe_forward
-from lightning_app.measures.probe import _norm
+from lightning_app.measures.watch import sample_norms
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
 
 
@@ -77,7 +77,7 @@ def test_norms_are_summed_in_float64():
     x = torch.rand(3, 16, 32, 32, generator=torch.Generator().manual_seed(0)) + 0.5
     exact = x.double().square().sum((1, 2, 3)).sqrt()
     for layout in (x, x.to(memory_format=torch.channels_last)):
-        torch.testing.assert_close(_norm(layout), exact, rtol=1e-13, atol=0)
+        torch.testing.assert_close(sample_norms(layout), exact, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("residual", [False, True])

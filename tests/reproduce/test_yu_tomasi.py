@@ -23,7 +23,6 @@ from lightning_app.reproduce.yu_tomasi import (
 )
 
 COUNT_32 = 461_232  # convolution weights at depth 32
-FIELDS = {"mean": "mean", "std": "std", "all": "all", "large": "large", "id_entries": "id_entries"}
 
 
 # -- arithmetic of the printed tables
@@ -197,7 +196,7 @@ def test_seeds_of_several_runs_add_up(leave, made):
     assert made("table-1")["L, plain, depth 20"] == Verdict.REPRODUCED
 
 
-def table_3_numbers(epoch_0: int, epoch_200: int):
+def table_3_numbers():
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         family = "weight_mass" if arm == "plain" else "weight_mass_transferred"
         column = (0 if arm == "plain" else 2) + (epoch > 0)
@@ -211,7 +210,7 @@ def table_3_numbers(epoch_0: int, epoch_200: int):
 
 
 def test_table_3_with_its_one_artefact_of_a_convention(leave, made):
-    leave(SEED_RUNS["depth32"], table_3_numbers(0, 200))
+    leave(SEED_RUNS["depth32"], table_3_numbers())
     verdicts = made("table-3")
     assert verdicts.pop("mass of all weights, t_0") == Verdict.ARTEFACT
     assert set(verdicts.values()) == {Verdict.REPRODUCED}
@@ -219,7 +218,7 @@ def test_table_3_with_its_one_artefact_of_a_convention(leave, made):
 
 
 def test_table_3_at_epoch_0_is_tested_as_soon_as_the_run_has_begun(leave, made):
-    leave(SEED_RUNS["depth32"], table_3_numbers(0, 200), epochs=(0,), finished=False)
+    leave(SEED_RUNS["depth32"], table_3_numbers(), epochs=(0,), finished=False)
     verdicts = made("table-3")
     assert verdicts["mass of ID entries, t_0"] == Verdict.REPRODUCED
     assert verdicts["mass of ID entries, t_200"] == Verdict.NOT_TESTED
