@@ -14,6 +14,7 @@ ALLOWED = {
     "lightning_app.errors": set(),
     "lightning_app.seeds": {"lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
+    "lightning_app.statistics": {"numpy", "scipy"},
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
@@ -32,13 +33,14 @@ ALLOWED = {
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
-    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.errors"},
+    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.statistics", "lightning_app.errors"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
-    | {"lightning_app.errors"},
+    | {"lightning_app.statistics", "lightning_app.errors"},
     "callbacks": SCIENCE
     | LIGHTNING
-    | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"},
+    | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}
+    | {"lightning_app.statistics"},
     "lightning_app.cli": None,  # the top: anything
     "main": {"lightning_app.cli"},
     "lightning_app": set(),
