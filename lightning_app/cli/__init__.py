@@ -17,6 +17,7 @@ usage: python main.py COMMAND [options]
   validate   risk and error of a checkpoint            validate --config configs/res20.yaml --ckpt_path last
   test       the same on the test set alone            test --config configs/res20.yaml --ckpt_path last
   transfer   a residual net's checkpoint made plain    transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  extract    one net of a bank as a checkpoint         extract IN.ckpt OUT.ckpt --member residual-seed03
   reproduce  a paper's table or figure, ours beside    reproduce yu-tomasi/table-1 (--list: all of them)
   report     run folders -> one HTML page              report runs/cifar10/res20 runs/cifar10/pln20
 
@@ -27,6 +28,7 @@ Configurations are layered: configs/base.yaml, then each --config in order, then
 TRAINING = ("fit", "validate", "test")
 OTHERS = {  # command -> the module whose main(argv) it is, imported when asked for
     "transfer": "lightning_app.cli.transfer",
+    "extract": "lightning_app.cli.extract",
     "reproduce": "lightning_app.reproduce",
     "report": "lightning_app.report",
 }

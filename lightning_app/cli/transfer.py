@@ -6,13 +6,11 @@ What comes out is an ordinary checkpoint of the net of the other kind that compu
 
 import argparse
 import math
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_app.arguments import Parser
+from lightning_app.cli.rewriting import check_member, parser, rewrite
 from lightning_app.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shift", "main", "transfer_checkpoint"]
 
+DESCRIPTION = "Turn a checkpoint of a residual net into one of the plain net that computes the same, or back."
 EPILOG = """\
 examples:
   python main.py transfer runs/cifar10/res20/checkpoints/last.ckpt plain.ckpt          T: residual -> plain
@@ -51,35 +50,22 @@ class Shift:
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
-    try:
-        options = _parser().parse_args(argv)
-        _run(options.source, options.target, options.inverse, options.member)
-    except (UserError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
-    return 0
+    command = parser("transfer", DESCRIPTION, EPILOG)
+    command.add_argument("--inverse", action="store_true", help="T^-1: plain -> residual")
+    command.add_argument(
+        "--member", metavar="NAME", help="only this net of a bank (default: every one of the right kind)"
+    )
+    return rewrite(argv, command, _change)
 
 
-def _run(source: Path, target: Path, inverse: bool, member: str | None) -> None:
-    _check_target(target)
-    from lightning_app.runs.checkpoints import AtomicCheckpointIO
-
-    files = AtomicCheckpointIO()
-    moved, shifts = transfer_checkpoint(files.load_checkpoint(source), inverse, member)
-    files.save_checkpoint(moved, target)
-    print(*shifts, sep="\n")
-    direction = "T^-1: plain -> residual" if inverse else "T: residual -> plain"
-    print(f"written: {target} ({direction}; the optimizer's state is kept: T is a translation)")
-    print(_on_training(inverse))
-
-
-def _check_target(target: Path) -> None:
-    if target.exists():
-        raise UserError(f"{target} exists already and is not overwritten: remove it or choose another name.")
-    if not target.parent.is_dir():
-        raise UserError(f"expected a folder {target.parent} to write {target.name} into, found none: make it first.")
+def _change(checkpoint: Mapping[str, Any], options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    moved, shifts = transfer_checkpoint(checkpoint, options.inverse, options.member)
+    direction = "T^-1: plain -> residual" if options.inverse else "T: residual -> plain"
+    return moved, [
+        *map(str, shifts),
+        f"written: {options.target} ({direction}; the optimizer's state is kept: T is a translation)",
+        _on_training(options.inverse),
+    ]
 
 
 def _on_training(inverse: bool) -> str:
@@ -158,8 +144,8 @@ def _chosen(checkpoint: Mapping[str, Any], inverse: bool, member: str | None) ->
             "recorded them. Resume it with `fit --ckpt_path` and transfer what that writes."
         )
     described = {one["name"]: one for one in checkpoint["members"]}
-    if member is not None and member not in described:
-        raise UserError(f"the checkpoint has no member '{member}'; it has {', '.join(described)}.")
+    if member is not None:
+        check_member(checkpoint, member)
     asked = {name: one for name, one in described.items() if member in (None, name)}
     shiftable = {name: one for name, one in asked.items() if checkpoint["id_weights"][name]}
     chosen = [name for name, one in shiftable.items() if one["residual"] == (not inverse)]
@@ -180,19 +166,3 @@ def _nothing_to_do(asked: Collection[Mapping[str, Any]], shiftable: Collection[s
     if inverse:
         return f"T^-1 starts from a plain net with ID entries, found {there}. For T, residual -> plain, leave --inverse out."
     return f"T starts from a residual net with ID entries, found {there}. For T^-1, plain -> residual, add --inverse."
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python main.py transfer",
-        description="Turn a checkpoint of a residual net into one of the plain net that computes the same, or back.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint that fit has written")
-    parser.add_argument("target", type=Path, metavar="OUT.ckpt", help="where to write; never an existing file")
-    parser.add_argument("--inverse", action="store_true", help="T^-1: plain -> residual")
-    parser.add_argument(
-        "--member", metavar="NAME", help="only this net of a bank (default: every one of the right kind)"
-    )
-    return parser

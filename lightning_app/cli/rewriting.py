@@ -1,0 +1,61 @@
+"""What the commands share that turn one checkpoint into another: IN.ckpt, OUT.ckpt, and errors that are sentences."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_app.arguments import Parser
+from lightning_app.errors import UserError
+
+__all__ = ["Change", "check_member", "parser", "rewrite"]
+
+Change = Callable[[Mapping[str, Any], argparse.Namespace], tuple[dict[str, Any], list[str]]]
+"""A checkpoint and the command's options to another checkpoint and the lines to say about it."""
+
+
+def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser with the two files; the command adds its own options."""
+    made = Parser(
+        prog=f"python main.py {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint that fit has written")
+    made.add_argument("target", type=Path, metavar="OUT.ckpt", help="where to write; never an existing file")
+    return made
+
+
+def rewrite(argv: list[str], parser: argparse.ArgumentParser, change: Change) -> int:
+    """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
+    try:
+        options = parser.parse_args(argv)
+        _check_target(options.target)
+        from lightning_app.runs.checkpoints import AtomicCheckpointIO
+
+        files = AtomicCheckpointIO()
+        changed, lines = change(files.load_checkpoint(options.source), options)
+        files.save_checkpoint(changed, options.target)
+        print(*lines, sep="\n")
+    except (UserError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has shown its help
+        return int(done.code or 0)
+    return 0
+
+
+def check_member(checkpoint: Mapping[str, Any], member: str) -> None:
+    """Refuse a name that is no member's, saying which there are."""
+    names = [one["name"] for one in checkpoint.get("members", [])]
+    if member not in names:
+        raise UserError(f"the checkpoint has no member '{member}'; it has {', '.join(names) or 'none'}.")
+
+
+def _check_target(target: Path) -> None:
+    if target.exists():
+        raise UserError(f"{target} exists already and is not overwritten: remove it or choose another name.")
+    if not target.parent.is_dir():
+        raise UserError(f"expected a folder {target.parent} to write {target.name} into, found none: make it first.")

@@ -1,0 +1,142 @@
+"""`extract`: a member of a bank, taken out, is what it would be had it been trained alone."""
+
+import copy
+
+import pytest
+import torch
+
+from callbacks import Learning, WeightTravel
+from lightning_app.cli import main
+from lightning_app.cli.extract import extract_member
+from lightning_app.errors import UserError
+from lightning_app.modules import Arm
+from lightning_app.runs.checkpoints import AtomicCheckpointIO
+from tests.helpers import TINY, arm, classifier, command, digits, fit, log_rows, same_weights, trainer
+
+ADAM = {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=1e-3)}
+STEPPED = {"scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
+
+
+def bank(**more):
+    return classifier({"plain": arm(False), "residual": arm(True, 8)}, seeds=[4, 1], **(ADAM | STEPPED | more))
+
+
+def alone(seed: int = 1, **more):
+    return classifier({"net": arm(True, 8)}, seeds=[seed], **(ADAM | STEPPED | more))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The checkpoint of a bank of four after one epoch."""
+    path = tmp_path_factory.mktemp("bank") / "bank.ckpt"
+    one = trainer(1, callbacks=[WeightTravel()])
+    one.fit(bank(), datamodule=digits())
+    one.save_checkpoint(path)
+    return path
+
+
+def extracted(saved, folder, member="residual-seed01"):
+    target = folder / "one.ckpt"
+    assert main(["extract", str(saved), str(target), "--member", member]) == 0
+    return target
+
+
+def test_it_goes_on_as_the_bank_would(saved, tmp_path):
+    whole = fit(bank(), epochs=2)
+    one = alone()
+    trainer(2).fit(one, datamodule=digits(), ckpt_path=extracted(saved, tmp_path))
+    (theirs,) = (member.net for member in whole.members if member.name == "residual-seed01")
+    assert same_weights(theirs, one.members[0].net)
+
+
+def test_it_is_what_training_alone_would_have_saved(saved, tmp_path):
+    path = tmp_path / "alone.ckpt"
+    one = trainer(1, callbacks=[WeightTravel()])
+    one.fit(alone(), datamodule=digits())
+    one.save_checkpoint(path)
+    files = AtomicCheckpointIO()
+    _same(files.load_checkpoint(extracted(saved, tmp_path)), files.load_checkpoint(path))
+
+
+def _same(ours, theirs):
+    assert type(ours) is type(theirs) or isinstance(ours, dict)
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            _same(ours[key], theirs[key])
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs):
+            _same(one, other)
+    elif torch.is_tensor(theirs):
+        assert torch.equal(ours, theirs)
+    else:
+        assert ours == theirs
+
+
+def test_the_bank_is_left_as_it_was(saved):
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    before = copy.deepcopy(checkpoint)
+    extract_member(checkpoint, "plain-seed04")
+    _same(checkpoint, before)
+
+
+def test_a_checkpoint_without_optimizer_state_of_a_sequence_is_taken_too(saved):
+    """SGD without momentum keeps nothing: the state is empty, not absent."""
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    checkpoint["optimizer_states"][0]["state"] = {}
+    (state,) = extract_member(checkpoint, "plain-seed04")["optimizer_states"]
+    assert state["state"] == {} and len(state["param_groups"][0]["params"]) == checkpoint["parameters"]["plain-seed04"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--member", "nobody"), "no member 'nobody'; it has plain-seed04, plain-seed01"),
+        ((), "--member"),
+        (("--member", "plain-seed04", "--target"), "exists already"),
+    ],
+)
+def test_mistakes_are_sentences(saved, tmp_path, capsys, words, sentence):
+    target = saved if "--target" in words else tmp_path / "x.ckpt"
+    assert main(["extract", str(saved), str(target), *(word for word in words if word != "--target")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_checkpoint_from_before_is_told_what_to_do(saved):
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    del checkpoint["parameters"]
+    with pytest.raises(UserError, match="Resume it"):
+        extract_member(checkpoint, "plain-seed04")
+
+
+def test_a_dropout_net_and_its_twinless_bank(tmp_path):
+    """Nets without ID entries have none to name."""
+
+    def dropped() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
+
+    one = trainer(1)
+    one.fit(classifier({"a": Arm(net=dropped), "b": arm(True)}), datamodule=digits())
+    one.save_checkpoint(tmp_path / "bank.ckpt")
+    found = extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "a")
+    assert found["id_weights"] == {"net": []} and found["members"][0]["name"] == "net"
+
+
+@pytest.mark.slow
+def test_on_the_command_line(tmp_path):
+    """Two epochs of a bank of four; one member, extracted after the first, repeats its second alone."""
+    bank = (*TINY, "--model.seeds", "2", "--trainer.callbacks", "Learning", "--save_checkpoint.keep_every_n_epochs", "1")
+    assert command(*bank, cwd=tmp_path).returncode == 0
+    run = tmp_path / "runs/digits/quickstart"
+    first = run / "checkpoints/epoch=0001.ckpt"
+    done = command("extract", first, "one.ckpt", "--member", "residual-seed01", cwd=tmp_path)
+    assert done.returncode == 0 and "--model.seeds 1-1" in done.stdout, done.stderr
+    net = ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--model.net.residual", "true")
+    single = (*TINY[:-4], "--model.arms", "null", *net, "--model.seeds", "1-1", "--run.name", "alone")
+    done = command(*single, "--trainer.callbacks", "Learning", "--ckpt_path", "one.ckpt", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ours = [row[1:] for row in log_rows(tmp_path / "runs/digits/alone") if row[0] == "net" and row[1] == "2"]
+    theirs = [row[1:] for row in log_rows(run) if row[0] == "residual-seed01" and row[1] == "2"]
+    assert ours == theirs and len(ours) >= 8
+    assert Learning.__name__ in (run / "config.yaml").read_text()
