@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.errors import DivergedError, UserError
+from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty
@@ -26,11 +27,12 @@ __all__ = ["ImageClassifier"]
 
 _NOTHING = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no data module says its own
+COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
 
 
 class ImageClassifier(pl.LightningModule):
-    """A bank of members, arms times seeds, trained with the loop back end.
+    """A bank of members, arms times seeds, trained by a back end of your choice.
 
     Args:
         optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
@@ -43,7 +45,9 @@ class ImageClassifier(pl.LightningModule):
         decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms say it themselves.
         penalty_scale: "one", or "batch" for lambda / batch size: the cost as Yu & Tomasi's tables count it.
         share_batches: members of one seed see identical batches, whatever their arm (twins always do).
-        compile: run every net through torch.compile.
+        backend: how the members' gradients are computed: "loop" (one net after the other), "graph" (all in one CUDA
+            graph), or "auto" (the loop on a CPU; on a GPU whichever measures faster in the first step).
+        compile: run every net through torch.compile; members of one architecture share one compiled graph.
         channels_last: keep weights and images in channels_last memory format.
     """
 
@@ -59,11 +63,14 @@ class ImageClassifier(pl.LightningModule):
         decay_towards: Centre = "zero",
         penalty_scale: Literal["one", "batch"] = "one",
         share_batches: bool = True,
+        backend: BackendName = "auto",
         compile: bool = False,
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False  # one backward for the bank, then the penalty's gradient, then the step
+        self.automatic_optimization = (
+            False  # a backward pass for each member, then the penalty's gradient, then one step
+        )
         if (net is None) == (not arms):
             raise UserError(
                 "the model needs either `model.net` (one network) or `model.arms` (several by name), got both or none."
@@ -77,6 +84,7 @@ class ImageClassifier(pl.LightningModule):
         self.decays = decays
         self.penalty_scale = penalty_scale
         self.share_batches = share_batches
+        self.backend: BackendName = backend
         self.compile_nets = compile
         self.channels_last = channels_last
         self.batch_size = PAPER_BATCH
@@ -103,7 +111,13 @@ class ImageClassifier(pl.LightningModule):
         self.batch_size = getattr(self._datamodule, "batch_size", PAPER_BATCH)
         if self._shares_members:
             self.own = tuple(shares(self.members, self.trainer.world_size)[self.global_rank])
+        self._check_precision()
+        self._gradients = backend_for(
+            self.backend, self.trainer.strategy.root_device, Loop(self.manual_backward, at_once=self._shares_batches)
+        )
         scale = 1 / self.batch_size if self.penalty_scale == "batch" else 1
+        if self.compile_nets:
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
         for member in self.members:
             if self.channels_last:
                 member.net.to(memory_format=torch.channels_last)
@@ -153,6 +167,11 @@ class ImageClassifier(pl.LightningModule):
         return isinstance(self.trainer.strategy, SeedSharding)
 
     @property
+    def _shares_batches(self) -> bool:
+        """Is every batch shared out among ranks, whose gradients are then averaged in the backward pass?"""
+        return self.trainer.world_size > 1 and not self._shares_members
+
+    @property
     def _datamodule(self):
         return getattr(self._trainer, "datamodule", None)
 
@@ -161,6 +180,13 @@ class ImageClassifier(pl.LightningModule):
         if stage == "test":
             return ("test",)
         return tuple(getattr(self._datamodule, "eval_splits", ("val",)))
+
+    def _check_precision(self) -> None:
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise UserError(
+                f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
+                "scaled with it: use bf16-mixed, which needs no scaling."
+            )
 
     def _check_classes(self) -> None:
         """One image through each net: a wrong shape or number of classes is a sentence now, not a traceback later."""
@@ -190,26 +216,20 @@ class ImageClassifier(pl.LightningModule):
         """One step of every member. Returns the members' risks on their batches, () each, for callbacks."""
         optimizer = self.optimizers()
         optimizer.zero_grad()
-        cost, risks = 0.0, {}
         if batch_idx == 0:
             for metric in self.running.values():
                 metric.reset()
-        share = self._share(self._batch_of(self.own[0], batch)[1])  # all streams' batches are of one size
-        for member in self.own:
-            images, labels = self._batch_of(member, batch)
-            torch.manual_seed(self._draw_seed(member))
-            logits = member.net(images)
-            risk = F.cross_entropy(logits, labels)
-            self.running[member.name].update(risk, logits, labels)
-            cost = cost + risk * share
-            risks[member.name] = risk.detach()
-        self.manual_backward(cost)
+        batches = self._by_stream(batch)
+        passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m)) for m in self.own]
+        answers = self._gradients(passes, self._share(passes[0].labels))  # all streams' batches are of one size
+        for member, each, (risk, logits) in zip(self.own, passes, answers):
+            self.running[member.name].update(risk, logits, each.labels)
         for penalty in self.penalties.values():
             penalty.add_gradient()
         optimizer.step()
         if (batch_idx + 1) % FINITE_EVERY == 0:
             self._check_finite()
-        return {"risks": risks}
+        return {"risks": {member.name: risk for member, (risk, _) in zip(self.own, answers)}}
 
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -315,8 +335,11 @@ class ImageClassifier(pl.LightningModule):
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def _batch_of(self, member: Member, batch: Any) -> tuple[Tensor, Tensor]:
-        return self._format(batch[self._stream(member)] if isinstance(batch, Mapping) else batch)
+    def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
+        """Images and labels of each data stream; a loader that is not ours has one batch for all of them."""
+        if isinstance(batch, Mapping):
+            return {stream: self._format(batch[stream]) for stream in self.data_seeds}
+        return dict.fromkeys(self.data_seeds, self._format(batch))
 
     def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = batch
@@ -326,9 +349,9 @@ class ImageClassifier(pl.LightningModule):
 
     def _share(self, labels: Tensor) -> float:
         """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
-        world = self.trainer.world_size
-        if world == 1 or self._shares_members:
+        if not self._shares_batches:
             return 1.0
+        world = self.trainer.world_size
         total = self.trainer.strategy.reduce(
             labels.new_tensor(float(len(labels)), dtype=torch.float64), reduce_op="sum"
         )
@@ -360,6 +383,7 @@ class ImageClassifier(pl.LightningModule):
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
         checkpoint["members"] = [describe(member) for member in self.members]
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
+        checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
 

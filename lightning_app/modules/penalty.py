@@ -32,27 +32,25 @@ class Penalty(nn.Module):
     def __init__(self, net: nn.Module, strength: float, decays: Decays = "all", centre: Centre = "zero") -> None:
         super().__init__()
         self.strength = strength
-        self._net = [net]  # in a list: hidden from nn.Module's registration
-        named = dict(net.named_parameters())
-        self._names = [n for n, w in named.items() if decays == "all" or (decays == "weights" and w.ndim >= 2)]
         if centre == "identity" and not hasattr(net, "id_weights"):
             raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
+        named = {n: w for n, w in net.named_parameters() if decays == "all" or (decays == "weights" and w.ndim >= 2)}
+        self._weights = list(named.values())  # in a list: hidden from nn.Module's registration
         shifted = set(net.id_weights()) if centre == "identity" else set()
-        for index, name in enumerate(self._names):
-            rho = id_entries(named[name]).to(named[name].dtype) if name in shifted else None
+        for index, (name, w) in enumerate(named.items()):
+            rho = id_entries(w).to(w.dtype) if name in shifted else None
             self.register_buffer(f"centre_{index}", rho, persistent=False)
 
     def _displacements(self) -> list[tuple[nn.Parameter, Tensor]]:
         """(w, w - centre) of every decaying parameter."""
-        named = dict(self._net[0].named_parameters())
-        centres = [getattr(self, f"centre_{index}") for index in range(len(self._names))]
-        pairs = [(named[name], centre) for name, centre in zip(self._names, centres)]
+        centres = [getattr(self, f"centre_{index}") for index in range(len(self._weights))]
+        pairs = zip(self._weights, centres)
         return [(w, w.detach() if centre is None else w.detach() - centre) for w, centre in pairs]
 
     @torch.no_grad()
     def half_norm(self) -> float:
         """1/2 ||w - centre||^2, summed in float64."""
-        if not self._names:
+        if not self._weights:
             return 0.0
         return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self._displacements()]).sum())
 
@@ -65,6 +63,6 @@ class Penalty(nn.Module):
         """Add lambda (w - centre) to the gradients of the loss."""
         if self.strength == 0:
             return
-        for w, displacement in self._displacements():
-            if w.grad is not None:
-                w.grad.add_(displacement, alpha=self.strength)
+        pairs = [(w.grad, displacement) for w, displacement in self._displacements() if w.grad is not None]
+        if pairs:
+            torch._foreach_add_(*map(list, zip(*pairs)), alpha=self.strength)  # one kernel for all, as torch.optim does

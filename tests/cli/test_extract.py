@@ -126,7 +126,15 @@ def test_a_dropout_net_and_its_twinless_bank(tmp_path):
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     """Two epochs of a bank of four; one member, extracted after the first, repeats its second alone."""
-    bank = (*TINY, "--model.seeds", "2", "--trainer.callbacks", "Learning", "--save_checkpoint.keep_every_n_epochs", "1")
+    bank = (
+        *TINY,
+        "--model.seeds",
+        "2",
+        "--trainer.callbacks",
+        "Learning",
+        "--save_checkpoint.keep_every_n_epochs",
+        "1",
+    )
     assert command(*bank, cwd=tmp_path).returncode == 0
     run = tmp_path / "runs/digits/quickstart"
     first = run / "checkpoints/epoch=0001.ckpt"

@@ -1,0 +1,228 @@
+"""How the members' gradients are computed: back ends behind one call, chosen on the device.
+
+A back end is called with a step's `Pass` for each member. It leaves d(weight * risk)/dw in every parameter's ``.grad`` and
+returns each member's risk and logits. Everything else (penalty, optimizer, schedule, metrics) is the same for all of
+them. Whether the nets are compiled is another matter: nets of one architecture share one compiled graph, whatever their
+seed, and every back end runs them as they are.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+
+__all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for"]
+
+log = logging.getLogger(__name__)
+
+BackendName = Literal["auto", "loop", "graph"]
+WARM_UPS = 3  # eager passes before a capture: libraries choose their kernels and allocate in them
+TRIALS = 10  # steps that each candidate is timed for
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One member's forward and backward pass of a step."""
+
+    net: nn.Module
+    images: Tensor  # (B, C, H, W)
+    labels: Tensor  # (B,)
+    seed: int  # of the net's own draws in this step
+
+
+Answer = tuple[Tensor, Tensor]  # risk () and logits (B, classes), both without a graph
+Backend = Callable[[Sequence[Pass], float], list[Answer]]  # passes and weight -> answers
+
+
+def backend_for(name: BackendName, device: torch.device, loop: "Loop") -> Backend:
+    """The back end of that name on this device; "auto" is the loop on a CPU and measures on a GPU.
+
+    Raises:
+        UserError: for "graph" where there can be none.
+    """
+    possible = device.type == "cuda" and not loop.at_once
+    if name == "graph" and not possible:
+        wanted = "a net on one GPU: gradients averaged between processes cannot lie in one" if loop.at_once else "a GPU"
+        raise UserError(
+            f"model.backend 'graph' is a CUDA graph and needs {wanted}; here is {device.type}. Set it to loop."
+        )
+    if name == "loop" or not possible:
+        return loop
+    return Graph() if name == "graph" else _Fastest(loop)
+
+
+class Loop:
+    """One net after the other, kernel by kernel: bit by bit what each net would be if trained alone.
+
+    Args:
+        backward: of a cost; Lightning's ``manual_backward``.
+        at_once: one backward pass over the sum of all costs, which DistributedDataParallel needs. Otherwise each net's
+            comes right after its forward pass, so that only one net's activations are alive.
+    """
+
+    def __init__(self, backward: Callable[[Tensor], None], at_once: bool = False) -> None:
+        self.backward = backward
+        self.at_once = at_once
+
+    def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
+        answers, costs = [], []
+        for each in passes:
+            torch.manual_seed(each.seed)
+            risk, logits = _forward(each)
+            answers.append((risk.detach(), logits.detach()))
+            if self.at_once:
+                costs.append(risk * weight)
+            else:
+                self.backward(risk * weight)
+        if self.at_once:
+            self.backward(torch.stack(costs).sum())
+        return answers
+
+
+class Graph:
+    """All nets' passes in one CUDA graph, each net in a stream of its own: a step costs the host one launch.
+
+    Small nets are bound by launches (some 190 kernels a net and step, 8 us each), and independent nets fill a GPU side by
+    side. One graph for each shape of the batches. Nets that draw random numbers are refused: a replay seeds all of its
+    draws together, so that a member would not be the net trained alone.
+    """
+
+    def __init__(self) -> None:
+        self._captured: dict[tuple, _Capture] = {}
+
+    def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
+        key = (weight, *((id(each.net), each.images.shape) for each in passes))
+        if key not in self._captured:
+            self._captured[key] = _Capture(passes, weight)
+        return self._captured[key].replay(passes)
+
+
+class _Capture:
+    """One graph with its own inputs, gradients and answers, which every replay overwrites."""
+
+    def __init__(self, passes: Sequence[Pass], weight: float) -> None:
+        copies = _Copies()
+        self._passes = [Pass(p.net, copies.of(p.images), copies.of(p.labels), p.seed) for p in passes]
+        self._parameters = [[w for w in p.net.parameters() if w.requires_grad] for p in passes]
+        self._streams = [torch.cuda.Stream() for _ in passes]
+        self._weight = weight
+        self._warm_up()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._answers, self._gradients = self._run()
+
+    def replay(self, passes: Sequence[Pass]) -> list[Answer]:
+        for source, target in {id(mine.images): (p, mine) for p, mine in zip(passes, self._passes)}.values():
+            target.images.copy_(source.images)
+            target.labels.copy_(source.labels)
+        self._graph.replay()
+        for parameters, gradients in zip(self._parameters, self._gradients):
+            for parameter, gradient in zip(parameters, gradients):
+                parameter.grad = gradient
+        return self._answers
+
+    def _warm_up(self) -> None:
+        before = _random_state()
+        with _untouched(p.net for p in self._passes):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    self._run()
+            torch.cuda.current_stream().wait_stream(side)
+        if not torch.equal(before, _random_state()):
+            raise UserError(
+                "model.backend 'graph' cannot keep the random draws of each net its own, and these nets draw numbers "
+                "(dropout?): set it to loop."
+            )
+
+    def _run(self) -> tuple[list[Answer], list[Sequence[Tensor | None]]]:
+        here = torch.cuda.current_stream()
+        answers, gradients = [], []
+        for each, parameters, stream in zip(self._passes, self._parameters, self._streams):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                risk, logits = _forward(each)
+                # Not .backward(): its accumulation would run in the stream where a parameter was first used.
+                gradients.append(torch.autograd.grad(risk * self._weight, parameters, allow_unused=True))
+            answers.append((risk.detach(), logits.detach()))
+        for stream in self._streams:
+            here.wait_stream(stream)
+        return answers, gradients
+
+
+class _Copies:
+    """Fixed copies of tensors, one for each: members of one seed keep sharing their batch."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Tensor] = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return self._made.setdefault(id(tensor), tensor.clone())
+
+
+class _Fastest:
+    """Loop or graph, whichever takes less time for the first full step on this device."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._chosen: Backend | None = None
+
+    def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
+        if self._chosen is None:
+            self._chosen = self._choose(passes, weight)
+        return self._chosen(passes, weight)
+
+    def _choose(self, passes: Sequence[Pass], weight: float) -> Backend:
+        graph = Graph()
+        with _untouched(each.net for each in passes):
+            try:
+                graphed = _seconds(graph, passes, weight)
+            except (UserError, RuntimeError) as error:  # a net that draws, or that asks the host in its forward pass
+                log.warning("back end: loop, for these nets go into no CUDA graph (%s).", str(error).splitlines()[0])
+                return self._loop
+            looped = _seconds(self._loop, passes, weight)
+        name, chosen = ("graph", graph) if graphed < looped else ("loop", self._loop)
+        log.info("back end: %s; a step's passes take %.3g s in the graph, %.3g s in the loop.", name, graphed, looped)
+        return chosen
+
+
+def _forward(each: Pass) -> Answer:
+    logits = each.net(each.images)
+    return F.cross_entropy(logits, each.labels), logits
+
+
+def _random_state() -> Tensor:
+    return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()])
+
+
+def _seconds(backend: Backend, passes: Sequence[Pass], weight: float) -> float:
+    backend(passes, weight)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(TRIALS):
+        backend(passes, weight)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / TRIALS
+
+
+@contextlib.contextmanager
+def _untouched(nets: Iterable[nn.Module]):
+    """Passes that leave no trace: buffers as before, and no gradients."""
+    nets = list(nets)
+    buffers = [(buffer, buffer.clone()) for net in nets for buffer in net.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        for net in nets:
+            net.zero_grad(set_to_none=True)

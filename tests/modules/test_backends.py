@@ -1,0 +1,170 @@
+"""Back ends: the loop's gradients are those of nets alone; a graph only where there can be one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.plugins import MixedPrecision
+
+from lightning_app.errors import UserError
+from lightning_app.modules import backends
+from lightning_app.modules.backends import Graph, Loop, Pass, backend_for
+from lightning_app.networks import CifarResNet, SimplifiedNet
+from tests.helpers import arm, classifier, digits, fit, same_weights, trainer
+
+CPU = torch.device("cpu")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+
+
+def passes(*nets: torch.nn.Module, device: str = "cpu", batch: int = 6) -> list[Pass]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, 32, 32, generator=generator).to(device)
+    labels = torch.randint(10, (batch,), generator=generator).to(device)
+    return [Pass(net.to(device), images, labels, seed) for seed, net in enumerate(nets)]
+
+
+def nets(count: int = 3) -> list[torch.nn.Module]:
+    torch.manual_seed(0)
+    return [CifarResNet(8, residual=bool(i % 2)) for i in range(count)]
+
+
+def gradients(backend, given: list[Pass], weight: float = 1.0):
+    for each in given:
+        each.net.zero_grad()
+    answers = backend(given, weight)
+    return answers, [[w.grad.clone() for w in each.net.parameters()] for each in given]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_loop_leaves_each_nets_own_gradient(at_once):
+    given = passes(*nets())
+    answers, found = gradients(Loop(torch.Tensor.backward, at_once), given, weight=0.5)
+    for each, (risk, logits), grads in zip(given, answers, found):
+        expected = F.cross_entropy(each.net(each.images), each.labels)
+        own = torch.autograd.grad(0.5 * expected, list(each.net.parameters()))
+        assert torch.equal(risk, expected.detach()) and logits.shape == (6, 10) and not logits.requires_grad
+        assert all(torch.equal(a, b) for a, b in zip(own, grads))
+
+
+def test_only_one_nets_activations_are_alive_at_a_time():
+    alive, most = set(), []
+
+    class Watched(torch.nn.Linear):
+        def forward(self, x):
+            out = super().forward(x.flatten(1))
+            alive.add(id(self))
+            out.register_hook(lambda gradient: alive.discard(id(self)))
+            most.append(len(alive))
+            return out
+
+    three = [Watched(3 * 32 * 32, 10) for _ in range(3)]
+    Loop(torch.Tensor.backward)(passes(*three), 1.0)
+    assert most == [1, 1, 1]
+
+
+def test_auto_is_the_loop_on_a_cpu():
+    loop = Loop(torch.Tensor.backward)
+    assert backend_for("auto", CPU, loop) is loop and backend_for("loop", CPU, loop) is loop
+
+
+@pytest.mark.parametrize(
+    ("device", "at_once", "why"), [("cpu", False, "needs a GPU; here is cpu"), ("cuda", True, "averaged")]
+)
+def test_a_graph_where_there_can_be_none_is_a_sentence(device, at_once, why):
+    with pytest.raises(UserError, match=why):
+        backend_for("graph", torch.device(device), Loop(torch.Tensor.backward, at_once))
+
+
+def test_the_refusal_comes_before_training():
+    with pytest.raises(UserError, match="needs a GPU"):
+        fit(classifier(backend="graph"), epochs=1)
+
+
+def test_auto_takes_what_measured_faster_and_says_so(monkeypatch, caplog):
+    """The choice itself, without a GPU: stand-ins of known speed."""
+    chosen = _choose(monkeypatch, caplog, graph_seconds=0.1, loop_seconds=0.4)
+    assert isinstance(chosen._chosen, Graph) and "back end: graph" in caplog.text
+    caplog.clear()
+    chosen = _choose(monkeypatch, caplog, graph_seconds=0.5, loop_seconds=0.4)
+    assert isinstance(chosen._chosen, Loop) and "back end: loop" in caplog.text
+
+
+def test_auto_leaves_nets_that_go_into_no_graph_to_the_loop(monkeypatch, caplog):
+    chosen = _choose(monkeypatch, caplog, graph_seconds=UserError("these nets draw numbers"), loop_seconds=0.4)
+    assert isinstance(chosen._chosen, Loop) and "draw numbers" in caplog.text
+
+
+def _choose(monkeypatch, caplog, graph_seconds, loop_seconds):
+    def seconds(backend, passes, weight):
+        for each in passes:  # a trial leaves its traces; the choice must not
+            each.net(each.images).sum().backward()
+        if isinstance(backend, Graph):
+            if isinstance(graph_seconds, Exception):
+                raise graph_seconds
+            return graph_seconds
+        return loop_seconds
+
+    monkeypatch.setattr(backends, "_seconds", seconds)
+    monkeypatch.setattr(Graph, "__call__", lambda self, passes, weight: [])
+    caplog.set_level("INFO", logger="lightning_app.modules.backends")
+    given = passes(*nets(1))
+    before = {name: value.clone() for name, value in given[0].net.state_dict().items()}
+    fastest = backend_for("auto", torch.device("cuda"), Loop(lambda cost: None))
+    fastest(given, 1.0)
+    after = given[0].net.state_dict()
+    running = [name for name in before if "running" in name]
+    expected = 0 if isinstance(fastest._chosen, Graph) else 1  # the step itself goes through BatchNorm once
+    changed = [name for name in running if not torch.equal(before[name], after[name])]
+    assert running and (len(changed) > 0) == bool(expected)
+    assert all(w.grad is None for w in given[0].net.parameters())
+    return fastest
+
+
+def test_scaled_losses_are_refused_because_the_penalty_would_not_be_scaled():
+    with pytest.raises(UserError, match="bf16-mixed"):
+        fit(classifier(), epochs=1, plugins=[MixedPrecision("16-mixed", "cpu")])
+
+
+@pytest.mark.slow
+def test_seeds_of_one_architecture_share_one_compiled_graph():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    module = classifier({"residual": arm(True)}, seeds=4, compile=True)
+    fit(module, epochs=1, limit_val_batches=0, limit_train_batches=2, data=digits(train_limit=64))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    alone = classifier({"residual": arm(True)}, seeds=[3], compile=True)
+    fit(alone, epochs=1, limit_val_batches=0, limit_train_batches=2, data=digits(train_limit=64))
+    assert same_weights(module.members[3].net, alone.members[0].net)
+
+
+@gpu
+@pytest.mark.parametrize("make", [lambda: SimplifiedNet(20, residual=True), lambda: CifarResNet(20, residual=True)])
+def test_a_graph_leaves_the_loops_gradients_batch_after_batch(make):
+    torch.manual_seed(0)
+    many = [make() for _ in range(3)]
+    graph, loop = Graph(), Loop(torch.Tensor.backward)
+    for batch in (16, 16, 5, 16):  # a shape of its own, and back
+        given = passes(*many, device="cuda", batch=batch)
+        expected, theirs = gradients(loop, given)
+        answers, ours = gradients(graph, given)
+        for (risk, logits), (other, others) in zip(answers, expected):
+            assert torch.allclose(risk, other, rtol=1e-5) and torch.allclose(logits, others, rtol=1e-3, atol=1e-4)
+        for one, other in zip(ours, theirs):
+            for a, b in zip(one, other):
+                assert (a - b).norm() <= 1e-4 * b.norm() + 1e-8
+
+
+@gpu
+def test_a_graph_refuses_nets_that_draw():
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
+    with pytest.raises(UserError, match="draw"):
+        Graph()(passes(net, device="cuda"), 1.0)
+
+
+@gpu
+def test_a_bank_in_a_graph_trains_as_in_the_loop():
+    trained = [classifier(seeds=2, backend=backend) for backend in ("loop", "graph")]
+    for module in trained:
+        trainer(1, accelerator="gpu", devices=1).fit(module, datamodule=digits())
+    for one, other in zip(*(module.members for module in trained)):
+        for a, b in zip(one.net.parameters(), other.net.parameters()):
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
