@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Comparison", "Ratio", "interleave", "machine", "save", "seconds"]
+__all__ = ["Comparison", "Ratio", "finish", "interleave", "machine", "save", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def interleave(
 
 def seconds(run: Callable[[], float | None]) -> tuple[float, float | None]:
     """Wall time of one call, the GPU's work included, and what it returned."""
-    _finish()
+    finish()
     start = time.perf_counter()
     value = run()
-    _finish()
+    finish()
     return time.perf_counter() - start, value
 
 
@@ -110,7 +110,8 @@ def save(file: Path, comparison: Comparison, reference: str, **more: object) -> 
     file.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _finish() -> None:
+def finish() -> None:
+    """Wait for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 
-from benchmarks.timing import Comparison, interleave, machine, save
+from benchmarks.timing import Comparison, finish, interleave, machine, save
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import ImageClassifier
 from lightning_app.networks import SimplifiedNet
@@ -33,7 +33,15 @@ class EpochClock(pl.Callback):
         self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        finish()
         self.seconds = time.perf_counter() - self.started
+
+
+def quiet() -> None:
+    """No line of Lightning's between the figures."""
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def classifier(depth: int, channels_last: bool = False, compile: bool = False) -> ImageClassifier:
@@ -45,14 +53,17 @@ def classifier(depth: int, channels_last: bool = False, compile: bool = False) -
     )
 
 
-def through_lightning(module: ImageClassifier, data: CIFAR10, precision: str = "32-true") -> Callable[[], float]:
+def through_lightning(
+    module: ImageClassifier, data: CIFAR10, precision: str = "32-true", accelerator: str = "cpu"
+) -> Callable[[], float]:
     """An epoch as `fit` runs it, without evaluation and measures: those are not the loop's."""
 
     def epoch() -> float:
         clock = EpochClock()
         trainer = pl.Trainer(
             max_epochs=1,
-            accelerator="cpu",
+            accelerator=accelerator,
+            devices=1,
             precision=precision,
             callbacks=[clock],
             logger=False,
@@ -125,9 +136,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all values here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("pytorch_lightning", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    quiet()
 
     def data(**options: bool) -> CIFAR10:
         return CIFAR10(root=arguments.root, train_limit=arguments.images, **options)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 
 from lightning_app.errors import UserError
@@ -32,6 +33,8 @@ OTHERS = {  # command -> the module whose main(argv) it is, imported when asked 
     "reproduce": "lightning_app.reproduce",
     "report": "lightning_app.report",
 }
+RESUME = "What was logged is kept; go on from the last finished epoch with --ckpt_path last."
+LOST = 1
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
 
@@ -63,6 +66,14 @@ def _train(argv: list[str]) -> int:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
         return _fail(str(error))
+    except RuntimeError as error:
+        if not _another_is_gone(error):
+            raise
+        reason = str(error).splitlines()[0].split("] ")[-1].split(". ")[0]
+        print(
+            f"error: another process of this job is gone ({reason}): see what it said before. {RESUME}", file=sys.stderr
+        )
+        return LOST
     except SIGTERMException:  # Lightning 2.6.6 would exit with 0, which schedulers count as finished
         print("terminated: resume with --ckpt_path last", file=sys.stderr)
         return TERMINATED
@@ -72,6 +83,19 @@ def _train(argv: list[str]) -> int:
         print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _another_is_gone(error: RuntimeError) -> bool:
+    """Did a process group notice that one of its processes died? gloo and NCCL say it in their own words only."""
+    import torch.distributed as dist
+
+    return (
+        dist.is_available()
+        and dist.is_initialized()
+        and bool(
+            re.search(r"connection (reset|closed|refused)|broken pipe|NCCL|remote worker", str(error), re.IGNORECASE)
+        )
+    )
 
 
 def _fail(message: str) -> int:

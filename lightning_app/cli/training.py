@@ -237,9 +237,18 @@ def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.C
 
 
 def _accelerator(asked: Any) -> Any:
-    """Apple's GPU has no float64, in which risks and norms are summed: "auto" takes a CUDA GPU or the CPU."""
-    on_mac = torch.backends.mps.is_available() and not torch.cuda.is_available()
-    return "cpu" if asked == "auto" and on_mac else asked
+    """Apple's GPU has no float64, in which risks and norms are summed: "auto" takes a CUDA GPU or the CPU.
+
+    Raises:
+        UserError: for a GPU where PyTorch sees none.
+    """
+    apple, nvidia = torch.backends.mps.is_available(), torch.cuda.is_available()
+    if asked in ("gpu", "cuda") and not nvidia and not (apple and asked == "gpu"):
+        raise UserError(
+            f"trainer.accelerator '{asked}' needs a GPU, and PyTorch {torch.__version__} sees none here: set it to cpu or "
+            "auto, or install a driver that fits this PyTorch."
+        )
+    return "cpu" if asked == "auto" and apple and not nvidia else asked
 
 
 def _as_list(value: Any) -> list:

@@ -156,8 +156,15 @@ class ImageData(pl.LightningDataModule, ABC):
 
         Raises:
             ValueError: if the source is missing or malformed, or `val_size` leaves nothing to train on.
+            UserError: if the ranks' shares of a batch would differ: their BatchNorms would see different numbers.
         """
         _ = self._rows
+        world = self._share["world"]
+        if self.batch_size % world:
+            raise UserError(
+                f"data.batch_size {self.batch_size} is the batch of all processes together, and {world} cannot share it "
+                f"equally: choose a multiple of {world}, or --trainer.strategy seeds, which shares out nets instead."
+            )
 
     @override
     def train_dataloader(self) -> EpochLoader | dict[int, EpochLoader]:

@@ -191,7 +191,9 @@ class _Fastest:
                 return self._loop
             looped = _seconds(self._loop, passes, weight)
         name, chosen = ("graph", graph) if graphed < looped else ("loop", self._loop)
-        log.info("back end: %s; a step's passes take %.3g s in the graph, %.3g s in the loop.", name, graphed, looped)
+        print(
+            f"back end: {name}; a step's passes take {graphed:.3g} s in a graph, {looped:.3g} s in a loop", flush=True
+        )
         return chosen
 
 

@@ -1,10 +1,12 @@
 """Small decisions of the command line."""
 
+import pytest
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import ProgressLines
 from lightning_app.cli.training import _accelerator, _progress
+from lightning_app.errors import UserError
 
 
 def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
@@ -13,6 +15,14 @@ def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
     assert (_accelerator("auto"), _accelerator("mps")) == ("cpu", "mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert _accelerator("auto") == "auto"
+
+
+@pytest.mark.parametrize("asked", ["gpu", "cuda"])
+def test_a_gpu_where_there_is_none_is_a_sentence(monkeypatch, asked):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"needs a GPU, and PyTorch .* sees none here: set it to cpu or auto"):
+        _accelerator(asked)
 
 
 def test_a_bar_on_a_terminal_and_lines_elsewhere():

@@ -1,11 +1,14 @@
 """The datamodules under Lightning: what the trainer asks of loaders, and an epoch that stops in the middle."""
 
+from types import SimpleNamespace
+
 import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
 from lightning_app.datamodules import EpochLoader
+from lightning_app.errors import UserError
 from tests.datamodules.synthetic import Synthetic
 
 
@@ -194,3 +197,15 @@ def test_compiled_under_lightning(tmp_path):
         assert note[None][1] == expected[None][1]
         assert note[None][0] == pytest.approx(expected[None][0], rel=1e-6)
     assert module.evaluated == {0: 180, 1: 69}
+
+
+def test_a_batch_that_the_processes_cannot_share_equally_is_a_sentence():
+    data = Synthetic()
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    data.trainer = SimpleNamespace(strategy=strategy, global_rank=0, world_size=data.batch_size + 1)
+    with pytest.raises(
+        UserError, match=rf"batch_size {data.batch_size} .* {data.batch_size + 1} cannot share it equally"
+    ):
+        data.setup("fit")
+    strategy.shards_batches = False
+    data.setup("fit")

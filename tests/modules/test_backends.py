@@ -79,21 +79,20 @@ def test_the_refusal_comes_before_training():
         fit(classifier(backend="graph"), epochs=1)
 
 
-def test_auto_takes_what_measured_faster_and_says_so(monkeypatch, caplog):
+def test_auto_takes_what_measured_faster_and_says_so(monkeypatch, capsys):
     """The choice itself, without a GPU: stand-ins of known speed."""
-    chosen = _choose(monkeypatch, caplog, graph_seconds=0.1, loop_seconds=0.4)
-    assert isinstance(chosen._chosen, Graph) and "back end: graph" in caplog.text
-    caplog.clear()
-    chosen = _choose(monkeypatch, caplog, graph_seconds=0.5, loop_seconds=0.4)
-    assert isinstance(chosen._chosen, Loop) and "back end: loop" in caplog.text
+    chosen = _choose(monkeypatch, graph_seconds=0.1, loop_seconds=0.4)
+    assert isinstance(chosen._chosen, Graph) and "back end: graph" in capsys.readouterr().out
+    chosen = _choose(monkeypatch, graph_seconds=0.5, loop_seconds=0.4)
+    assert isinstance(chosen._chosen, Loop) and "back end: loop" in capsys.readouterr().out
 
 
 def test_auto_leaves_nets_that_go_into_no_graph_to_the_loop(monkeypatch, caplog):
-    chosen = _choose(monkeypatch, caplog, graph_seconds=UserError("these nets draw numbers"), loop_seconds=0.4)
+    chosen = _choose(monkeypatch, graph_seconds=UserError("these nets draw numbers"), loop_seconds=0.4)
     assert isinstance(chosen._chosen, Loop) and "draw numbers" in caplog.text
 
 
-def _choose(monkeypatch, caplog, graph_seconds, loop_seconds):
+def _choose(monkeypatch, graph_seconds, loop_seconds):
     def seconds(backend, passes, weight):
         for each in passes:  # a trial leaves its traces; the choice must not
             each.net(each.images).sum().backward()
@@ -105,7 +104,6 @@ def _choose(monkeypatch, caplog, graph_seconds, loop_seconds):
 
     monkeypatch.setattr(backends, "_seconds", seconds)
     monkeypatch.setattr(Graph, "__call__", lambda self, passes, weight: [])
-    caplog.set_level("INFO", logger="lightning_app.modules.backends")
     given = passes(*nets(1))
     before = {name: value.clone() for name, value in given[0].net.state_dict().items()}
     fastest = backend_for("auto", torch.device("cuda"), Loop(lambda cost: None))

@@ -1,5 +1,12 @@
 """Members shared out among ranks: shares, and two real processes that leave what one leaves."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +14,7 @@ from torch import nn
 from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.sharding import shares
-from tests.helpers import TINY, command, log_rows
+from tests.helpers import ROOT, TINY, command, log_rows
 
 
 def bank(arms: int, seeds: int) -> list[Member]:
@@ -66,3 +73,46 @@ def test_too_many_processes_is_said_before_training(tmp_path):
     )
     assert said.returncode != 0
     assert "3 processes cannot share out 2 member(s)" in said.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["seeds", "ddp"])
+def test_a_rank_that_dies_ends_the_job_with_a_sentence_and_the_job_resumes(tmp_path, strategy):
+    """Rank one is killed after the first epoch: the other says so within seconds; resumed, nothing shows of it."""
+    ranks = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", strategy)
+    words = (*TINY, *ranks, "--trainer.max_epochs", "4", "--trainer.callbacks", "Learning")
+    unbroken = command(*words, "--run.name", "unbroken", cwd=tmp_path)
+    assert unbroken.returncode == 0, unbroken.stderr
+    code, said, waited = _killed_after_an_epoch(words, tmp_path)
+    assert code != 0 and "another process of this job is gone" in said and "--ckpt_path last" in said
+    assert "Traceback" not in said and waited < 60
+    resumed = command(*words, "--ckpt_path", "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = (tmp_path / "runs" / "digits" / name for name in ("unbroken", "quickstart"))
+    assert log_rows(one) == log_rows(other)
+    ours, theirs = (checkpoint(folder)["state_dict"] for folder in (one, other))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def _killed_after_an_epoch(words, cwd) -> tuple[int, str, float]:
+    """Exit code, standard error, and seconds from rank one's death to the job's."""
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, str(ROOT / "main.py"), *map(str, words)]
+    with subprocess.Popen(
+        call, cwd=cwd, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as job:
+        deadline = time.monotonic() + 300
+        while not (cwd / "runs/digits/quickstart/checkpoints/last.ckpt").exists():
+            assert job.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(_rank_one(job.pid), signal.SIGKILL)
+        killed = time.monotonic()
+        _, said = job.communicate(timeout=300)
+        return job.returncode, said, time.monotonic() - killed
+
+
+def _rank_one(main: int) -> int:
+    """The process that Lightning's launcher started: a child of rank zero with the same command line."""
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    (rank,) = [int(c) for c in children if b"main.py" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    return rank

@@ -1,0 +1,101 @@
+"""Is a member the same net as if trained alone? A bank on real CIFAR-10 by every back end, against each seed by itself.
+
+    python -m benchmarks.solo --root data [--seeds 13] [--steps 20] [--device cuda] [--json FILE]
+
+Each seed alone is trained by the loop, uncompiled. For each back end, after one step and after all: how many members have
+every bit of the net trained alone, and the largest ||u_bank - u_alone|| / ||u_alone|| of the updates u = w - w_0. Goals:
+all bits for the loop on a CPU, 1e-4 after one step for any other back end.
+"""
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from benchmarks.seeds import DECAY, sgd
+from benchmarks.timing import machine
+from benchmarks.training import quiet
+from lightning_app.datamodules import CIFAR10
+from lightning_app.modules import Arm, ImageClassifier
+from lightning_app.networks import CifarResNet, SimplifiedNet
+
+KINDS = {"simplified": SimplifiedNet, "full": CifarResNet}
+
+
+def trained(
+    options: argparse.Namespace, seeds: list[int], steps: int, backend: str, compile: bool
+) -> dict[str, Tensor]:
+    """The weights of each member after so many steps, flattened, by its name."""
+    kinds = {"plain": False, "residual": True}
+    arms = {
+        name: Arm(net=lambda kind=kind: KINDS[options.net](options.depth, residual=kind))
+        for name, kind in kinds.items()
+    }
+    module = ImageClassifier(sgd, arms=arms, seeds=seeds, weight_decay=DECAY, backend=backend, compile=compile)
+    if steps:
+        fit(module, options, steps)
+    return {
+        f"{m.arm} {m.seed}": torch.cat([w.detach().cpu().flatten() for w in m.net.parameters()]) for m in module.members
+    }
+
+
+def fit(module: ImageClassifier, options: argparse.Namespace, steps: int) -> None:
+    trainer = pl.Trainer(
+        max_epochs=1,
+        limit_train_batches=steps,
+        limit_val_batches=0,
+        accelerator="gpu" if options.device == "cuda" else "cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, datamodule=CIFAR10(root=options.root, batch_size=128))
+
+
+def compare(bank: dict[str, Tensor], alone: dict[str, Tensor], start: dict[str, Tensor]) -> dict[str, float]:
+    gaps = [float((bank[name] - alone[name]).norm() / (alone[name] - start[name]).norm()) for name in alone]
+    return {"bit-identical": sum(torch.equal(bank[name], alone[name]) for name in alone), "worst": max(gaps)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default="data", help="folder with cifar10/train_images.npy")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--net", default="simplified", choices=KINDS)
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=13)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write the findings here")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    quiet()
+    seeds = list(range(options.seeds))
+    print(" | ".join(f"{key}: {value}" for key, value in machine().items()))
+    start = trained(options, seeds, 0, "loop", False)
+    found = {}
+    for steps in (1, options.steps):
+        alone = {k: w for seed in seeds for k, w in trained(options, [seed], steps, "loop", False).items()}
+        backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
+        for backend, compile in itertools.product(backends, (False, True)):
+            name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
+            found[name] = compare(trained(options, seeds, steps, backend, compile), alone, start)
+            print(
+                f"{name}: {found[name]['bit-identical']} of {len(alone)} members bit-identical to the net alone, "
+                f"largest difference of the update {found[name]['worst']:.2g}",
+                flush=True,
+            )
+    if options.json:
+        settings = {key: str(value) for key, value in vars(options).items()}
+        options.json.write_text(
+            json.dumps({"machine": machine(), "options": settings, "found": found}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
