@@ -105,7 +105,7 @@ def group_legend(evidence: Evidence, first: bool = False) -> list[tuple[str, str
             label if len(nets) == 1 else nets[0].label if first else f"{label} (bold: mean of {len(nets)} seeds)",
             nets[0].style,
         )
-        for label, nets in evidence.groups().items()
+        for label, nets in evidence.groups.items()
     )
 
 

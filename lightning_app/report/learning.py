@@ -44,7 +44,7 @@ def _panel(evidence: Evidence, name: str) -> Panel:
     risk = name.split("/")[1].startswith("risk")
 
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups().values(), lambda net: net.series(name))
+        curves(axes, evidence.groups.values(), lambda net: net.series(name))
         if not risk:
             from_zero(axes)
 
