@@ -1,4 +1,4 @@
-"""Which nets are seeds of one thing, read off the names of their runs and members, and off configurations where names do not tell.
+"""Which nets are seeds of one thing: read off the names of runs and members, and off configurations where names do not tell.
 
 A job array has names that differ in their seed (``res20-seed03``). A sweep has one name for everything (``simplified``,
 ``simplified~2``, ...): there the configurations say which runs differ in nothing but the seed, and how the others differ.
@@ -16,7 +16,15 @@ __all__ = ["flatten", "only_seed", "run_groups", "seed_in", "without_seed"]
 SEED = re.compile(r"[-_]?seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
 # What may differ between seeds of one thing: the seed, the place, and what a run says of itself.
-PLACES = ("model.seeds", "seed_everything", "run.", "ckpt_path", "trainer.logger", "save_checkpoint.", "data.init_args.root")
+PLACES = (
+    "model.seeds",
+    "seed_everything",
+    "run.",
+    "ckpt_path",
+    "trainer.logger",
+    "save_checkpoint.",
+    "data.init_args.root",
+)
 TOLD = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 
@@ -88,7 +96,8 @@ def _by_first(science: Mapping[str, Mapping[str, Any]], differing: Sequence[str]
     """Each run by the label of the first that is equal to it: too much differs to be said in a name."""
     firsts: dict[str, str] = {}
     return {
-        label: firsts.setdefault(repr([values.get(key) for key in differing]), label) for label, values in science.items()
+        label: firsts.setdefault(repr([values.get(key) for key in differing]), label)
+        for label, values in science.items()
     }
 
 
