@@ -147,7 +147,12 @@ class Paired:
         return Interval(self.mean, self.low, self.high)
 
     def __str__(self) -> str:
-        return f"{self.interval}, t test p = {self.t_p:.2g}, Wilcoxon p = {self.wilcoxon_p:.2g}, {self.count} pairs"
+        tests = f"t test {_p(self.t_p)}, Wilcoxon {_p(self.wilcoxon_p)}"
+        return f"{self.interval}, {tests}, {self.count} pairs"
+
+
+def _p(value: float) -> str:
+    return "not defined" if math.isnan(value) else f"p = {value:.2g}"
 
 
 def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
@@ -161,13 +166,18 @@ def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
     """
     if len(plain) != len(residual):
         raise ValueError(f"expected matched seeds, got {len(plain)} plain and {len(residual)} residual values.")
-    differences = np.asarray(plain, dtype=np.float64) - np.asarray(residual, dtype=np.float64)
+    differences = _differences(plain, residual)
     differences = differences[np.isfinite(differences)]
     if not differences.size:
         return Paired(*[math.nan] * 6, 0)
     ends = bootstrap_interval(differences)
     tests = _t_test(differences), _signed_ranks(differences)
     return Paired(ends.mean, spread(differences).sd, ends.low, ends.high, *tests, differences.size)
+
+
+def _differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] | np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is nan, and known to be
+        return np.asarray(plain, dtype=np.float64) - np.asarray(residual, dtype=np.float64)
 
 
 def _t_test(differences: np.ndarray) -> float:
@@ -210,11 +220,10 @@ def paired_curve(plain: np.ndarray, residual: np.ndarray) -> PairedCurve:
     Raises:
         ValueError: for tables of different shape or without seeds.
     """
-    plain, residual = (np.asarray(table, dtype=np.float64) for table in (plain, residual))
-    if plain.shape != residual.shape or plain.ndim != 2 or not len(plain):
-        raise ValueError(f"expected two tables seeds x epochs of one shape, got {plain.shape} and {residual.shape}.")
-    with np.errstate(invalid="ignore"):  # infinity minus infinity
-        differences = plain - residual
+    if np.shape(plain) != np.shape(residual) or np.ndim(plain) != 2 or not len(plain):
+        shapes = f"{np.shape(plain)} and {np.shape(residual)}"
+        raise ValueError(f"expected two tables seeds x epochs of one shape, got {shapes}.")
+    differences = _differences(plain, residual)
     whole = np.isfinite(differences).all(axis=0)
     mean, low, high = np.full((3, differences.shape[1]), np.nan)
     if whole.any():
