@@ -227,6 +227,7 @@ def test_table_3_at_epoch_0_is_tested_as_soon_as_the_run_has_begun(leave, made):
     assert verdicts["mass of ID entries, t_200"] == Verdict.NOT_TESTED
 
 
+@pytest.mark.slow
 def test_fig_2_at_matched_risk(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         pace = 0.01 if arm == "residual" else 0.006
@@ -239,6 +240,7 @@ def test_fig_2_at_matched_risk(leave, made):
     assert Counter(verdicts.values()) == {Verdict.REPRODUCED: 6, Verdict.DESCRIBED: 2}
 
 
+@pytest.mark.slow
 def test_fig_2_where_the_order_is_reversed(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         risk = 2.3 * math.exp(-0.01 * epoch * (1 + 0.01 * seed))
@@ -248,6 +250,7 @@ def test_fig_2_where_the_order_is_reversed(leave, made):
     assert Counter(made("fig-2").values()) == {Verdict.NOT_REPRODUCED: 6, Verdict.DESCRIBED: 2}
 
 
+@pytest.mark.slow
 def test_fig_2_s_table_has_each_arm_and_the_paired_difference(leave, made, tmp_path):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         risk = 2.3 * math.exp(-0.006 * epoch)
