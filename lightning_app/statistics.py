@@ -1,11 +1,41 @@
-"""Statistics over seeds, in one place: what trackers, reports and verdicts say of several nets of one kind."""
+"""Statistics over seeds, in one place: what trackers, reports and verdicts say of several nets of one kind, and of two kinds.
 
-from collections.abc import Iterable
+Plain and residual nets of one seed see the same batches, so they are compared pair by pair: what a seed does to both falls
+out of the difference. Arrays have seeds first, (S,) or (S, E) with epochs or levels last.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
-__all__ = ["Spread", "spread"]
+__all__ = [
+    "ENOUGH",
+    "ErrorAtRisk",
+    "Interval",
+    "Paired",
+    "PairedCurve",
+    "Spread",
+    "bootstrap_interval",
+    "common_levels",
+    "error_at_risk",
+    "first_reached",
+    "paired",
+    "paired_curve",
+    "spread",
+    "value_where_reached",
+]
+
+RESAMPLES = 9999
+CONFIDENCE = 0.95
+# With n values spread symmetrically about their mean, all n lie on one side of it once in 2^(n-1): from six on, rarer than
+# 5 %. With fewer, even the whole range of the values, which no resampled mean leaves, is no 95 % interval.
+ENOUGH = 6
+
+
+# -- nets of one kind -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -35,3 +65,242 @@ def spread(values: Iterable[float]) -> Spread:
         return Spread(np.nan, np.nan, np.nan, np.nan, 0)
     sd = float(seeds.std(ddof=1)) if seeds.size > 1 else np.nan
     return Spread(float(seeds.mean()), sd, float(seeds.min()), float(seeds.max()), seeds.size)
+
+
+# -- intervals ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Interval:
+    """95 % confidence interval of a mean."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def bootstrap_interval(values: Sequence[float]) -> Interval:
+    """Bootstrap interval of the mean over seeds: expanded percentile, from resamples that are the same every time.
+
+    The percentile interval alone is too narrow for few values: of 13 normal ones it covers the mean in 92 %, BCa in 93 %
+    of the cases (measured, 1,500 samples). Expanding its level to 2 Φ(-√(n/(n-1)) t) with Student's t (Hesterberg 2015,
+    "What teachers should know about the bootstrap") gives 95 %, and 92 % where Student's interval gives 91 % (exponential
+    values). Nor has it BCa's undefined cases: equal values have an interval of width 0. From `ENOUGH` values on; with
+    fewer it is the range of the values and covers less than it says. One value: nan on both sides.
+
+    >>> print(bootstrap_interval([1.0, 2.0]))
+    1.5 [1, 2]
+
+    Raises:
+        ValueError: for no values, or one that is not finite: whose mean would that be?
+    """
+    seeds = np.asarray(values, dtype=np.float64)
+    if seeds.ndim != 1 or not seeds.size or not np.isfinite(seeds).all():
+        raise ValueError(f"expected one or more finite values, one a seed, got {seeds}; leave out what diverged.")
+    low, high = _bootstrap(seeds[:, None])
+    return Interval(float(seeds.mean()), float(low[0]), float(high[0]))
+
+
+def _bootstrap(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends for every column of (S, E); one resampling of the seeds serves all columns, so that curves stay smooth."""
+    count, columns = values.shape
+    if count < 2:
+        return np.full(columns, np.nan), np.full(columns, np.nan)
+    tail = stats.norm.cdf(math.sqrt(count / (count - 1)) * stats.t.ppf((1 - CONFIDENCE) / 2, count - 1))
+    ends = stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=0,
+        method="percentile",
+        confidence_level=1 - 2 * float(tail),
+        n_resamples=RESAMPLES,
+        batch=100,  # of the resamples at once: memory
+        random_state=0,
+    ).confidence_interval
+    return np.atleast_1d(ends.low), np.atleast_1d(ends.high)
+
+
+# -- pairs ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Plain minus residual over matched seeds, two-sided.
+
+    The t test assumes that differences are normal; Wilcoxon's signed ranks assume only that they are symmetric about their
+    centre, but with n pairs no p can be below 2^(1-n). Both take seeds as independent. nan: not defined.
+    """
+
+    mean: float
+    sd: float  # nan for one pair
+    low: float  # of `bootstrap_interval`
+    high: float
+    t_p: float  # nan for one pair, or if all differences are equal: there is no spread to compare with
+    wilcoxon_p: float  # nan for one pair; 1 if all differences are zero
+    count: int  # pairs
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.mean, self.low, self.high)
+
+    def __str__(self) -> str:
+        tests = f"t test {_p(self.t_p)}, Wilcoxon {_p(self.wilcoxon_p)}"
+        return f"{self.interval}, {tests}, {self.count} pairs"
+
+
+def _p(value: float) -> str:
+    return "not defined" if math.isnan(value) else f"p = {value:.2g}"
+
+
+def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
+    """Difference of matched seeds: value i of both is of one seed. Pairs that are not finite are left out, as `count` says.
+
+    >>> print(paired([3.0, 4.0, 5.0, 7.0], [2.0, 2.0, 2.0, 2.0]))
+    2.75 [1, 5], t test p = 0.049, Wilcoxon p = 0.12, 4 pairs
+
+    Raises:
+        ValueError: for different numbers of seeds.
+    """
+    if len(plain) != len(residual):
+        raise ValueError(f"expected matched seeds, got {len(plain)} plain and {len(residual)} residual values.")
+    differences = _differences(plain, residual)
+    differences = differences[np.isfinite(differences)]
+    if not differences.size:
+        return Paired(*[math.nan] * 6, 0)
+    ends = bootstrap_interval(differences)
+    tests = _t_test(differences), _signed_ranks(differences)
+    return Paired(ends.mean, spread(differences).sd, ends.low, ends.high, *tests, differences.size)
+
+
+def _differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] | np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is nan, and known to be
+        return np.asarray(plain, dtype=np.float64) - np.asarray(residual, dtype=np.float64)
+
+
+def _t_test(differences: np.ndarray) -> float:
+    """p of the paired t test."""
+    if differences.size < 2 or _equal(differences):
+        return math.nan
+    return float(stats.ttest_rel(differences, np.zeros_like(differences)).pvalue)
+
+
+def _signed_ranks(differences: np.ndarray) -> float:
+    """p of Wilcoxon's signed-rank test, exact for few pairs; differences of zero are left out, as Wilcoxon did."""
+    if differences.size < 2:
+        return math.nan
+    return float(stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
+
+
+def _equal(values: np.ndarray) -> bool:
+    """All the same, rounding apart."""
+    return bool(np.ptp(values) <= 8 * np.finfo(np.float64).eps * np.abs(values).max())
+
+
+@dataclass(frozen=True)
+class PairedCurve:
+    """Mean of paired differences and its interval at each point, (E,); pointwise, not corrected for looking at many.
+
+    nan wherever a seed is: a mean of the survivors would flatter.
+    """
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def paired_curve(plain: np.ndarray, residual: np.ndarray) -> PairedCurve:
+    """`paired` at each epoch.
+
+    Args:
+        plain, residual: (S, E), row by row of one seed.
+
+    Raises:
+        ValueError: for tables of different shape or without seeds.
+    """
+    if np.shape(plain) != np.shape(residual) or np.ndim(plain) != 2 or not len(plain):
+        shapes = f"{np.shape(plain)} and {np.shape(residual)}"
+        raise ValueError(f"expected two tables seeds x epochs of one shape, got {shapes}.")
+    differences = _differences(plain, residual)
+    whole = np.isfinite(differences).all(axis=0)
+    mean, low, high = np.full((3, differences.shape[1]), np.nan)
+    if whole.any():
+        mean[whole] = differences[:, whole].mean(axis=0)
+        low[whole], high[whole] = _bootstrap(differences[:, whole])
+    return PairedCurve(mean, low, high)
+
+
+# -- error against risk ---------------------------------------------------------------------------------------------------
+
+
+def first_reached(epochs: np.ndarray, curve: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The epoch at which a curve first reaches each level from above, linear between epochs, (L,); nan if never.
+
+    >>> first_reached(np.array([0, 1, 2]), np.array([2.0, 1.0, 0.2]), np.array([0.6, 0.1]))
+    array([1.5, nan])
+    """
+    epochs, curve, levels = (np.asarray(a, dtype=np.float64) for a in (epochs, curve, levels))
+    epochs, curve = epochs[np.isfinite(curve)], curve[np.isfinite(curve)]
+    if not len(curve):
+        return np.full(levels.shape, np.nan)
+    lowest = np.minimum.accumulate(curve)
+    after = np.searchsorted(-lowest, -levels)  # the first epoch at or below the level
+    reached = after < len(curve)
+    after = np.minimum(after, len(curve) - 1)
+    before = np.maximum(after - 1, 0)
+    fall = np.where(after == before, 1.0, curve[before] - curve[after])  # at or below from the start: no fall, epoch 0
+    share = np.where(after == before, 0.0, (curve[before] - levels) / np.where(reached, fall, 1.0))
+    return np.where(reached, epochs[before] + share * (epochs[after] - epochs[before]), np.nan)
+
+
+def value_where_reached(epochs: np.ndarray, values: np.ndarray, curve: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """What ``values`` are where ``curve`` first reaches each level, linear between epochs, (L,); nan if never."""
+    measured = np.isfinite(values)
+    if not measured.any():
+        return np.full(np.shape(levels), np.nan)
+    at = first_reached(epochs, curve, levels)
+    found = np.interp(at, np.asarray(epochs)[measured], np.asarray(values)[measured])
+    return np.where(np.isnan(at), np.nan, found)
+
+
+def common_levels(curves: Sequence[np.ndarray], count: int = 60) -> np.ndarray:
+    """Levels that every curve passes from above, high to low, evenly spaced in their logarithm; empty if there are none."""
+    finite = [curve[np.isfinite(curve)] for curve in map(np.asarray, curves)]
+    if not finite or not all(map(len, finite)):
+        return np.empty(0)
+    high, low = min(curve[0] for curve in finite), max(curve.min() for curve in finite)
+    return np.geomspace(high, low, count) if 0 < low < high else np.empty(0)
+
+
+@dataclass(frozen=True)
+class ErrorAtRisk:
+    """Errors of matched seeds at equal risk: Figure 2's "with same training loss, the ResNets achieve smaller error"."""
+
+    levels: np.ndarray  # (L,) training risks that all nets reach, high to low
+    plain: np.ndarray  # (S, L) errors
+    residual: np.ndarray  # (S, L)
+
+    @property
+    def difference(self) -> PairedCurve:
+        return paired_curve(self.plain, self.residual)
+
+
+Curves = tuple[np.ndarray, np.ndarray, np.ndarray]  # epochs, risk, error of one net, (E,) each
+
+
+def error_at_risk(plain: Sequence[Curves], residual: Sequence[Curves]) -> ErrorAtRisk:
+    """Each net's error where its training risk first reaches each of a grid of risks that all of them reach.
+
+    Raises:
+        ValueError: for different numbers of seeds.
+    """
+    if len(plain) != len(residual):
+        raise ValueError(f"expected matched seeds, got {len(plain)} plain and {len(residual)} residual nets.")
+    levels = common_levels([risk for _, risk, _ in (*plain, *residual)])
+    errors = [
+        np.array([value_where_reached(epochs, error, risk, levels) for epochs, risk, error in nets])
+        for nets in (plain, residual)
+    ]
+    return ErrorAtRisk(levels, *errors)

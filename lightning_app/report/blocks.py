@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 import pandas as pd
 
-__all__ = ["Cell", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "number"]
+__all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "number"]
+
+SHOWN = 1000  # lines of a table of data on the page itself
 
 
 def number(value: float) -> str:
@@ -54,6 +56,25 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Data:
+    """Numbers behind a figure."""
+
+    name: str  # of the file, less .csv
+    csv: str
+
+    @property
+    def uri(self) -> str:
+        return "data:text/csv;charset=utf-8," + quote(self.csv, safe=",/:=+()")
+
+    @property
+    def shown(self) -> str:
+        """As much as one reads on a page: of a long table its beginning."""
+        lines = self.csv.splitlines(keepends=True)
+        rest = len(lines) - SHOWN
+        return self.csv if rest <= 0 else "".join(lines[:SHOWN]) + f"... and {rest} more lines in the file\n"
+
+
+@dataclass(frozen=True)
 class Figure:
     """Panels side by side with one legend, one caption and the numbers behind them."""
 
@@ -64,10 +85,11 @@ class Figure:
     legend: list[tuple[str, str]]  # (swatch as SVG, label)
     csv: str
     columns: int = 3  # at most, on a wide page
+    more: dict[str, str] = field(default_factory=dict)  # further CSV by what its file's name ends on
 
     @property
-    def data_uri(self) -> str:
-        return "data:text/csv;charset=utf-8," + quote(self.csv)
+    def data(self) -> list[Data]:
+        return [Data(self.key, self.csv), *(Data(f"{self.key}-{name}", csv) for name, csv in self.more.items())]
 
 
 @dataclass(frozen=True)

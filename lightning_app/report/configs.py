@@ -1,13 +1,8 @@
 """What was run: facts and configuration of each run, where they differ, and every number of the last epoch."""
 
-from collections.abc import Iterator
-from typing import Any
-
-import yaml
-
-from lightning_app.errors import UserError
 from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Record
+from lightning_app.report.naming import flatten
 from lightning_app.runs.folder import CONFIG
 
 __all__ = ["section"]
@@ -16,17 +11,10 @@ ABSENT = "–"
 
 
 def section(evidence: Evidence) -> Section:
-    configs = {record.label: _config(record) for record in evidence.records}
+    configs = {record.label: record.config for record in evidence.records}
     blocks = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     return Section("configs", "What was run", blocks=blocks, notices=missing)
-
-
-def _config(record: Record) -> dict:
-    try:
-        return record.folder.config()
-    except yaml.YAMLError as error:
-        raise UserError(f"{record.folder.path / CONFIG} is not YAML: {' '.join(str(error).split())}.") from error
 
 
 def _facts(evidence: Evidence) -> Table:
@@ -65,7 +53,7 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
     """Keys whose values differ between runs, one column a run."""
     if len(configs) < 2:
         return []
-    flat = {label: dict(_flatten(config)) for label, config in configs.items()}
+    flat = {label: dict(flatten(config)) for label, config in configs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     differing = [key for key in keys if len({repr(values.get(key, ABSENT)) for values in flat.values()}) > 1]
     caption = (
@@ -75,15 +63,6 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
     )
     rows = [[Cell(key), *(Cell(str(values.get(key, ABSENT))) for values in flat.values())] for key in differing]
     return [Table(caption, ["key", *flat], rows, title="Differences between the runs")]
-
-
-def _flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested dicts and lists as (dotted key, value)."""
-    if isinstance(node, dict | list) and node:
-        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _flatten(child, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, node
 
 
 def _texts(evidence: Evidence) -> list[Text]:

@@ -97,7 +97,7 @@ def _median_panel(evidence: Evidence, layers: Sequence[str], title: str, field: 
         return pd.Series({place: last.value for place, last in finals.items() if last}, dtype=float)
 
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups().values(), profile, every=True)
+        curves(axes, evidence.groups.values(), profile, every=True)
 
     return panel(f"cushion-{field}", title, draw, x="layer", y="median cushion μ", log_y=True, whole_x=True)
 

@@ -21,6 +21,7 @@ __all__ = [
     "curve",
     "curves",
     "dots",
+    "filled",
     "finite",
     "from_zero",
     "group_legend",
@@ -28,6 +29,7 @@ __all__ = [
     "legend",
     "median_mark",
     "panel",
+    "spread_of",
 ]
 
 RC = AXES | {
@@ -41,6 +43,7 @@ RC = AXES | {
     "lines.markersize": 4.2,
 }
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
+SEEDS_FOR_A_BAND = 3
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
 _CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
@@ -99,14 +102,15 @@ def legend(looks: Iterable[tuple[str, Style]]) -> list[tuple[str, str]]:
 
 
 def group_legend(evidence: Evidence, first: bool = False) -> list[tuple[str, str]]:
-    """Swatch and label of each group; one of several seeds says what its bold line is, or which seed is ``first``."""
-    return legend(
-        (
-            label if len(nets) == 1 else nets[0].label if first else f"{label} (bold: mean of {len(nets)} seeds)",
-            nets[0].style,
-        )
-        for label, nets in evidence.groups().items()
-    )
+    """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
+    return legend((_group_label(label, nets, first), nets[0].style) for label, nets in evidence.groups.items())
+
+
+def _group_label(label: str, nets: Sequence[Net], first: bool) -> str:
+    if len(nets) == 1 or first:
+        return label if len(nets) == 1 else nets[0].label
+    band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
+    return f"{label} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
 
 
 # -- what goes into a panel ----------------------------------------------------------------------------------------------
@@ -115,14 +119,35 @@ def group_legend(evidence: Evidence, first: bool = False) -> list[tuple[str, str
 def curves(
     axes: Axes, groups: Iterable[Sequence[Net]], series: Callable[[Net], pd.Series], every: bool = False
 ) -> None:
-    """A curve for each net; of several seeds each one thin and their mean bold. ``every``: a marker at every point."""
+    """A curve for each net; of several seeds their mean bold on `spread_of` them. ``every``: a marker at every point."""
     for nets in groups:
         lines = [finite(line) for net in nets if len(line := series(net))]
         if len(lines) > 1:
-            for line in lines:
-                axes.plot(line.index, line, color=nets[0].style.colour, linewidth=0.7, alpha=0.45)
+            spread_of(axes, lines, nets[0].style)
         if lines:
             curve(axes, group_mean(lines), nets[0].style, every)
+
+
+def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
+    """Seeds as a band of one standard deviation within thin lines of minimum and maximum.
+
+    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative. From the last epoch
+    on that all seeds have (one diverged, or is not that far), each is a thin line.
+    """
+    seeds = pd.concat(lines, axis=1, join="inner")
+    seeds = seeds.where(seeds.notna().all(axis=1))
+    low, high = seeds.min(axis=1), seeds.max(axis=1)
+    if len(lines) >= SEEDS_FOR_A_BAND:
+        mean, sd = seeds.mean(axis=1), seeds.std(axis=1)
+        filled(axes, (mean - sd).clip(lower=low), (mean + sd).clip(upper=high), style)
+    last = seeds.last_valid_index()
+    for line in (low, high, *(line[line.index >= (-np.inf if last is None else last)] for line in lines)):
+        axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
+
+
+def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
+    """The area between two lines, so pale that two of them can overlap."""
+    axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0)
 
 
 def group_mean(lines: Sequence[pd.Series]) -> pd.Series:

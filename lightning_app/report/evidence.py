@@ -1,22 +1,24 @@
 """What the runs hold, read once: numbers by net and name, arrays by epoch, and how each net is called and drawn."""
 
 import os
-import re
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
+from lightning_app.errors import UserError
+from lightning_app.report.naming import only_seed, run_groups, seed_in, without_seed
 from lightning_app.report.style import Style, kind, styles
 from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import CONFIG
+from lightning_app.statistics import spread
 
 __all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
-
-SEED = re.compile(r"[-_]?seed[-_=]?\d+")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,18 @@ class Record:
         self.log = folder.log()
         self._rows = self.log.groupby(["member", "name"], sort=False).indices
         self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+
+    @cached_property
+    def config(self) -> dict:
+        """config.yaml; empty if there is none.
+
+        Raises:
+            UserError: if it is not YAML.
+        """
+        try:
+            return self.folder.config()
+        except yaml.YAMLError as error:
+            raise UserError(f"{self.folder.path / CONFIG} is not YAML: {' '.join(str(error).split())}.") from error
 
     def names(self, member: str = "") -> list[str]:
         """What was measured of a member, in the order of the log; of the whole run for ''."""
@@ -84,6 +98,12 @@ class Net:
     style: Style
 
     @cached_property
+    def seed(self) -> int | None:
+        """As the member's name says, else the configuration, if of one seed, else the run's name; None: unknown."""
+        sources = (seed_in(self.member), only_seed(self.record.config), seed_in(self.record.label))
+        return next((seed for seed in sources if seed is not None), None)
+
+    @cached_property
     def names(self) -> list[str]:
         return self.record.names(self.member)
 
@@ -126,16 +146,50 @@ class Evidence:
             for epoch, value in net.series(name).items()
         ]
 
+    def spreads(self, names: Iterable[str]) -> list[tuple[int, str, str, float, float, float, float, int]]:
+        """(epoch, group, name, mean, sd, min, max, count) over the seeds of each group that has several."""
+        return [
+            (epoch, group, name, *astuple(spread(values)))
+            for name in names
+            for group, nets in self.groups.items()
+            if len(nets) > 1
+            for epoch, values in pd.concat([net.series(name) for net in nets], axis=1).sort_index().iterrows()
+        ]
+
     def firsts(self) -> list[Net]:
         """The first net of each group: what is shown where several seeds would hide each other."""
-        return [nets[0] for nets in self.groups().values()]
+        return [nets[0] for nets in self.groups.values()]
 
+    @cached_property
     def groups(self) -> dict[str, list[Net]]:
-        """The nets by group, in order: seeds of the same arm together."""
+        """The nets by group, in order: seeds of the same arm together, each seed once.
+
+        Of several runs of one seed the one that trained longest is there, the others are `repeats`.
+        """
+        return {group: _each_seed_once(nets) for group, nets in self._by_group().items()}
+
+    @cached_property
+    def repeats(self) -> list[Net]:
+        """The nets left out of `groups`."""
+        counted = [net for nets in self.groups.values() for net in nets]
+        return [net for net in self.nets if net not in counted]
+
+    def _by_group(self) -> dict[str, list[Net]]:
         found: dict[str, list[Net]] = {}
         for net in self.nets:
             found.setdefault(net.group, []).append(net)
         return found
+
+
+def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
+    if len(nets) == 1:
+        return [*nets]
+    best: dict[object, Net] = {}
+    for net in nets:
+        key = net.label if net.seed is None else net.seed
+        if key not in best or net.epoch > best[key].epoch:
+            best[key] = net
+    return [*best.values()]
 
 
 def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
@@ -145,14 +199,18 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
     """
     labels = [_run_label(run.path, common_parent(runs)) if len(runs) > 1 else run.label for run in runs]
     records = [Record(run, label) for run, label in zip(runs, labels, strict=True)]
+    several = len(runs) > 1
+    runs_of = run_groups({record.label: record.config for record in records}) if several else {}
     named = [
-        (record, member, _label(record, member, len(runs) > 1)) for record in records for member in record.members()
+        (record, member, without_seed(_label(record, member, runs_of.get(record.label, record.label), several)))
+        for record in records
+        for member in record.members()
     ]
-    kinds = {SEED.sub("", label): kind(member, record.label) for record, member, label in named}
+    kinds = {group: kind(member, group, record.label) for record, member, group in named}
     looks = dict(zip(kinds, styles(kinds.values()), strict=True))
     nets = [
-        Net(record, member, label, group := SEED.sub("", label), kinds[group], looks[group])
-        for record, member, label in named
+        Net(record, member, _label(record, member, record.label, several), group, kinds[group], looks[group])
+        for record, member, group in named
     ]
     return Evidence(records, nets, layer)
 
@@ -166,7 +224,8 @@ def _run_label(path: Path, parent: Path) -> str:
     return path.resolve().relative_to(parent).as_posix()
 
 
-def _label(record: Record, member: str, several_runs: bool) -> str:
+def _label(record: Record, member: str, run: str, several_runs: bool) -> str:
+    """What a net is called, in a run that is called ``run``."""
     if not several_runs:
         return member
-    return record.label if len(record.members()) == 1 else f"{record.label}/{member}"
+    return run if len(record.members()) == 1 else f"{run}/{member}"

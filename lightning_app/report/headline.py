@@ -31,7 +31,7 @@ def section(evidence: Evidence) -> Section:
     if not evidence.nets:
         return Section("headline", "Where each net ended", notices=["No net has logged a number yet."])
     rows = []
-    for group, nets in evidence.groups().items():
+    for group, nets in evidence.groups.items():
         rows += [_row(net) for net in nets]
         if len(nets) > 1:
             rows.append(_statistics(group, nets))

@@ -18,11 +18,13 @@ TITLES = {
     "val/error": "Validation error",
 }
 OPTIONAL = ("val/risk", "val/error")  # a split that most runs do not make: its absence is not worth a sentence
+SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 CAPTION = (
     "Risk: mean cross-entropy a sample in nats, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
     "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
     "trained on, with weights still moving and samples augmented if the run augments; the others are measured after the "
-    "epoch, with fixed weights. A curve ends where its values stop being finite."
+    "epoch, with fixed weights. A curve ends where its values stop being finite. Where not all "
+    "seeds have a value, there is no mean but a thin line for each."
 )
 
 
@@ -37,14 +39,15 @@ def section(evidence: Evidence) -> Section:
 def _figure(evidence: Evidence, names: list[str]) -> Figure:
     data = csv_text(("net", "name", "epoch", "value"), evidence.rows(names))
     panels = [_panel(evidence, name) for name in names]
-    return Figure("learning-curves", CAPTION, panels, group_legend(evidence), data)
+    spreads = {"seeds": csv_text(SPREAD, rows)} if (rows := evidence.spreads(names)) else {}
+    return Figure("learning-curves", CAPTION, panels, group_legend(evidence), data, more=spreads)
 
 
 def _panel(evidence: Evidence, name: str) -> Panel:
     risk = name.split("/")[1].startswith("risk")
 
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups().values(), lambda net: net.series(name))
+        curves(axes, evidence.groups.values(), lambda net: net.series(name))
         if not risk:
             from_zero(axes)
 

@@ -151,14 +151,14 @@ def _risks(twins: Twins) -> Panel:
     def draw(axes: Axes) -> None:
         for net in _among(twins).firsts():
             curve(axes, finite(_means(twins[net]["risk_original"])), _original(net))
-        curves(axes, _among(twins).groups().values(), lambda net: _means(twins[net]["risk_twin"]))
+        curves(axes, _among(twins).groups.values(), lambda net: _means(twins[net]["risk_twin"]))
 
     return panel("twin-risks", "Training risk L", draw, x="step", y="risk (nats)", log_y=True)
 
 
 def _difference(twins: Twins) -> Panel:
     def draw(axes: Axes) -> None:
-        curves(axes, _among(twins).groups().values(), lambda net: _means(twins[net]["risk_difference"].abs()))
+        curves(axes, _among(twins).groups.values(), lambda net: _means(twins[net]["risk_difference"].abs()))
         _mark_flips(axes, twins)
 
     return panel("twin-difference", "Difference of the risks", draw, x="step", y="|ΔL| (nats)", log_y=True)
@@ -166,7 +166,7 @@ def _difference(twins: Twins) -> Panel:
 
 def _divergence(twins: Twins, log_x: bool) -> Panel:
     def draw(axes: Axes) -> None:
-        curves(axes, _among(twins).groups().values(), lambda net: _picked(twins[net]["divergence"], log_x))
+        curves(axes, _among(twins).groups.values(), lambda net: _picked(twins[net]["divergence"], log_x))
         _mark_flips(axes, twins)
         for net in _among(twins).firsts():
             for law in _laws(net, twins[net].index.to_numpy(dtype=float)):

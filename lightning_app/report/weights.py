@@ -110,7 +110,7 @@ def _curve_panel(evidence: Evidence, prefix: str, field: str) -> Panel:
     name = f"{prefix}/{field}"
 
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups().values(), lambda net: net.series(name))
+        curves(axes, evidence.groups.values(), lambda net: net.series(name))
 
     symbol = OBJECTS[prefix]
     y = f"sum of |{symbol}|" if field in ("all", "large", "id_entries") else symbol

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from lightning_app.reproduce.verdicts import Outcome, Sample, holds, paired_interval, untested
+from lightning_app.reproduce.verdicts import Outcome, Sample, holds, untested
+from lightning_app.statistics import ENOUGH, first_reached, paired, value_where_reached
 
 __all__ = [
     "all_of",
@@ -53,11 +54,13 @@ def within_share(ours: Sample, paper: float, share: float) -> Outcome:
 
 
 def excludes_zero(differences: Sample) -> Outcome:
-    """Is the 95 % interval of the mean of paired differences above zero?"""
-    interval = paired_interval(differences.values)
-    if interval is None:
-        return untested(f"an interval needs two seeds, there are {differences.count}")
-    return holds(interval.low > 0, f"difference {interval}")
+    """Is the 95 % bootstrap interval of the mean of paired differences above zero?"""
+    if differences.count < ENOUGH:
+        return untested(f"a 95 % bootstrap interval needs {ENOUGH} seeds, there are {differences.count}")
+    if not all(map(math.isfinite, differences.values)):
+        return untested("not all differences are finite")
+    found = paired(differences.values, np.zeros(differences.count))
+    return holds(found.low > 0, str(found), finding=str(found))
 
 
 def all_of(*outcomes: Outcome) -> Outcome:
@@ -74,26 +77,14 @@ def epochs_to(curves: pd.DataFrame, level: float) -> list[float]:
     >>> epochs_to(pd.DataFrame({0: [2.0, 1.0, 0.2], 1: [2.0, 1.5, 1.2]}), 0.6)
     [1.5, nan]
     """
-    return [_crossing(curves[seed].dropna(), level) for seed in curves]
+    return [float(first_reached(curves.index, curves[seed], np.array([level]))[0]) for seed in curves]
 
 
 def matched(of: pd.DataFrame, at: pd.DataFrame, level: float) -> list[float]:
     """The value of one number where another first reaches a level, seed by seed, linear between epochs."""
-    return [_value(of[seed].dropna(), epoch) for seed, epoch in zip(of, epochs_to(at, level))]
+    return [_matched(of[seed], at[seed], level) for seed in of]
 
 
-def _crossing(curve: pd.Series, level: float) -> float:
-    below = np.flatnonzero(curve.to_numpy() <= level)
-    if not len(below):
-        return math.nan
-    first = int(below[0])
-    if first == 0:
-        return float(curve.index[0])
-    (x0, x1), (y0, y1) = curve.index[first - 1 : first + 1], curve.iloc[first - 1 : first + 1]
-    return float(x0 + (x1 - x0) * (y0 - level) / (y0 - y1))
-
-
-def _value(curve: pd.Series, epoch: float) -> float:
-    if math.isnan(epoch):
-        return math.nan
-    return float(np.interp(epoch, curve.index, curve))
+def _matched(of: pd.Series, at: pd.Series, level: float) -> float:
+    both = pd.concat({"of": of, "at": at}, axis=1).sort_index()
+    return float(value_where_reached(both.index, both["of"], both["at"], np.array([level]))[0])

@@ -47,12 +47,17 @@ def colour(arm: str) -> str:
 
 
 def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
-    """Mean over seeds by epoch with plus and minus one standard deviation; epochs that all seeds have."""
+    """Mean over seeds by epoch, plus and minus one standard deviation, thin the extremes; epochs that all seeds have.
+
+    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative.
+    """
     curves = curves.dropna()
-    mean, sd = curves.mean(axis=1), curves.std(axis=1)
+    mean, sd, low, high = curves.mean(axis=1), curves.std(axis=1), curves.min(axis=1), curves.max(axis=1)
     axes.plot(mean.index, mean, color=colour(arm), label=label)
     if curves.shape[1] > 1:
-        axes.fill_between(mean.index, mean - sd, mean + sd, color=colour(arm), alpha=0.2, linewidth=0)
+        ends = (mean - sd).clip(lower=low), (mean + sd).clip(upper=high)
+        axes.fill_between(mean.index, *ends, color=colour(arm), alpha=0.2, linewidth=0)
+        axes.plot(mean.index, np.column_stack([low, high]), color=colour(arm), linewidth=0.6, alpha=0.6)
 
 
 def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120) -> None:

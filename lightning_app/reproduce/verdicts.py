@@ -2,18 +2,17 @@
 
 A claim of a paper may have several defensible readings (of a norm, of a cost, of an initialisation). True under all of
 them it is reproduced, under none not reproduced, under some an artefact of a convention. A claim whose test needs more
-than the runs hold is not tested, and says what is missing.
+than the runs hold is not tested, and says what is missing. What the paper shows without claiming a number is described.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
 
-__all__ = ["Claim", "Interval", "Reading", "Sample", "Verdict", "holds", "judge", "paired_interval", "untested"]
+__all__ = ["Claim", "Outcome", "Reading", "Sample", "Verdict", "described", "holds", "judge", "untested"]
 
 
 class Verdict(StrEnum):
@@ -21,6 +20,7 @@ class Verdict(StrEnum):
     NOT_REPRODUCED = "not reproduced"
     ARTEFACT = "artefact of a convention"
     NOT_TESTED = "not tested"
+    DESCRIBED = "described"  # nothing was claimed: our number, for the reader
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one test: did it hold? None: cannot be told, ``why`` says what is missing."""
+    """Of one test: did it hold? None: cannot be told, ``why`` says what is missing; or was not asked, if not ``judged``."""
 
     held: bool | None
     why: str = ""
+    finding: str = ""  # said even where it held
+    judged: bool = True
 
 
-def holds(condition: bool, why: str = "") -> Outcome:
-    return Outcome(bool(condition), why)
+def holds(condition: bool, why: str = "", finding: str = "") -> Outcome:
+    return Outcome(bool(condition), why, finding)
+
+
+def described(words: str) -> Outcome:
+    """Of no test: a number that stands beside a claim, and what is to be said of it."""
+    return Outcome(None, words, judged=False)
 
 
 def untested(why: str) -> Outcome:
@@ -100,16 +107,22 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value
     'reproduced'
     """
-    outcomes = [reading.outcome for reading in claim.readings]
     missing = [lacking for reading in claim.readings if (lacking := _lacking(reading))]
     if missing:
         return Verdict.NOT_TESTED, missing[0]
-    held = [reading.convention for reading in claim.readings if reading.outcome.held]
-    if len(held) == len(outcomes):
-        return Verdict.REPRODUCED, ""
+    judged = [reading for reading in claim.readings if reading.outcome.judged]
+    if not judged:
+        return Verdict.DESCRIBED, claim.readings[0].outcome.why
+    held = [reading for reading in judged if reading.outcome.held]
+    if len(held) == len(judged):
+        return Verdict.REPRODUCED, _joined(reading.outcome.finding for reading in held)
     if not held:
-        return Verdict.NOT_REPRODUCED, "; ".join(filter(None, (outcome.why for outcome in outcomes)))
-    return Verdict.ARTEFACT, f"true only under: {'; '.join(held)}"
+        return Verdict.NOT_REPRODUCED, _joined(reading.outcome.why for reading in judged)
+    return Verdict.ARTEFACT, f"true only under: {'; '.join(reading.convention for reading in held)}"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return "; ".join(filter(None, words))
 
 
 def _lacking(reading: Reading) -> str:
@@ -119,29 +132,4 @@ def _lacking(reading: Reading) -> str:
         return reading.ours.missing
     if lost:
         return f"not a number for {lost} of {reading.ours.count} seeds"
-    return reading.outcome.why if reading.outcome.held is None else ""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Confidence interval of a mean."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
-
-
-def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Student's t interval of the mean of paired differences; None for fewer than two.
-
-    >>> print(paired_interval([1.0, 2.0, 3.0]))
-    2 [-0.4841, 4.484]
-    """
-    if len(differences) < 2:
-        return None
-    mean, error = float(np.mean(differences)), float(stats.sem(differences))
-    reach = float(stats.t.ppf((1 + confidence) / 2, len(differences) - 1)) * error
-    return Interval(mean, mean - reach, mean + reach)
+    return reading.outcome.why if reading.outcome.judged and reading.outcome.held is None else ""

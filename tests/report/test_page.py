@@ -273,7 +273,7 @@ def test_seeds_have_a_mean(make):
     errors = [value(run, f"plain-seed{i:02d}", "test/error", 1) for i in range(3)]
     row = Page(text).row("plain: mean ± sd of 3")
     assert float(row[6][1].split(" ± ")[0]) == pytest.approx(sum(errors) / 3, rel=1e-12)
-    assert "plain (bold: mean of 3 seeds)" in text
+    assert "plain (bold: mean of 3 seeds, band: ± sd, thin: minimum and maximum)" in text
 
 
 def test_places(tmp_path):

@@ -149,7 +149,7 @@ def test_seeds_of_twins_come_together(make):
     drawn, table = section(run).blocks
     assert [label for _, label in drawn.legend] == [
         "original of plain-seed00",
-        "plain (bold: mean of 2 seeds)",
+        "plain (bold: mean of 2 seeds, thin: minimum and maximum)",
         "fitted law",
     ]
     assert [row[0].text for row in table.rows] == ["plain-seed00", "plain-seed01"]

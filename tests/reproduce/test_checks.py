@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -21,11 +20,12 @@ from lightning_app.reproduce.verdicts import (
     Reading,
     Sample,
     Verdict,
+    described,
     holds,
     judge,
-    paired_interval,
     untested,
 )
+from lightning_app.statistics import paired
 
 
 def test_a_spread_needs_three_seeds():
@@ -65,19 +65,34 @@ def test_crossings_are_linear_between_epochs_and_the_first_counts():
     assert math.isnan(matched(errors, curves, 0.01)[0])
 
 
-def test_the_paired_interval_covers_as_often_as_it_says():
-    random = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        interval = paired_interval(random.normal(1.0, 2.0, size=13))
-        hits += interval.low <= 1.0 <= interval.high
-    assert abs(hits / 2000 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 2000)
-
-
 def test_an_interval_above_zero():
-    assert excludes_zero(Sample((0.1, 0.12, 0.11))).held is True
-    assert excludes_zero(Sample((-0.1, 0.12, 0.11))).held is False
-    assert excludes_zero(Sample((0.1,))).held is None
+    above = (0.1, 0.12, 0.11, 0.13, 0.1, 0.12)
+    assert excludes_zero(Sample(above)).held is True
+    assert excludes_zero(Sample((-0.3, *above))).held is False  # although their mean is above zero
+    assert excludes_zero(Sample(tuple(-x for x in above))).held is False
+
+
+def test_too_few_or_lost_pairs_leave_it_open():
+    assert excludes_zero(Sample((0.1,) * 5)).held is None
+    assert excludes_zero(Sample((0.1,) * 6)).held is True
+    assert excludes_zero(Sample((0.1,) * 6 + (math.nan,))).held is None
+
+
+def test_the_finding_is_said_where_it_held_and_where_not():
+    for sign, verdict in ((1, Verdict.REPRODUCED), (-1, Verdict.NOT_REPRODUCED)):
+        ours = Sample(tuple(sign * x for x in (0.1, 0.12, 0.11, 0.13, 0.1, 0.12)))
+        found, why = judge(Claim("q", "", "t", (Reading("", ours, excludes_zero(ours)),)))
+        assert found is verdict
+        assert why == str(paired(ours.values, [0.0] * 6))
+
+
+def test_what_is_described_is_not_judged():
+    judged = Reading("", Sample((1.0,)), holds(True))
+    beside = Reading("plain", Sample((2.0,)), described("1 to 3"))
+    assert judge(Claim("q", "", "t", (judged, beside)))[0] is Verdict.REPRODUCED
+    assert judge(Claim("q", "", "none", (beside,))) == (Verdict.DESCRIBED, "1 to 3")
+    unfinished = Reading("plain", Sample((2.0,), "epoch 1 of 2"), described("1 to 3"))
+    assert judge(Claim("q", "", "none", (unfinished,))) == (Verdict.NOT_TESTED, "epoch 1 of 2")
 
 
 @pytest.mark.parametrize(

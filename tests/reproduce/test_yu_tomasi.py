@@ -1,8 +1,10 @@
 """Yu & Tomasi's claims: the arithmetic of their tables, and verdicts on runs whose numbers we chose."""
 
 import math
+from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lightning_app.measures import weight_mass
@@ -21,6 +23,7 @@ from lightning_app.reproduce.yu_tomasi import (
     half_digit,
     implied_norm,
 )
+from lightning_app.statistics import paired
 
 COUNT_32 = 461_232  # convolution weights at depth 32
 
@@ -224,6 +227,7 @@ def test_table_3_at_epoch_0_is_tested_as_soon_as_the_run_has_begun(leave, made):
     assert verdicts["mass of ID entries, t_200"] == Verdict.NOT_TESTED
 
 
+@pytest.mark.slow
 def test_fig_2_at_matched_risk(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         pace = 0.01 if arm == "residual" else 0.006
@@ -232,16 +236,44 @@ def test_fig_2_at_matched_risk(leave, made):
         return {"train/risk": risk, "test/error": error}
 
     leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 20)))
-    assert set(made("fig-2").values()) == {Verdict.REPRODUCED}
+    verdicts = made("fig-2")
+    assert Counter(verdicts.values()) == {Verdict.REPRODUCED: 6, Verdict.DESCRIBED: 2}
 
 
+@pytest.mark.slow
 def test_fig_2_where_the_order_is_reversed(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         risk = 2.3 * math.exp(-0.01 * epoch * (1 + 0.01 * seed))
         return {"train/risk": risk, "test/error": 0.3 * risk + (0.02 if arm == "residual" else 0)}
 
     leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 20)))
-    assert set(made("fig-2").values()) == {Verdict.NOT_REPRODUCED}
+    assert Counter(made("fig-2").values()) == {Verdict.NOT_REPRODUCED: 6, Verdict.DESCRIBED: 2}
+
+
+@pytest.mark.slow
+def test_fig_2_s_table_has_each_arm_and_the_paired_difference(leave, made, tmp_path):
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        risk = 2.3 * math.exp(-0.006 * epoch)
+        gap = 0.02 + 0.001 * (seed % 3) if arm == "plain" else 0
+        return {"train/risk": risk, "test/error": 0.1 + 0.3 * risk + 0.001 * seed + gap}
+
+    leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 20)))
+    made("fig-2")
+    table = pd.read_csv(tmp_path / "results" / "yu-tomasi" / "fig-2" / "table.csv", keep_default_na=False)
+    at_02, plain, residual = table[table["quantity"] == "E of plain minus residual at L = 0.2"].itertuples()
+    gaps = [0.02 + 0.001 * (seed % 3) for seed in range(13)]
+    assert float(at_02.ours) == pytest.approx(np.mean(gaps))
+    assert at_02.why == str(paired(gaps, [0.0] * 13))
+    assert (plain.convention, residual.convention) == ("plain", "residual")
+    assert float(residual.ours) == pytest.approx(0.1 + 0.06 + 0.006)
+    assert residual.why == "0.16 to 0.172"
+
+
+def test_fig_2_of_one_epoch_of_one_seed(leave, made):
+    leave(
+        FIG_2, lambda arm, seed, epoch: {"train/risk": 2.3, "test/error": 0.9}, seeds=(0,), epochs=(0,), finished=False
+    )
+    assert set(made("fig-2").values()) == {Verdict.NOT_TESTED}
 
 
 def cushion_arrays(depth: int, gap: float, branch_gap: float) -> dict[str, dict[str, np.ndarray]]:

@@ -1,0 +1,95 @@
+"""Which plain nets belong to which residual nets: groups whose names differ in that word only, and in them nets of one seed.
+
+Plain and residual of different depth, width or recipe are not compared, and where names leave two readings neither is
+chosen: a difference between the wrong arms looks as good as one between the right ones.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.headline import diverged
+
+__all__ = ["Pair", "pairs"]
+
+KIND = re.compile(r"(plain|pln|residual|resnet|res)(net)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A plain and a residual arm; net i of both has seed i."""
+
+    label: str
+    seeds: tuple[int, ...]
+    plain: tuple[Net, ...]
+    residual: tuple[Net, ...]
+
+    @property
+    def nets(self) -> tuple[Net, ...]:
+        return self.plain + self.residual
+
+
+def pairs(evidence: Evidence) -> tuple[list[Pair], list[str]]:
+    """The pairs that share two or more seeds, and sentences on what was left out and why."""
+    found, said = [], []
+    for plain, residual in _stems(evidence).values():
+        if not plain or not residual:
+            said.append(f"{_words(plain + residual)}: no {'residual' if plain else 'plain'} counterpart of this name.")
+        elif len(plain) > 1 or len(residual) > 1:
+            said.append(f"Which of {_words(plain)} belongs to which of {_words(residual)} is not told by their names.")
+        else:
+            pair, sentences = _pair(plain[0], residual[0], evidence)
+            said += sentences
+            found += [pair] if len(pair.seeds) > 1 else []
+    return found, said
+
+
+def _stems(evidence: Evidence) -> dict[str, tuple[list[str], list[str]]]:
+    """Plain and residual groups by what is left of their names without these words."""
+    stems: dict[str, tuple[list[str], list[str]]] = {}
+    for group, nets in evidence.groups.items():
+        if nets[0].kind in ("plain", "residual"):
+            sides = stems.setdefault(KIND.sub("", group).lower(), ([], []))
+            sides[nets[0].kind == "residual"].append(group)
+    return stems
+
+
+def _pair(plain: str, residual: str, evidence: Evidence) -> tuple[Pair, list[str]]:
+    sides = [{net.seed: net for net in evidence.groups[group] if net.seed is not None} for group in (plain, residual)]
+    shared = sorted(sides[0].keys() & sides[1].keys())
+    lost = [seed for seed in shared if any(diverged(side[seed]) is not None for side in sides)]
+    kept = tuple(seed for seed in shared if seed not in lost)
+    label = _label(plain, residual)
+    pair = Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides))
+    return pair, _left_out(label, kept, lost, sides[0].keys() ^ sides[1].keys())
+
+
+def _label(plain: str, residual: str) -> str:
+    """Both names, what they have in common before the last slash once.
+
+    >>> _label("fig2/plain", "fig2/residual"), _label("pln20", "res20")
+    ('fig2/plain − residual', 'pln20 − res20')
+    """
+    home, _, arm = residual.rpartition("/")
+    return f"{plain} − {arm if plain.rpartition('/')[0] == home else residual}"
+
+
+def _left_out(label: str, kept: Iterable[int], lost: Iterable[int], alone: Iterable[int]) -> list[str]:
+    said = []
+    if alone:
+        said.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
+    if lost:
+        said.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
+    if len([*kept]) < 2:
+        said.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
+    return said
+
+
+def _seeds(seeds: Iterable[int]) -> str:
+    listed = [*map(str, sorted(seeds))]
+    return f"seed{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
+
+
+def _words(groups: Iterable[str]) -> str:
+    return " and ".join(groups)

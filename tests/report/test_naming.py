@@ -1,0 +1,124 @@
+"""Which nets are seeds of one thing, by names and by configurations."""
+
+import pytest
+import yaml
+
+from lightning_app.report.evidence import gather
+from lightning_app.report.naming import only_seed, run_groups, seed_in, without_seed
+from lightning_app.runs import Row, RunFolder
+
+
+def config(
+    seed: str | int = "0-0", residual: bool = True, depth: int = 20, lr: float = 0.1, name: str = "simplified"
+) -> dict:
+    net = {"class_path": "SimplifiedNet", "init_args": {"depth": depth, "residual": residual}}
+    return {"model": {"net": net, "lr": lr, "seeds": seed}, "run": {"name": name, "group": "sweep"}, "ckpt_path": None}
+
+
+@pytest.fixture
+def leave(tmp_path):
+    """leave("name", members, config, epochs): a run with little in it."""
+
+    def leave(name: str, members=("net",), config: dict | None = None, epochs: int = 1) -> RunFolder:
+        run = RunFolder(tmp_path / "runs" / name)
+        run.append(Row(member, e, e, "train/risk", 2.3 / (1 + e)) for member in members for e in range(epochs + 1))
+        if config is not None:
+            (run.path / "config.yaml").write_text(yaml.safe_dump(config))
+        return run
+
+    return leave
+
+
+@pytest.mark.parametrize(
+    ("label", "without", "seed"),
+    [
+        ("plain-seed03", "plain", 3),
+        ("fig2-seed7/residual", "fig2/residual", 7),
+        ("fig2-seed0-6/residual-seed05", "fig2/residual", 5),
+        ("seed_12/net", "net", 12),
+        ("a-seeds0,3-4/net", "a/net", None),
+        ("res20", "res20", None),
+        ("reseeded", "reseeded", None),
+        ("seed4", "nets", 4),
+    ],
+)
+def test_names(label, without, seed):
+    assert (without_seed(label), seed_in(label)) == (without, seed)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "only"),
+    [(1, 0), ("7-7", 7), ("7", 7), ([4], 4), (3, None), ("0-6", None), (None, None), ("odd", None), ({}, None)],
+)
+def test_the_seed_a_configuration_says(seeds, only):
+    assert only_seed({"model": {"seeds": seeds}}) == only
+    assert only_seed({}) is None
+
+
+def test_members_of_one_run_are_seeds(leave):
+    evidence = gather([leave("bank", [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in (0, 1)])])
+    assert {group: [net.seed for net in nets] for group, nets in evidence.groups.items()} == {
+        "plain": [0, 1],
+        "residual": [0, 1],
+    }
+
+
+def test_runs_of_a_job_array_are_seeds(leave):
+    runs = [leave(f"pair20-seed{i:02d}", ["plain", "residual"]) for i in (0, 1, 11)]
+    groups = gather(runs).groups
+    assert {group: [net.seed for net in nets] for group, nets in groups.items()} == {
+        "pair20/plain": [0, 1, 11],
+        "pair20/residual": [0, 1, 11],
+    }
+    assert [nets[0].kind for nets in groups.values()] == ["plain", "residual"]
+
+
+@pytest.mark.parametrize(
+    "names", [("fig2", "fig2~2"), ("fig2-seed0-1", "fig2-seed2-3"), ("fig2-seed00", "fig2-seed02")]
+)
+def test_seeds_in_several_banks_are_one_arm(leave, names):
+    runs = [
+        leave(name, [f"plain-seed{i:02d}" for i in seeds], config(f"{seeds[0]}-{seeds[1]}"))
+        for name, seeds in zip(names, ((0, 1), (2, 3)))
+    ]
+    ((group, nets),) = gather(runs).groups.items()
+    assert group == "fig2/plain"
+    assert [net.seed for net in nets] == [0, 1, 2, 3]
+
+
+def test_a_sweep_is_told_apart_by_what_it_varies(leave):
+    grid = [(depth, residual, seed) for depth in (20, 32) for residual in (True, False) for seed in (0, 1)]
+    names = ["simplified", *(f"simplified~{i}" for i in range(2, 9))]
+    runs = [
+        leave(name, config=config(f"{seed}-{seed}", residual, depth, name=name))
+        for name, (depth, residual, seed) in zip(names, grid)
+    ]
+    groups = gather(runs).groups
+    assert {group: [net.seed for net in nets] for group, nets in groups.items()} == {
+        f"simplified (depth={depth}, {kind})": [0, 1] for depth in (20, 32) for kind in ("residual", "plain")
+    }
+    assert [nets[0].kind for nets in groups.values()] == ["residual", "plain"] * 2
+
+
+def test_runs_of_one_name_that_cannot_be_compared_keep_apart(leave):
+    assert len(gather([leave("res20", config=config()), leave("res20~2")]).groups) == 2
+
+
+def test_too_many_differences_are_not_told_but_kept():
+    configs = {"a": {"u": 1, "v": 1, "w": 1, "x": 1}, "a~2": {"u": 2, "v": 2, "w": 2, "x": 2}}
+    assert run_groups(configs | {"a~3": configs["a"]}) == {"a": "a", "a~2": "a~2", "a~3": "a"}
+
+
+def test_the_configuration_beats_a_folder_s_name(leave):
+    net = gather([leave("res-seed03", config=config("7-7")), leave("other")]).nets[0]
+    assert net.seed == 7
+
+
+def test_a_seed_trained_twice_counts_once_and_the_longer_one(leave):
+    runs = [leave("res20-seed00", epochs=1), leave("res20-seed00~2", epochs=3), leave("res20-seed01")]
+    for run in runs:
+        (run.path / "config.yaml").write_text(yaml.safe_dump(config("1-1" if "seed01" in run.path.name else "0-0")))
+    evidence = gather(runs)
+    assert [net.label for net in evidence.groups["res20"]] == ["res20-seed00~2", "res20-seed01"]
+    assert [net.label for net in evidence.repeats] == ["res20-seed00"]
+    assert len(evidence.nets) == 3

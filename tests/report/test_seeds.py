@@ -1,0 +1,309 @@
+"""The section over seeds: its numbers are those of `statistics`, its pairs the right ones, and it says what it left out."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from lightning_app.report import seeds, write_report
+from lightning_app.report.blocks import SHOWN, Data, Section
+from lightning_app.report.drawing import spread_of
+from lightning_app.report.evidence import Evidence, gather
+from lightning_app.report.pairs import pairs
+from lightning_app.report.style import styles
+from lightning_app.runs import Row, RunFolder
+from lightning_app.statistics import paired, spread
+
+EPOCHS = 12
+GAP = 0.02  # in the error of plain nets at any risk
+
+
+def risk(residual: bool, seed: int, epoch: int) -> float:
+    return 2.3 * math.exp(-(0.3 if residual else 0.2) * (1 + 0.05 * seed) * epoch)
+
+
+def error(residual: bool, seed: int, epoch: int) -> float:
+    return 0.1 + 0.3 * risk(residual, seed, epoch) + (0 if residual else GAP)
+
+
+def member_rows(member: str, residual: bool, seed: int, epochs: int = EPOCHS) -> list[Row]:
+    return [
+        Row(member, epoch, epoch, name, value)
+        for epoch in range(epochs + 1)
+        for name, value in {
+            "train/risk": risk(residual, seed, epoch),
+            "train/error": risk(residual, seed, epoch) / 3,
+            "test/risk": risk(residual, seed, epoch) + 0.1,
+            "test/error": error(residual, seed, epoch),
+        }.items()
+    ]
+
+
+@pytest.fixture
+def bank(tmp_path):
+    """bank("name", plain seeds, residual seeds): a run with both arms."""
+
+    def bank(name: str, plain=range(6), residual=range(6), epochs: int = EPOCHS) -> RunFolder:
+        run = RunFolder(tmp_path / "runs" / name)
+        for arm, chosen in (("plain", plain), ("residual", residual)):
+            for seed in chosen:
+                run.append(member_rows(f"{arm}-seed{seed:02d}", arm == "residual", seed, epochs))
+        return run
+
+    return bank
+
+
+def section(*runs: RunFolder) -> Section:
+    found = seeds.section(gather(runs))
+    assert found is not None
+    return found
+
+
+def table(found: Section, title: str) -> dict[tuple[str, str], list[str]]:
+    """Exact cells by (arm or pair, quantity)."""
+    (block,) = (block for block in found.blocks if block.kind == "table" and block.title.startswith(title))
+    return {(row[0].text, row[1].text): [cell.exact or cell.text for cell in row[2:]] for row in block.rows}
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def figure(found: Section, key: str):
+    return next(block for block in found.blocks if block.kind == "figure" and block.key == key)
+
+
+def test_nothing_to_say_of_one_seed(finished, bank):
+    assert seeds.section(gather([finished])) is None
+    assert seeds.section(gather([bank("one", [3], [3])])) is None
+
+
+def test_the_section_stands_on_the_page(bank):
+    text = write_report([bank("bank")]).read_text()
+    assert 'href="#seeds"' in text
+    assert all(
+        f'id="{key}"' in text for key in ("seeds-test-error", "seeds-train-risk", "seeds-error-0", "seeds-at-risk")
+    )
+
+
+def test_spreads_are_those_of_the_last_epoch(bank):
+    found = table(section(bank("bank")), "Spread")
+    expected = spread(error(False, seed, EPOCHS) for seed in range(6))
+    numbers = map(repr, (expected.mean, expected.sd, expected.min, expected.max))
+    assert found["plain", "test error E"] == [str(EPOCHS), *numbers, "6"]
+    assert len(found) == 8
+
+
+def test_tests_are_those_of_statistics(bank):
+    found = table(section(bank("bank")), "Plain minus residual")
+    expected = paired(*([error(kind, seed, EPOCHS) for seed in range(6)] for kind in (False, True)))
+    numbers = (expected.mean, expected.low, expected.high, expected.t_p, expected.wilcoxon_p)
+    assert found["plain − residual", "test error E"] == [str(EPOCHS), *map(repr, numbers), "6"]
+
+
+def test_the_difference_over_epochs_and_its_band(bank):
+    found = rows(figure(section(bank("bank")), "seeds-difference").csv)
+    assert len(found) == 2 * (EPOCHS + 1)
+    row = next(row for row in found if (row["name"], row["epoch"]) == ("train/risk", "5"))
+    expected = paired(*([risk(kind, seed, 5) for seed in range(6)] for kind in (False, True)))
+    assert [float(row[key]) for key in ("mean", "low", "high")] == pytest.approx(
+        [expected.mean, expected.low, expected.high]
+    )
+
+
+def test_error_at_equal_risk_finds_the_gap_that_was_made(bank):
+    """Errors are linear in risk, so interpolation is exact; nets differ in pace, and only plain ones by the gap."""
+    block = figure(section(bank("bank")), "seeds-error-at-risk")
+    found = rows(block.more["difference"])
+    assert [float(row[key]) for row in found for key in ("mean", "low", "high")] == pytest.approx([GAP] * 180)
+    each = rows(block.csv)
+    assert len(each) == 12 * 60
+    assert all(
+        float(row["error"]) == pytest.approx(0.1 + 0.3 * float(row["risk"]) + GAP * row["net"].startswith("plain"))
+        for row in each
+    )
+
+
+def test_few_pairs_are_warned_of(bank):
+    captions = " ".join(block.caption for block in section(bank("few", range(5), range(5))).blocks)
+    assert "fewer than 6 pairs" in captions
+    assert "fewer than 6 pairs" not in " ".join(block.caption for block in section(bank("enough")).blocks)
+    assert "pointwise" in captions
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_diverged_net_takes_its_pair_along_and_no_other(bank, lost):
+    run = bank("bank")
+    run.append(Row("plain-seed02", epoch, epoch, "train/risk", lost) for epoch in range(4, EPOCHS + 1))
+    found = section(run)
+    assert "plain − residual: seed 2 left out, because a net diverged." in found.notices
+    assert table(found, "Plain minus residual")["plain − residual", "test error E"][-1] == "5"
+    assert table(found, "Spread")["plain", "training risk L (nats)"][-1] == "5"
+    assert table(found, "Spread")["residual", "training risk L (nats)"][-1] == "6"
+    assert 'id="seeds"' in write_report([run]).read_text()
+
+
+def test_seeds_without_a_partner_and_nets_behind_are_said(bank):
+    run = bank("bank", range(6), range(1, 8))
+    run.append(member_rows("plain-seed09", False, 9, 3))
+    found = section(run)
+    assert "plain − residual: seeds 0, 6, 7, 9 in one of the two only, and so in no pair." in found.notices
+    assert f"plain: not all seeds are at epoch {EPOCHS}: plain-seed09 at 3." in found.notices
+    assert table(found, "Spread")["plain", "test error E"][0] == "3"
+    assert table(found, "Plain minus residual")["plain − residual", "test error E"][0] == str(EPOCHS)
+
+
+def test_one_shared_seed_is_no_statistics(bank):
+    found = section(bank("bank", range(3), range(2, 5)))
+    assert any("fewer than two seeds in both" in said for said in found.notices)
+    assert not [block for block in found.blocks if block.kind == "figure"]
+
+
+def test_a_seed_of_two_runs_is_said_and_counted_once(bank):
+    runs = [bank("fig2-seed0-5"), bank("fig2-seed5-7", range(5, 8), range(5, 8))]
+    found = section(*runs)
+    assert sum("is one more run of seed 5 of" in said for said in found.notices) == 2
+    assert table(found, "Spread")["fig2/plain", "test error E"][-1] == "8"
+
+
+def test_no_risk_in_common(bank):
+    run = bank("bank")
+    run.append(Row(f"residual-seed0{seed}", 0, 0, "train/risk", 1e-6) for seed in range(6))
+    found = section(run)
+    assert "There is no training risk that all nets of plain − residual start above and reach." in found.notices
+
+
+def test_without_test_errors_there_is_what_there_is(tmp_path):
+    run = RunFolder(tmp_path / "bare")
+    for arm in ("plain", "residual"):
+        for seed in range(2):
+            run.append([Row(f"{arm}-seed0{seed}", 0, 0, "train/risk", 2.3 + seed + (arm == "plain"))])
+    found = section(run)
+    assert [block.kind for block in found.blocks] == ["table", "figure", "table"]
+    assert [panel.key for panel in found.blocks[1].panels] == ["seeds-train-risk"]
+
+
+def test_the_second_csv_has_the_spread_of_each_epoch(bank):
+    text = write_report([bank("bank")]).read_text()
+    head = "epoch,group,name,mean,sd,min,max,count"
+    assert head in text
+    found = dict(
+        zip(
+            head.split(","),
+            next(line for line in text.splitlines() if line.startswith("7,plain,test/error,")).split(","),
+        )
+    )
+    expected = spread(error(False, seed, 7) for seed in range(6))
+    assert [float(found[key]) for key in ("mean", "sd", "min", "max", "count")] == pytest.approx(
+        [expected.mean, expected.sd, expected.min, expected.max, 6]
+    )
+
+
+# -- who belongs to whom
+
+
+def evidence_of(tmp_path, names: dict[str, tuple[str, ...]]) -> Evidence:
+    """Runs and their members, with two epochs each."""
+    found = []
+    for name, members in names.items():
+        run = RunFolder(tmp_path / "runs" / name)
+        for member in members:
+            run.append(member_rows(member, False, 0, 1))
+        found.append(run)
+    return gather(found)
+
+
+def bank_of(*arms: str) -> tuple[str, ...]:
+    return tuple(f"{arm}-seed0{seed}" for arm in arms for seed in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        ({"bank": bank_of("plain", "residual")}, ["plain − residual"]),
+        ({"pln20": bank_of("net"), "res20": bank_of("net")}, ["pln20/net − res20/net"]),
+        ({f"{kind}20-seed{i}": ("net",) for kind in ("pln", "res") for i in (0, 1)}, ["pln20 − res20"]),
+        (
+            {"depth20": bank_of("plain", "residual"), "depth32": bank_of("residual", "plain")},
+            ["depth20/plain − residual", "depth32/plain − residual"],
+        ),
+        (
+            {"plain44": bank_of("plain"), "residual44": bank_of("residual"), "depth20": bank_of("plain", "residual")},
+            ["plain44/plain − residual44/residual", "depth20/plain − residual"],
+        ),
+        (
+            {"bank": bank_of("PlnNet20", "ResNet20", "PlnNet32", "ResNet32")},
+            ["PlnNet20 − ResNet20", "PlnNet32 − ResNet32"],
+        ),
+    ],
+)
+def test_who_is_paired(tmp_path, names, labels):
+    found, said = pairs(evidence_of(tmp_path, names))
+    assert [pair.label for pair in found] == labels
+    assert not said
+    for pair in found:
+        assert [net.seed for net in pair.plain] == [net.seed for net in pair.residual] == list(pair.seeds) == [0, 1]
+        assert {net.kind for net in pair.plain} | {net.kind for net in pair.residual} == {"plain", "residual"}
+
+
+def test_other_depths_are_no_counterparts(tmp_path):
+    found, said = pairs(evidence_of(tmp_path, {"pln20": bank_of("net"), "res32": bank_of("net")}))
+    assert not found
+    assert said == [
+        "pln20/net: no residual counterpart of this name.",
+        "res32/net: no plain counterpart of this name.",
+    ]
+
+
+def test_two_readings_are_said_and_neither_chosen(tmp_path):
+    found, said = pairs(evidence_of(tmp_path, {"bank": bank_of("plain20", "pln20", "res20")}))
+    assert not found
+    assert said == ["Which of plain20 and pln20 belongs to which of res20 is not told by their names."]
+
+
+def test_nets_of_no_kind_are_left_alone(tmp_path):
+    assert pairs(evidence_of(tmp_path, {"bank": bank_of("net", "shortcut2")})) == ([], [])
+
+
+# -- the drawing
+
+
+def drawn(*values: list[float]):
+    axes = Figure().add_subplot()
+    spread_of(axes, [pd.Series(line, range(len(line)), dtype=float) for line in values], styles(["plain"])[0])
+    return axes
+
+
+def test_the_band_is_one_deviation_within_the_extremes():
+    axes = drawn([1.0, 1.0], [2.0, 1.0], [6.0, 10.0])
+    (band,) = axes.collections
+    vertices = {tuple(point) for point in band.get_paths()[0].vertices.round(6)}
+    mean, sd = np.mean([1, 2, 6]), np.std([1, 2, 6], ddof=1)
+    assert {(0, round(mean - sd, 6)), (0, round(mean + sd, 6))} - vertices == {(0, round(mean - sd, 6))}  # cut at 1
+    assert (0, 1.0) in vertices
+    assert (1, 1.0) in vertices
+    low, high = (line.get_ydata().tolist() for line in axes.lines[:2])
+    assert (low, high) == ([1, 1], [6, 10])
+
+
+def test_two_seeds_have_no_band():
+    assert not drawn([1.0, 2.0], [2.0, 3.0]).collections
+
+
+def test_seeds_that_go_on_alone_are_drawn_alone():
+    axes = drawn([1.0, 2.0, 3.0], [2.0, 3.0], [3.0, 4.0, math.nan, 6.0])
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0, 1], [0, 1], [1, 2], [1], [1, 2, 3]]
+
+
+def test_a_long_table_is_shown_in_part_and_downloaded_whole():
+    text = "".join(f"{i},{i}\n" for i in range(SHOWN + 5))
+    data = Data("long", text)
+    assert data.shown.endswith("... and 5 more lines in the file\n")
+    assert data.shown.startswith("0,0\n1,1\n")
+    assert data.uri.count("%0A") == SHOWN + 5
+    assert Data("short", "a\n").shown == "a\n"
