@@ -33,7 +33,8 @@ ALLOWED = {
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
-    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.statistics", "lightning_app.errors"},
+    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
+    | {"lightning_app.errors"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
     | {"lightning_app.statistics", "lightning_app.errors"},
