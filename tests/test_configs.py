@@ -8,11 +8,13 @@ import yaml
 
 from callbacks import InterlayerCushion
 from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.modules.sharding import SeedSharding
 from lightning_app.networks import CifarResNet
 from tests.helpers import ROOT
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-RUNS = [path for path in CONFIGS if path.name != "base.yaml"]
+RUNS = [path for path in CONFIGS if path.name not in ("base.yaml", "gpus.yaml")]
+FIG_2 = ROOT / "configs" / "papers" / "yu-tomasi" / "fig2.yaml"
 WATCHED = {"Learning", "WeightMass", "LayerCushion"}  # where a configuration does not replace the callbacks
 
 
@@ -110,6 +112,12 @@ def test_callbacks_are_appended_with_plus_and_replaced_without(monkeypatch, tmp_
     assert {"Learning", "LearningRateMonitor"} <= set(names("--config", str(extra)))
     extra.write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "LearningRateMonitor"}]}}))
     assert "Learning" not in names("--config", str(extra))
+
+
+def test_figure_2_on_all_gpus_is_figure_2_with_its_nets_shared_out(monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(FIG_2), "--config", str(ROOT / "configs" / "gpus.yaml"))
+    assert (cli.folder.label, len(cli.model.members), cli.datamodule.batch_size) == ("fig2", 26, 128)
+    assert isinstance(cli.trainer.strategy, SeedSharding)
 
 
 def test_seeds_and_twins_can_be_asked_for(monkeypatch, tmp_path):

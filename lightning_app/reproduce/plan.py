@@ -109,6 +109,7 @@ class Plan:
 # Where and on what a run happens, and how fast: a user may say these, and they are no part of an experiment.
 PLACE_OPTIONS = ("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger")
 PLACE_OPTIONS += (
+    "model.backend",
     "model.compile",
     "model.channels_last",
     "save_checkpoint.every_n_epochs",

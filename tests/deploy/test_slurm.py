@@ -158,7 +158,8 @@ def test_two_tasks_of_an_array_and_the_report_on_both(cluster):
 
 
 @pytest.mark.slow
-def test_two_nodes_train_one_net_on_the_parts_of_each_batch_and_resume(cluster):
+@pytest.mark.parametrize(("strategy", "nets"), [("ddp", 1), ("seeds", 3)])
+def test_two_nodes_share_out_batches_or_nets_and_resume(cluster, strategy, nets):
     """Two processes that take themselves for nodes of one rank each, over gloo; requeued, both go on."""
     for epochs in (1, 2):
         with socket.socket() as free:
@@ -166,11 +167,13 @@ def test_two_nodes_train_one_net_on_the_parts_of_each_batch_and_resume(cluster):
             port = str(free.getsockname()[1])
         nodes = {"SLURM_NTASKS": "2", "SLURM_NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         options = (*DIGITS, "--model.net.init_args.depth", "5", "--trainer.max_epochs", str(epochs))
-        done = submit(cluster, DDP, "configs/res20.yaml", *options, **nodes)
+        options += ("--model.seeds", str(nets))
+        done = submit(cluster, DDP, "configs/res20.yaml", *options, STRATEGY=strategy, **nodes)
         assert done.returncode == 0, done.stderr
         assert "MEMBER: 2/2" in done.stderr + done.stdout
         (run,) = find_runs([cluster / "runs"])
         assert (run.label, run.finished) == ("res20", epochs)
-    log = run.log().set_index(["epoch", "name"])["value"]
-    wrong = [20 * log[epoch, "test/error"] for epoch in (0, 1, 2)]
-    assert wrong == pytest.approx([round(count) for count in wrong])  # each of the 20 images counted once
+    log = run.log()
+    wrong = 20 * log.loc[log["name"] == "test/error", "value"]
+    assert len(wrong) == 3 * nets
+    assert wrong.tolist() == pytest.approx(wrong.round().tolist())  # each of the 20 images counted once
