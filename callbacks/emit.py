@@ -2,28 +2,46 @@
 
 A result is a frozen dataclass under a prefix. A number becomes the scalar ``<prefix>/<field>``, a `Histogram` a
 histogram, any other tensor an array in the run folder. So a new number is a new field and nothing else. In the run
-folder the member has a column of its own; elsewhere a bank of several members gets it as the key's last part:
-``cushion/layer10/median/residual``.
+folder the member has a column of its own. Trackers have keys only, so there a bank's are
+
+    test/error/residual             of an arm, where there are several: the key's last part
+    test/error/residual/mean        and sd, min, max: over the seeds, where there are several
+    seed/03/test/error/residual     of one of them
+
+and histograms of several seeds are added up. Without several arms, the same without the arm.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import singledispatch
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, singledispatch
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
+from lightning_app.errors import UserError
 from lightning_app.measures.histogram import Histogram
 from lightning_app.runs import Row
-from lightning_app.runs.loggers import RunLogger, log_to_wandb
+from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
+from lightning_app.statistics import spread
 
 __all__ = ["Record", "emit", "log_record"]
 
+T = TypeVar("T")
+
+STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.Spread`
 DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 bins a layer made 3 MB an epoch
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
+
+
+class Place(NamedTuple):
+    """Where a member stands in the bank."""
+
+    arm: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -36,10 +54,57 @@ class Record:
     scalars: dict[tuple[str, str], float]  # (member, key) -> value
     histograms: dict[tuple[str, str], Histogram]
     arrays: dict[tuple[str, str], np.ndarray]
-    several: bool  # more than one member: keys need the member's name
+    places: dict[str, Place]  # of the members that the record is about
 
-    def key(self, member: str, name: str) -> str:
-        return f"{name}/{member}" if self.several and member != WHOLE_RUN else name
+    def numbers(self) -> dict[str, float]:
+        """Key -> value for a tracker: each member's, and over the seeds where there are several."""
+        each = {self._key(member, name): value for (member, name), value in self.scalars.items()}
+        return each | (self._over_seeds() if len(self._seeds) > 1 else {})
+
+    def pooled(self) -> dict[str, Histogram]:
+        """Key -> histogram for a tracker: of an arm, its seeds' counts added up."""
+        return {key: _sum(key, parts) for key, parts in self._by_arm(self.histograms).items()}
+
+    def of_seed(self, seed: int) -> "Record":
+        """The part about the nets of one seed, with what belongs to the whole run."""
+        places = {member: place for member, place in self.places.items() if place.seed == seed}
+        kept = {*places, WHOLE_RUN}
+
+        def part(results: dict[tuple[str, str], T]) -> dict[tuple[str, str], T]:
+            return {key: result for key, result in results.items() if key[0] in kept}
+
+        scalars, histograms, arrays = part(self.scalars), part(self.histograms), part(self.arrays)
+        return replace(self, scalars=scalars, histograms=histograms, arrays=arrays, places=places)
+
+    def _over_seeds(self) -> dict[str, float]:
+        """Statistics of what belongs to members."""
+        of_members = {key: value for key, value in self.scalars.items() if key[0] != WHOLE_RUN}
+        spreads = {key: spread(values) for key, values in self._by_arm(of_members).items()}
+        return {f"{key}/{name}": getattr(over, name) for key, over in spreads.items() for name in STATISTICS}
+
+    def _by_arm(self, results: Mapping[tuple[str, str], T]) -> dict[str, list[T]]:
+        """Results of one arm, seed by seed, under their common key."""
+        grouped = defaultdict(list)
+        for (member, name), result in results.items():
+            grouped[self._arm_key(member, name)].append(result)
+        return grouped
+
+    def _key(self, member: str, name: str) -> str:
+        key = self._arm_key(member, name)
+        if member == WHOLE_RUN or len(self._seeds) == 1:
+            return key
+        return f"seed/{spell_seed(self.places[member].seed, self._seeds)}/{key}"
+
+    def _arm_key(self, member: str, name: str) -> str:
+        return name if member == WHOLE_RUN or len(self._arms) == 1 else f"{name}/{self.places[member].arm}"
+
+    @cached_property
+    def _arms(self) -> set[str]:
+        return {place.arm for place in self.places.values()}
+
+    @cached_property
+    def _seeds(self) -> set[int]:
+        return {place.seed for place in self.places.values()}
 
 
 def emit(
@@ -65,9 +130,16 @@ def emit(
                 arrays[member, key] = value.detach().cpu().numpy()
             else:
                 scalars[member, key] = float(value)
-    record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, len(results) > 1)
+    record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _places(trainer, results))
     for logger in trainer.loggers:
         log_record(logger, record)
+
+
+def _places(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, Place]:
+    """Arms and seeds as the module's bank has them; without a bank each name is an arm of its own."""
+    bank = {next(iter(member)): member for member in getattr(trainer.lightning_module, "members", ())}
+    members = {name: bank.get(name) for name in names}
+    return {name: Place(getattr(member, "arm", name), getattr(member, "seed", 0)) for name, member in members.items()}
 
 
 def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -78,19 +150,26 @@ def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield prefix, value
 
 
+def _sum(key: str, parts: Sequence[Histogram]) -> Histogram:
+    first = parts[0]
+    if not all(torch.equal(part.edges, first.edges) for part in parts):
+        raise UserError(
+            f"histograms of several seeds are added up, so '{key}' needs the same edges for every seed, got different "
+            "ones: choose edges that do not follow the data, or log the samples as an array."
+        )
+    counts = torch.stack([part.counts for part in parts]).sum(0)
+    return Histogram(counts, first.edges, sum(part.below for part in parts), sum(part.above for part in parts))
+
+
 @singledispatch
 def log_record(logger: Logger, record: Record) -> None:
     """Any other logger takes the numbers, over optimizer steps as Lightning's own do."""
-    logger.log_metrics(
-        {record.key(*key): value for key, value in record.scalars.items()} | {"epoch": record.epoch}, record.step
-    )
+    logger.log_metrics({**record.numbers(), "epoch": record.epoch}, record.step)
 
 
 @log_record.register
 def _(logger: CSVLogger, record: Record) -> None:
-    logger.log_metrics(
-        {record.key(*key): value for key, value in record.scalars.items()} | {"epoch": record.epoch}, record.step
-    )
+    logger.log_metrics({**record.numbers(), "epoch": record.epoch}, record.step)
     logger.save()
 
 
@@ -112,22 +191,23 @@ def _(logger: RunLogger, record: Record) -> None:
 def _(logger: WandbLogger, record: Record) -> None:
     import wandb
 
-    coarse = {record.key(*key): histogram.coarse(DRAWN_BINS) for key, histogram in record.histograms.items()}
-    drawn = {name: wandb.Histogram(np_histogram=(h.counts.numpy(), h.edges.numpy())) for name, h in coarse.items()}
-    scalars = {record.key(*key): value for key, value in record.scalars.items()}
-    log_to_wandb(logger, {**scalars, **drawn}, record.epoch, record.step)
+    for seed, run in wandb_runs(logger).items():
+        own = record if seed is None else record.of_seed(seed)
+        coarse = {key: histogram.coarse(DRAWN_BINS) for key, histogram in own.pooled().items()}
+        drawn = {key: wandb.Histogram(np_histogram=(h.counts.numpy(), h.edges.numpy())) for key, h in coarse.items()}
+        log_to_wandb(run, {**own.numbers(), **drawn}, record.epoch, record.step)
 
 
 @log_record.register
 def _(logger: TensorBoardLogger, record: Record) -> None:
     writer = logger.experiment
-    for key, value in record.scalars.items():
-        writer.add_scalar(record.key(*key), value, record.epoch)
-    for key, histogram in record.histograms.items():
+    for key, value in record.numbers().items():
+        writer.add_scalar(key, value, record.epoch)
+    for key, histogram in record.pooled().items():
         edges, counts = histogram.edges.double().cpu(), histogram.counts.double().cpu()
         centres = (edges[1:] + edges[:-1]) / 2
         writer.add_histogram_raw(
-            record.key(*key),
+            key,
             min=float(edges[0]),
             max=float(edges[-1]),
             num=float(counts.sum()),

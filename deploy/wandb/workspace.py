@@ -3,9 +3,11 @@
     pip install -e '.[deploy]'
     python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account
 
-Runs are grouped by the configuration's architecture, so that it fits what the job arrays and the sweeps leave behind: a
-run a seed. Panels name keys of the depth-20 nets; a test trains these and finds every key in what W&B recorded. BatchNorm's
-scales and Hessian spectra have no panels, because no callback logs them yet.
+Runs are grouped by the configuration's architecture, so that it fits what the job arrays, the sweeps and the logger's
+`run_per: seed` leave behind: a run a seed. A job of several seeds in one run (`run_per: job`) has its mean, minimum and
+maximum over seeds as curves, in sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test
+trains these and finds every key in what W&B recorded. BatchNorm's scales and Hessian spectra have no panels, because no
+callback logs them yet.
 """
 
 import argparse
@@ -46,6 +48,7 @@ BN_MODES = {"running statistics": "interlayer", "each sample's own statistics": 
 LAYERS = [f"layer{number:02d}" for number in range(1, 21)]
 BLOCKS = [f"block{number:02d}" for number in range(1, 10)]
 ARMS = ("plain", "residual")
+ONE_RUN = "Several seeds in one run"
 
 
 def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
@@ -60,6 +63,10 @@ def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
             _section("Weight mass", _curves(MASSES)),
             _section("Layer cushions", _cushions()),
             _section("Interlayer cushions", _interlayer_cushions()),
+            _section(f"{ONE_RUN}: learning curves", _spreads(CURVES)),
+            _section(f"{ONE_RUN}: weight mass", _spreads(MASSES)),
+            _section(f"{ONE_RUN}: layer cushions", [*_spreads(_layer_10()), *_mean_profiles()]),
+            _section(f"{ONE_RUN}: each seed", [_each_seed(title, key) for title, key in (CURVES | MASSES).items()]),
         ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[ws.Config(key) for key in ARCHITECTURE]),
@@ -92,12 +99,15 @@ def _arms(title: str, key: str) -> wr.LinePlot:
 
 def _cushions() -> list[wr.LinePlot | wr.BarPlot]:
     """Layer 10 over the epochs, as in the paper, and all layers at the end, each in all three readings."""
-    curves = {f"Layer 10, {reading}": f"cushion/layer10/{field}" for reading, field in READINGS.items()}
     profiles = [
         _profile(f"All layers, {reading}", [f"cushion/{layer}/{field}" for layer in LAYERS])
         for reading, field in READINGS.items()
     ]
-    return [*_curves(curves), *profiles]
+    return [*_curves(_layer_10()), *profiles]
+
+
+def _layer_10() -> dict[str, str]:
+    return {f"Layer 10, {reading}": f"cushion/layer10/{field}" for reading, field in READINGS.items()}
 
 
 def _interlayer_cushions() -> list[wr.LinePlot | wr.BarPlot]:
@@ -108,6 +118,41 @@ def _interlayer_cushions() -> list[wr.LinePlot | wr.BarPlot]:
         for mode, prefix in BN_MODES.items()
     ]
     return [*_curves(curves), *profiles]
+
+
+def _spreads(keys: dict[str, str]) -> list[wr.LinePlot]:
+    """For each key, over the seeds of one run: mean with minimum and maximum, and the standard deviation."""
+    statistics = {"mean, minimum, maximum": ("mean", "min", "max"), "standard deviation": ("sd",)}
+    return [
+        _over_seeds(f"{title}: {words}", [f"{key}{arm}/{name}" for arm in _arm_parts() for name in names])
+        for title, key in keys.items()
+        for words, names in statistics.items()
+    ]
+
+
+def _arm_parts() -> list[str]:
+    """What a key has after it: nothing in a run of one arm, else the arm."""
+    return ["", *(f"/{arm}" for arm in ARMS)]
+
+
+def _mean_profiles() -> list[wr.BarPlot]:
+    return [
+        _profile(f"All layers of {arm}, {reading}", [f"cushion/{layer}/{field}/{arm}/mean" for layer in LAYERS])
+        for arm in ARMS
+        for reading, field in READINGS.items()
+    ]
+
+
+def _each_seed(title: str, key: str) -> wr.LinePlot:
+    """A line a seed and arm, whichever there are."""
+    return wr.LinePlot(
+        title=title,
+        x="epoch",
+        metric_regex=rf"^seed/\d+/{key}(/\w+)?$",
+        groupby_aggfunc="mean",
+        groupby_rangefunc="stddev",
+        smoothing_type="none",
+    )
 
 
 def _profile(title: str, keys: list[str]) -> wr.BarPlot:

@@ -28,7 +28,7 @@ from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
 from lightning_app.runs.folder import CONFIG, LOG, write_atomically
-from lightning_app.runs.loggers import AutoWandbLogger, RunLogger
+from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
 
 __all__ = ["TrainingCLI", "run_training"]
@@ -128,7 +128,10 @@ class TrainingCLI(LightningCLI):
         loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
         for logger in loggers:
             if isinstance(logger, AutoWandbLogger):
-                logger.attach(self.folder)
+                seeds = dict.fromkeys(member.seed for member in self.model.members)
+                logger.attach(
+                    self.folder, tuple(seeds), tags_of(self.config[self.subcommand].as_dict()), self.subcommand
+                )
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,
@@ -205,7 +208,7 @@ class SaveRunConfig(SaveConfigCallback):
             if isinstance(logger, RunLogger):
                 _write_config(logger.folder.path / CONFIG, text)
             elif isinstance(logger, WandbLogger):
-                logger.experiment.config.update(yaml.safe_load(text), allow_val_change=True)
+                logger.log_hyperparams(yaml.safe_load(text))
 
 
 def _write_config(target: Path, text: str) -> None:

@@ -4,11 +4,12 @@ The run folder is what everything else reads; W&B and TensorBoard are views of i
 wandb's and WandbLogger's less public sides: they change with every minor version.
 """
 
+import functools
 import logging
 import os
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +21,12 @@ from typing_extensions import override
 from lightning_app.errors import UserError
 from lightning_app.runs.folder import Row, RunFolder
 
-__all__ = ["AutoWandbLogger", "RunLogger", "log_to_wandb"]
+__all__ = ["AutoWandbLogger", "RunLogger", "log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]
 
 log = logging.getLogger(__name__)
+
+TAG_LENGTH = 64  # W&B's limit
+SEED = "seed"  # in the configuration of a W&B run that is about one seed
 
 
 class RunLogger(Logger):
@@ -72,13 +76,17 @@ class RunLogger(Logger):
 class AutoWandbLogger(WandbLogger):
     """W&B, online when logged in and reachable, otherwise offline with one line that says how to upload later.
 
-    Directory, run id, name and group come from the run folder, so a resumed run goes on in the same W&B run.
+    Directory, ids, names and group come from the run folder, so a resumed run goes on in the same W&B runs.
 
     Args:
         project: W&B project.
         mode: "auto" decides as above (WANDB_MODE wins when set); or "online", "offline", "disabled".
         entity: user or team; None is the account's default.
-        tags: labels of the run.
+        tags: labels of the run, beside those that its configuration gives it (see `tags_of`) and WANDB_TAGS.
+        run_per: "job": one W&B run, with the seeds' numbers under ``seed/03/...`` and their mean, sd, min and max.
+            "seed": one W&B run a seed, all in the job's group, each like the run of a job with this seed alone: its keys
+            have no seed, its configuration has ``seed``. What belongs to the whole job (``lr``, ``time/...``, ``cost/...``,
+            what Lightning's callbacks log) is in each of them; checkpoints and system metrics are in the first.
         log_model: upload checkpoints as artifacts.
         timeout: seconds that a connection may take before the run goes on offline.
     """
@@ -89,43 +97,100 @@ class AutoWandbLogger(WandbLogger):
         mode: Literal["auto", "online", "offline", "disabled"] = "auto",
         entity: str | None = None,
         tags: list[str] | None = None,
+        run_per: Literal["job", "seed"] = "job",
         log_model: bool = False,
         timeout: float = 20.0,
     ) -> None:
         super().__init__(project=project, log_model=log_model, resume="allow", entity=entity, tags=tags)
+        self._tags = tags
         self._wandb_init.pop("anonymous", None)  # wandb warns about it, even when it is None
         self._mode = mode
         self._timeout = timeout
+        self._run_per = run_per
+        self._plans: dict[int | None, dict[str, Any]] = {None: {}}  # by seed (None: the job), what wandb.init gets
+        self._runs: dict[int | None, Any] = {}  # as started, the first one is `experiment`
 
     @rank_zero_only
-    def attach(self, folder: RunFolder) -> None:
-        """Take directory, id, name and group from the run folder. Before the first use of `experiment`."""
+    def attach(
+        self, folder: RunFolder, seeds: Sequence[int] = (), tags: Iterable[str] = (), job_type: str = "fit"
+    ) -> None:
+        """Take directory, ids, names and group from the run folder. Before the first use of `experiment`.
+
+        Args:
+            folder: of the run.
+            seeds: of the nets that it trains.
+            tags: what the run is; `tags_of` its configuration.
+            job_type: what is done with the nets: the command.
+
+        Raises:
+            UserError: for tags that W&B refuses, or if each seed is to have a W&B run where there is one already.
+        """
         # Absolute: W&B writes from a service that may be another process's, with that process's working directory.
         self._save_dir, self._name, self._id = str(folder.path.absolute()), folder.label, folder.identifier()
+        own = [*(self._tags or []), *filter(None, os.environ.get("WANDB_TAGS", "").split(","))]
+        if wrong := [tag for tag in own if not 1 <= len(tag) <= TAG_LENGTH]:
+            raise UserError(f"W&B takes tags of 1 to {TAG_LENGTH} characters, got {wrong}.")
         self._wandb_init |= {
             "dir": self._save_dir,
-            "name": self._name,
-            "id": self._id,
             "group": folder.path.parent.name,
+            "job_type": os.environ.get("WANDB_JOB_TYPE") or job_type,
+            "tags": list(dict.fromkeys([*own, *tags])),
         }
+        self._plans = self._plan_seeds(seeds) if self._run_per == "seed" and len(seeds) > 1 else self._plan_job(seeds)
+
+    def _plan_job(self, seeds: Sequence[int]) -> dict[int | None, dict[str, Any]]:
+        config = {"config": {SEED: seeds[0]}} if len(seeds) == 1 else {}
+        return {None: {"name": self._name, "id": self._id, **config}}
+
+    def _plan_seeds(self, seeds: Sequence[int]) -> dict[int | None, dict[str, Any]]:
+        import wandb
+
+        if wandb.run is not None or "WANDB_SWEEP_ID" in os.environ:
+            raise UserError(
+                f"run_per: seed starts a W&B run for each of the {len(seeds)} seeds, but this process has one already, of "
+                "a sweep or of your own: set the logger's run_per to job, or give each process one seed."
+            )
+        plans = {}
+        for seed in seeds:
+            label = f"seed{spell_seed(seed, seeds)}"
+            name, id = f"{self._name}-{label}", f"{self._id}-{label}"
+            plans[seed] = {"name": name, "id": id, "config": {SEED: seed}, "reinit": "create_new"}
+        return plans
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        """For a spawned process, which attaches to the job's run. W&B hands over one run, not several."""
+        if len(self._plans) > 1:
+            raise UserError(
+                "run_per: seed needs the process that started its W&B runs, and spawned ones are others: set "
+                "trainer.strategy to ddp or seeds instead of one that spawns, or the logger's run_per to job."
+            )
+        return {**super().__getstate__(), "_runs": {}}
 
     @property
     @override
     @rank_zero_experiment
     def experiment(self):
-        """The W&B run, started at the first use; says in one line where it goes."""
+        """The first W&B run, started with all others at the first use; says in one line where they go."""
         if self._experiment is None:
             self._connect()
-        return super().experiment
+        return self._experiment
+
+    @property
+    def runs(self) -> dict[int | None, Any]:
+        """The W&B runs by seed; None is the job's. Empty on other ranks than zero."""
+        _ = self.experiment
+        return self._runs
 
     def _connect(self) -> None:
-        """Start the run as asked, else offline, else not at all: W&B is a view of the run and never stops it."""
+        """Start the runs as asked, else offline, else not at all: W&B is a view of the run and never stops it."""
         import wandb
 
         asked = os.environ.get("WANDB_MODE") or (self._mode if self._mode != "auto" else self._reachable_mode())
         for mode in dict.fromkeys((asked, "offline", "disabled")):
             try:
-                run = self._start(mode)
+                for seed in self._plans:
+                    self._runs[seed] = self._start(mode, seed)
                 break
             except Exception as error:  # wandb raises much more than its own wandb.errors.Error
                 reason = str(error).split("\n")[0]
@@ -133,16 +198,29 @@ class AutoWandbLogger(WandbLogger):
                     sentence = f"W&B did not let this run in ({reason}): log in, or set the logger's mode to auto."
                     raise UserError(sentence) from error
                 log.warning("W&B did not start %s (%s).", mode, reason)
-                wandb.teardown()  # its service would hold the run's id
-        if mode in ("offline", "dryrun"):
-            print(f"W&B is offline; upload this run later with: wandb sync {Path(run.dir).parent}", flush=True)
-        elif mode == "online":
-            print(f"W&B: {run.url}", flush=True)
+                self._runs.clear()
+                wandb.teardown()  # its service would hold the runs' ids
+        self._experiment = next(iter(self._runs.values()))
+        self._say_where(mode)
 
-    def _start(self, mode: str):
+    def _say_where(self, mode: str) -> None:
+        others = len(self._runs) - 1
+        if mode in ("offline", "dryrun"):
+            folder = _short(Path(self._experiment.dir).parent)
+            target = folder.parent / "offline-run-*" if others else folder
+            which = "these runs" if others else "this run"
+            print(f"W&B is offline; upload {which} later with: wandb sync {target}", flush=True)
+        elif mode == "online":
+            print(f"W&B: {self._experiment.url}" + (f" and {others} more, one a seed" if others else ""), flush=True)
+
+    def _start(self, mode: str, seed: int | None):
+        """Start the run of one seed (None: of the job) as WandbLogger does."""
         import wandb
 
-        self._wandb_init |= {"mode": mode, "settings": wandb.Settings(init_timeout=self._timeout, silent=True)}
+        once = {"console": "off", "x_disable_stats": True} if self._runs else {}  # the machine's output and load
+        settings = wandb.Settings(init_timeout=self._timeout, silent=True, **once)
+        self._wandb_init |= {"mode": mode, "settings": settings, **self._plans[seed]}
+        self._experiment = None
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -163,22 +241,85 @@ class AutoWandbLogger(WandbLogger):
         return "online" if logged_in else "offline"
 
     @override
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """What Lightning's own callbacks and foreign modules log: of the whole job, so into every run."""
+        for run in self.runs.values():
+            _log(run, {**metrics, **({} if step is None else {"trainer/global_step": step})})
+
+    @override
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace) -> None:
+        """Into every run's configuration; a run of one seed keeps its ``seed``."""
+        super().log_hyperparams(params)
+        known = {name: value for name, value in dict(self.experiment.config).items() if name != SEED}
+        for run in [*self.runs.values()][1:]:
+            run.config.update(known, allow_val_change=True)
+
+    @override
     def finalize(self, status: str) -> None:
         super().finalize(status)
-        if self._experiment is not None and rank_zero_only.rank == 0:
+        for run in self._runs.values():
             try:
-                self._experiment.finish(exit_code=0 if status == "success" else 1)
+                run.finish(exit_code=0 if status == "success" else 1)
             except Exception as error:  # a scheduler's SIGTERM reaches W&B's service too, and may end it before us
-                log.warning("W&B did not finish (%s).", error)
-            self._experiment = None
+                _warn_once(f"W&B did not finish ({error}).")
+        self._experiment, self._runs = None, {}
 
 
-def log_to_wandb(logger: WandbLogger, values: Mapping[str, Any], epoch: int, step: int) -> None:
-    """One history row, drawn over the epoch. Rank zero only; any WandbLogger."""
-    run = logger.experiment
+def _short(path: Path) -> Path:
+    """Without the working directory, when it is below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def wandb_runs(logger: WandbLogger) -> dict[int | None, Any]:
+    """W&B runs of any WandbLogger by the seed they are about; None: about the whole job. Rank zero only."""
+    return logger.runs if isinstance(logger, AutoWandbLogger) else {None: logger.experiment}
+
+
+def log_to_wandb(run: Any, values: Mapping[str, Any], epoch: int, step: int) -> None:
+    """One row of a W&B run's history, drawn over the epoch. Rank zero only."""
+    axes = sorted({name.split("/")[0] for name in values})
+    _log(run, {**values, "epoch": epoch, "trainer/global_step": step}, axes)
+
+
+def _log(run: Any, row: Mapping[str, Any], over_epochs: Iterable[str] = ()) -> None:
     try:
-        for prefix in sorted({name.split("/")[0] for name in values}):
+        for prefix in over_epochs:
             run.define_metric(f"{prefix}/*", step_metric="epoch")
-        run.log({**values, "epoch": epoch, "trainer/global_step": step})
+        run.log(dict(row))
     except Exception as error:  # its service is gone, killed together with the job's processes
-        log.warning("W&B does not take epoch %d (%s).", epoch, error)
+        _warn_once(f"W&B does not take epoch {row.get('epoch')} ({error}).")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Several runs of one service lose it together: one line says so."""
+    log.warning(message)
+
+
+def spell_seed(seed: int, seeds: Iterable[int]) -> str:
+    """A seed among others in names and keys, so that text sorts like numbers: as in a member's name.
+
+    >>> spell_seed(3, range(13)), spell_seed(3, [3, 100])
+    ('03', '003')
+    """
+    return f"{seed:0{max(2, len(str(max(seeds))))}d}"
+
+
+def tags_of(config: Mapping[str, Any]) -> list[str]:
+    """What to look for a run by: data set, networks, depths, and plain, residual or twin.
+
+    >>> tags_of({"data": {"class_path": "lightning_app.datamodules.CIFAR10"},
+    ...          "model": {"net": {"class_path": "SimplifiedNet", "init_args": {"depth": 20, "residual": True}}}})
+    ['CIFAR10', 'SimplifiedNet', 'depth 20', 'residual']
+    """
+    model = config["model"]
+    arms = model.get("arms") or {"net": {"net": model["net"]}}
+    nets = [arm.get("net") or {} for arm in arms.values()]
+    classes = [spec["class_path"].split(".")[-1] for spec in (config["data"], *filter(None, nets))]
+    arguments = [net.get("init_args") or {} for net in nets]
+    depths = [f"depth {given['depth']}" for given in arguments if "depth" in given]
+    kinds = ["residual" if given["residual"] else "plain" for given in arguments if "residual" in given]
+    twins = ["twin" for arm in arms.values() if arm.get("twin_of")]
+    return [tag[:TAG_LENGTH] for tag in dict.fromkeys([*classes, *depths, *kinds, *twins])]

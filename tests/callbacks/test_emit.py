@@ -1,8 +1,7 @@
 """One code path to every logger, and what each of them then holds."""
 
-import json
-import subprocess
-import sys
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,12 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from callbacks.emit import emit
+from lightning_app.errors import UserError
 from lightning_app.measures import Histogram, histogram
+from lightning_app.modules.members import Member
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger
+from tests.deploy.support import records_of
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,42 @@ def result(value: float) -> Result:
 
 
 def run_emit(logger, members=("plain", "residual"), epoch=2):
-    trainer = SimpleNamespace(loggers=[logger], global_step=70)
-    emit(trainer, epoch, "family", {name: {"cushion/layer10": result(0.5)} for name in members}, {"cost/family": 1.5})
+    """As from a module whose members are just pairs: each an arm of its own."""
+    emit_results(logger, [(name, None) for name in members], [result(0.5)] * len(members), epoch)
+
+
+def emit_results(logger, bank: Iterable, results: list[Result], epoch=2):
+    module = SimpleNamespace(members=tuple(bank))
+    trainer = SimpleNamespace(loggers=[logger], global_step=70, lightning_module=module)
+    names = [name for name, _ in module.members]
+    by_prefix = {name: {"cushion/layer10": found} for name, found in zip(names, results, strict=True)}
+    emit(trainer, epoch, "family", by_prefix, {"cost/family": 1.5})
+
+
+ARMS = ("plain", "residual")
+SEEDS = (0, 3, 12)
+
+
+def bank_of(arms=ARMS, seeds=SEEDS) -> list[Member]:
+    return [
+        Member(f"{arm}-seed{seed:02d}" if len(seeds) > 1 else arm, arm, seed, torch.nn.Identity())
+        for arm in arms
+        for seed in seeds
+    ]
+
+
+def values_of(bank) -> list[float]:
+    """Different for each member; irregular over seeds."""
+    return [0.1 + 0.05 * member.seed + 0.3 * (member.arm == "residual") for member in bank]
+
+
+def header(folder: Path) -> set[str]:
+    return set((folder / "csv" / "version_0" / "metrics.csv").read_text().splitlines()[0].split(","))
+
+
+def row(folder: Path) -> dict[str, float]:
+    names, values = (line.split(",") for line in (folder / "csv/version_0/metrics.csv").read_text().splitlines())
+    return {name: float(value) for name, value in zip(names, values)}
 
 
 def test_run_folder_has_a_column_for_the_member_and_arrays_beside(tmp_path):
@@ -57,9 +93,73 @@ def test_run_folder_has_a_column_for_the_member_and_arrays_beside(tmp_path):
 def test_other_loggers_get_the_member_in_the_key_only_when_there_are_several(tmp_path, members, key):
     logger = CSVLogger(tmp_path, name="csv", version=0)
     run_emit(logger, members)
-    text = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
-    assert key in text.splitlines()[0].split(",")
-    assert "Histogram" not in text
+    assert key in header(tmp_path)
+    assert "Histogram" not in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+
+
+FIELDS = ("median", "count", "tensor")
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "keys"),
+    [
+        (("net",), (3,), {""}),
+        (ARMS, (3,), {"/plain", "/residual"}),
+        (("net",), (3, 4), {"/mean", "/sd", "/min", "/max"}),
+        (ARMS, (3, 4), {f"/{arm}/{name}" for arm in ARMS for name in ("mean", "sd", "min", "max")}),
+    ],
+)
+def test_every_key_of_a_bank(tmp_path, arms, seeds, keys):
+    """The table of the module's docstring, whole: nothing beside these keys, and ``seed/...`` with several seeds only."""
+    bank = bank_of(arms, seeds)
+    emit_results(CSVLogger(tmp_path, name="csv", version=0), bank, [result(value) for value in values_of(bank)])
+    expected = {f"cushion/layer10/{field}{key}" for field in FIELDS for key in keys}
+    if len(seeds) > 1:
+        parts = {""} if len(arms) == 1 else {f"/{arm}" for arm in arms}
+        expected |= {f"seed/{s:02d}/cushion/layer10/{field}{part}" for s in seeds for field in FIELDS for part in parts}
+    assert header(tmp_path) == expected | {"cost/family", "epoch", "step"}
+
+
+def test_statistics_are_those_over_the_seeds_of_one_arm(tmp_path):
+    bank = bank_of()
+    values = values_of(bank)
+    emit_results(CSVLogger(tmp_path, name="csv", version=0), bank, [result(value) for value in values])
+    shown = row(tmp_path)
+    for place, arm in enumerate(ARMS):
+        own = np.array(values[3 * place : 3 * place + 3])
+        key = f"cushion/layer10/median/{arm}"
+        assert [shown[f"seed/{seed:02d}/{key}"] for seed in SEEDS] == own.tolist()
+        statistics = [shown[f"{key}/{name}"] for name in ("mean", "sd", "min", "max")]
+        mean = own.sum() / 3
+        expected = [mean, math.sqrt(((own - mean) ** 2).sum() / 2), own.min(), own.max()]
+        np.testing.assert_allclose(statistics, expected, rtol=1e-12)
+
+
+def test_an_arm_measured_alone_needs_no_name(tmp_path):
+    """As of a family that says something of twins only."""
+    twins = [member for member in bank_of() if member.arm == "residual"]
+    module = SimpleNamespace(members=tuple(bank_of()))
+    trainer = SimpleNamespace(
+        loggers=[CSVLogger(tmp_path, name="csv", version=0)], global_step=1, lightning_module=module
+    )
+    emit(trainer, 1, "twin", {member.name: {"twin/divergence": 1.0} for member in twins})
+    assert {"seed/03/twin/divergence", "twin/divergence/max"} <= header(tmp_path)
+
+
+def test_the_run_folder_has_rows_by_member_and_no_statistics(tmp_path):
+    bank = bank_of()
+    emit_results(RunLogger(tmp_path), bank, [result(value) for value in values_of(bank)])
+    log = RunFolder(tmp_path).log()
+    assert set(log["member"]) == {"", *(member.name for member in bank)}
+    assert set(log["name"]) == {"cost/family", *(f"cushion/layer10/{field}" for field in FIELDS)}
+
+
+def test_seeds_whose_histograms_cannot_be_added_up_are_refused(tmp_path):
+    bank = bank_of(("net",), (0, 1))
+    results = [result(0.5), Result(0.5, 3, torch.zeros(()), torch.zeros(2), histogram(torch.ones(3), torch.arange(5)))]
+    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
+    with pytest.raises(UserError, match=r"'cushion/layer10/histogram' needs the same edges"):
+        emit_results(logger, bank, results)
 
 
 def test_tensorboard_holds_numbers_and_histograms(tmp_path):
@@ -74,31 +174,108 @@ def test_tensorboard_holds_numbers_and_histograms(tmp_path):
     assert events.Histograms("cushion/layer10/histogram")[0].histogram_value.num == 11
 
 
-def test_wandb_offline_holds_numbers_histograms_config_and_the_epoch_axis(tmp_path, monkeypatch):
+def test_tensorboard_draws_the_histogram_of_all_seeds_of_an_arm(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
+    emit_results(logger, bank_of(), [result(value) for value in values_of(bank_of())])
+    logger.finalize("success")
+    events = EventAccumulator(logger.log_dir).Reload()
+    assert set(events.Tags()["histograms"]) == {f"cushion/layer10/histogram/{arm}" for arm in ARMS}
+    (drawn,) = events.Histograms("cushion/layer10/histogram/plain")
+    assert drawn.histogram_value.num == 3 * 11
+    assert events.Scalars("seed/12/cushion/layer10/median/plain")[0].step == 2
+
+
+@pytest.fixture
+def logged_out(monkeypatch, tmp_path):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", "")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+
+
+def of_kind(records: list[dict], kind: str) -> list[dict]:
+    return [record[kind] for record in records if record["type"] == kind]
+
+
+def test_wandb_offline_holds_numbers_histograms_config_and_the_epoch_axis(tmp_path, logged_out):
     folder = RunFolder(tmp_path / "group" / "run")
     logger = AutoWandbLogger()
     logger.attach(folder)
-    logger.experiment.config.update({"model": {"net": {"depth": 20}}})
+    logger.log_hyperparams({"model": {"net": {"depth": 20}}})
     run_emit(logger)
     logger.finalize("success")
-    (offline,) = (folder.path / "wandb").glob("offline-run-*")
-    inspect = [str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(offline)]
-    shown = subprocess.run(inspect, capture_output=True, text=True, check=True, timeout=60).stdout
-    records = [json.loads(line) for line in shown.splitlines()]
-    by_type = {
-        kind: [record[kind] for record in records if record["type"] == kind]
-        for kind in ("run", "config", "metric", "history")
-    }
-    (run,) = by_type["run"]
+    (records,) = records_of(folder.path).values()
+    (run,) = of_kind(records, "run")
     assert (run["run_id"], run["run_group"], run["display_name"]) == (folder.identifier(), "group", "run")
-    assert by_type["config"][0]["update"] == {"model": {"net": {"depth": 20}}}
-    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in by_type["metric"]}
+    assert of_kind(records, "config")[0]["update"] == {"model": {"net": {"depth": 20}}}
+    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in of_kind(records, "metric")}
     assert axes["cushion/*"] == axes["cost/*"] == "epoch"
-    (row,) = (history["item"] for history in by_type["history"])
+    (row,) = (history["item"] for history in of_kind(records, "history"))
     assert (row["epoch"], row["trainer/global_step"], row["cost/family"]) == (2, 70, 1.5)
     assert row["cushion/layer10/median/residual"] == 0.5
     assert row["cushion/layer10/histogram/plain.values"] == [5, 5, 1, 0]
     assert row["cushion/layer10/histogram/plain.bins"] == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_one_wandb_run_a_job_holds_every_seed_and_what_is_over_them(tmp_path, logged_out):
+    folder = RunFolder(tmp_path / "group" / "run")
+    logger = AutoWandbLogger()
+    logger.attach(folder, SEEDS, ["CIFAR10"])
+    emit_results(logger, bank_of(), [result(0.5)] * 6)
+    logger.finalize("success")
+    (records,) = records_of(folder.path).values()
+    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in of_kind(records, "metric")}
+    assert axes["seed/*"] == axes["cushion/*"] == "epoch"
+    (row,) = (history["item"] for history in of_kind(records, "history"))
+    assert row["seed/03/cushion/layer10/median/plain"] == row["cushion/layer10/median/plain/mean"] == 0.5
+    assert row["cushion/layer10/histogram/plain.values"] == [15, 15, 3, 0]
+
+
+@pytest.mark.slow
+def test_one_wandb_run_a_seed_is_like_the_run_of_a_job_with_this_seed_alone(tmp_path, logged_out):
+    together, alone = RunFolder(tmp_path / "group" / "all"), RunFolder(tmp_path / "group" / "one")
+    for folder, bank in ((together, bank_of()), (alone, bank_of(seeds=(3,)))):
+        logger = AutoWandbLogger(run_per="seed")
+        logger.attach(folder, list(dict.fromkeys(member.seed for member in bank)), ["CIFAR10"])
+        logger.log_hyperparams({"model": {"weight_decay": 0.1}})
+        emit_results(logger, bank, [result(value) for value in values_of(bank)])
+        logger.log_metrics({"lr-SGD": 0.01, "epoch": 2}, 70)
+        logger.finalize("success")
+    runs = {of_kind(records, "run")[0]["display_name"]: records for records in records_of(together.path).values()}
+    assert runs.keys() == {"all-seed00", "all-seed03", "all-seed12"}
+    (single,) = records_of(alone.path).values()
+    rows = {name: [trimmed(history["item"]) for history in of_kind(found, "history")] for name, found in runs.items()}
+    assert rows["all-seed03"] == [trimmed(history["item"]) for history in of_kind(single, "history")]
+    assert rows["all-seed03"] != rows["all-seed12"]
+    assert [found[1]["lr-SGD"] for found in rows.values()] == [0.01] * 3
+    assert settings_of(runs["all-seed03"]) == settings_of(single) == {"seed": 3, "model": {"weight_decay": 0.1}}
+
+
+def trimmed(row: dict) -> dict:
+    """Without the time of the day."""
+    return {name: value for name, value in row.items() if name not in ("_runtime", "_timestamp")}
+
+
+def settings_of(records: list[dict]) -> dict:
+    """What the run's configuration is in the end, of what we put into it."""
+    (run,) = of_kind(records, "run")
+    updates = [run.get("config", {}), *of_kind(records, "config")]
+    found = {name: value for update in updates for name, value in update.get("update", {}).items()}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+@pytest.mark.slow
+def test_a_resumed_job_goes_on_in_the_same_wandb_runs_and_a_failed_one_is_marked(tmp_path, logged_out):
+    folder = RunFolder(tmp_path / "group" / "run")
+    for epoch, status in ((1, "failed"), (2, "success")):
+        logger = AutoWandbLogger(run_per="seed")
+        logger.attach(folder, (3, 4))
+        emit_results(logger, bank_of(seeds=(3, 4)), [result(0.5)] * 4, epoch)
+        logger.finalize(status)
+    recorded = records_of(folder.path).values()
+    ids = [of_kind(records, "run")[0]["run_id"] for records in recorded]
+    codes = [of_kind(records, "exit")[0].get("exit_code", 0) for records in recorded]
+    expected = {f"{folder.identifier()}-seed03", f"{folder.identifier()}-seed04"}
+    assert (set(ids), len(ids)) == (expected, 4)
+    assert sorted(codes) == [0, 0, 1, 1]

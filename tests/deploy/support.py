@@ -43,8 +43,14 @@ def checkout(folder: Path) -> Path:
 
 
 def recorded(run: Path) -> list[dict]:
-    """The records of a run's offline W&B log, as W&B's own reader prints them."""
-    (log,) = run.glob("wandb/offline-run-*")
-    reader = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(log)]
-    lines = subprocess.run(reader, capture_output=True, text=True, check=True).stdout
-    return [json.loads(line) for line in lines.splitlines()]
+    """The records of a run's one offline W&B log."""
+    (records,) = records_of(run).values()
+    return records
+
+
+def records_of(run: Path) -> dict[str, list[dict]]:
+    """The records of a run's offline W&B logs by their folders' names, as W&B's own reader prints them."""
+    reader = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json"]
+    logs = sorted(run.glob("wandb/offline-run-*"))
+    shown = [subprocess.run([*reader, str(log)], capture_output=True, text=True, check=True).stdout for log in logs]
+    return {log.name: [json.loads(line) for line in lines.splitlines()] for log, lines in zip(logs, shown)}

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.runs import RunFolder
 from lightning_app.seeds import parse_seeds
-from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded
+from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded, records_of
 from tests.helpers import ROOT, command
 
 SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
@@ -111,6 +112,11 @@ def named(panel: dict) -> set[str]:
     return {*panel["metrics"], *([panel["xAxis"]] if "xAxis" in panel else [])}
 
 
+def patterns(dashboard) -> list[str]:
+    """Of panels that draw whatever matches."""
+    return [panel["metricRegex"] for panel in panels(dashboard) if panel.get("useMetricRegex")]
+
+
 def test_every_panel_shows_the_spread_over_runs(dashboard):
     assert len(panels(dashboard)) > 20
     for panel in panels(dashboard):
@@ -123,14 +129,64 @@ def test_titles_are_unique_within_a_section(dashboard):
         assert len(set(titles)) == len(titles)
 
 
+SMALL = (*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16")
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory) -> Path:
+    """Runs of two seeds: of one arm, and of two arms with a W&B run for both seeds and with one each."""
+    app = checkout(tmp_path_factory.mktemp("banks"))
+    each = ("--trainer.logger.run_per", "seed", "--trainer.logger.tags", "[mine]")
+    for config, name, more in (("res20", "arm", ()), ("pair20", "job", ()), ("pair20", "each", each)):
+        call = ("--config", f"configs/{config}.yaml", "--run.name", name, "--model.seeds", "3-4")
+        done = command("fit", *call, *SMALL, *more, cwd=app)
+        assert done.returncode == 0, done.stderr
+    return app / "runs" / "cifar10"
+
+
 @pytest.mark.slow
-def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, tmp_path):
-    small = [*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16"]
-    done = command("fit", "--config", "configs/full_res20.yaml", *small, cwd=checkout(tmp_path))
+def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, banks, tmp_path):
+    done = command("fit", "--config", "configs/full_res20.yaml", *SMALL, cwd=checkout(tmp_path))
     assert done.returncode == 0, done.stderr
-    single, pair = (recorded(run) for run in (tmp_path / "runs/cifar10/full_res20", pods / "runs/yu-tomasi/fig2-seed0"))
-    missing = set().union(*map(named, panels(dashboard))) - keys(single) - keys(pair)
-    assert not missing
+    single, pair = tmp_path / "runs/cifar10/full_res20", pods / "runs/yu-tomasi/fig2-seed0"
+    found = set().union(*(keys(recorded(run)) for run in (single, pair, banks / "arm", banks / "job")))
+    assert not set().union(*map(named, panels(dashboard))) - found
+    assert patterns(dashboard)
+    for pattern in patterns(dashboard):
+        drawn = {key for key in found if re.search(pattern, key)}
+        assert {key.split("/")[1] for key in drawn} == {"03", "04"}
+        assert {re.split(r"/(?=plain$|residual$)", key)[-1] for key in drawn} >= {"plain", "residual"}
+
+
+@pytest.mark.slow
+def test_a_run_is_found_by_what_it_is_and_holds_its_whole_configuration(banks):
+    records = recorded(banks / "job")
+    run = next(record["run"] for record in records if record["type"] == "run")
+    assert (run["run_group"], run["job_type"]) == ("cifar10", "fit")
+    assert run["tags"] == ["Digits", "SimplifiedNet", "depth 20", "plain", "residual"]
+    assert configuration(records) == RunFolder(banks / "job").config()
+    assert configuration(records)["model"]["seeds"] == "3-4"
+
+
+@pytest.mark.slow
+def test_with_a_run_for_each_seed_it_has_both_arms_and_says_its_seed(banks):
+    for records, seed in zip(records_of(banks / "each").values(), (3, 4), strict=True):
+        run = next(record["run"] for record in records if record["type"] == "run")
+        assert (run["run_group"], run["display_name"]) == ("cifar10", f"each-seed{seed:02d}")
+        assert run["tags"][0] == "mine"
+        assert configuration(records) == RunFolder(banks / "each").config() | {"seed": seed}
+        rows = [record["history"]["item"] for record in records if record["type"] == "history"]
+        log = RunFolder(banks / "each").log().query("epoch == 1").set_index(["member", "name"])["value"]
+        for arm in ("plain", "residual"):
+            (value,) = {row[f"test/risk/{arm}"] for row in rows if row["epoch"] == 1 and f"test/risk/{arm}" in row}
+            assert value == log[f"{arm}-seed{seed:02d}", "test/risk"]
+
+
+def configuration(records: list[dict]) -> dict:
+    """The run's configuration as it is in the end, without W&B's own entries."""
+    updates = [record[record["type"]] for record in records if record["type"] in ("run", "config")]
+    parts = [update.get("config", update).get("update", {}) for update in updates]
+    return {name: value for part in parts for name, value in part.items() if not name.startswith("_")}
 
 
 def test_runs_are_grouped_by_keys_of_the_configuration(dashboard):

@@ -1,5 +1,6 @@
 """W&B never asks, never hangs and never stops a run."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import wandb
 
 from lightning_app.errors import UserError
 from lightning_app.runs import RunFolder
-from lightning_app.runs.loggers import AutoWandbLogger
+from lightning_app.runs.loggers import AutoWandbLogger, log_to_wandb, tags_of
 
 
 class Run:
@@ -22,13 +23,13 @@ def started(monkeypatch, tmp_path):
     """Starts a logger against a wandb whose init fails as told; returns the modes it was asked for."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
 
-    def start(failures: dict[str, list[str]], logged_in=True, **options):
+    def start(failures: dict[str, list[str]], logged_in=True, seeds=(), **options):
         modes = []
 
         def init(mode, **_):
             modes.append(mode)
-            if failures.get(mode):
-                raise RuntimeError(failures[mode].pop(0))
+            if failures.get(mode) and (reason := failures[mode].pop(0)):
+                raise RuntimeError(reason)
             return Run()
 
         monkeypatch.setattr(wandb, "init", init)
@@ -36,7 +37,7 @@ def started(monkeypatch, tmp_path):
         monkeypatch.setattr(wandb, "teardown", lambda: None)
         monkeypatch.setattr("time.sleep", lambda _: None)
         logger = AutoWandbLogger(**options)
-        logger.attach(RunFolder(tmp_path / "g" / "r"))
+        logger.attach(RunFolder(tmp_path / "g" / "r"), seeds)
         assert logger.experiment is not None
         return modes
 
@@ -74,3 +75,106 @@ def test_disabled_when_nothing_works(started):
 def test_online_as_an_order_is_refused_in_a_sentence(started):
     with pytest.raises(UserError, match="set the logger's mode to auto"):
         started({"online": ["no"]}, mode="online")
+
+
+def test_runs_of_seeds_go_to_one_place_all_of_them(started, capsys):
+    """The second of three is not let in: all start again, offline."""
+    failures = {"online": ["", "no"]}
+    assert started(failures, seeds=(3, 4, 5), run_per="seed") == ["online"] * 2 + ["offline"] * 3
+    assert "upload these runs later with: wandb sync folder/wandb/offline-run-*" in capsys.readouterr().out
+
+
+def test_online_runs_of_seeds_say_how_many(started, capsys):
+    started({}, seeds=(3, 4, 5), run_per="seed")
+    assert "W&B: https://example.org/run and 2 more, one a seed" in capsys.readouterr().out
+
+
+def test_one_seed_is_an_ordinary_run(started):
+    assert started({}, seeds=(3,), run_per="seed") == ["online"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What wandb.init was asked for, run by run."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    calls = []
+
+    def init(**arguments):
+        calls.append(arguments)
+        return Run()
+
+    monkeypatch.setattr(wandb, "init", init)
+    return calls
+
+
+def test_every_run_is_named_tagged_and_grouped(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_TAGS", "night,mine")
+    logger = AutoWandbLogger(tags=["mine"], run_per="seed")
+    logger.attach(RunFolder(tmp_path / "group" / "run"), (3, 100), ["CIFAR10", "depth 20"], "fit")
+    assert logger.runs.keys() == {3, 100}
+    assert [call["name"] for call in asked] == ["run-seed003", "run-seed100"]
+    assert [call["config"] for call in asked] == [{"seed": 3}, {"seed": 100}]
+    for call in asked:
+        assert call["tags"] == ["mine", "night", "CIFAR10", "depth 20"]
+        assert (call["group"], call["job_type"], call["resume"]) == ("group", "fit", "allow")
+    assert [call["settings"].x_disable_stats for call in asked] == [False, True]  # one machine, measured once
+
+
+def test_a_tag_that_wandb_refuses_is_refused_before_training(tmp_path):
+    logger = AutoWandbLogger(tags=["x" * 65])
+    with pytest.raises(UserError, match="1 to 64 characters"):
+        logger.attach(RunFolder(tmp_path))
+
+
+def test_a_sweeps_trial_is_one_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep7")
+    AutoWandbLogger(run_per="seed").attach(RunFolder(tmp_path), (3,))
+    with pytest.raises(UserError, match="run_per to job"):
+        AutoWandbLogger(run_per="seed").attach(RunFolder(tmp_path), (3, 4))
+
+
+def test_runs_of_seeds_do_not_go_into_spawned_processes(tmp_path):
+    logger = AutoWandbLogger(run_per="seed")
+    logger.attach(RunFolder(tmp_path), (3, 4))
+    with pytest.raises(UserError, match="run_per to job"):
+        pickle.dumps(logger)
+
+
+def test_a_service_that_died_is_one_warning(asked, tmp_path, monkeypatch, caplog):
+    class Dead(Run):
+        def log(self, row):
+            raise ConnectionResetError("gone")
+
+        def finish(self, exit_code):
+            raise ConnectionResetError("gone too")
+
+    monkeypatch.setattr(wandb, "init", lambda **_: Dead())
+    logger = AutoWandbLogger(run_per="seed")
+    logger.attach(RunFolder(tmp_path), (3, 4))
+    for run in logger.runs.values():
+        log_to_wandb(run, {"test/error": 0.5}, epoch=7, step=70)
+    logger.log_metrics({"lr": 0.1, "epoch": 7}, 70)
+    logger.finalize("success")
+    assert [record.message for record in caplog.records] == [
+        "W&B does not take epoch 7 (gone).",
+        "W&B did not finish (gone too).",
+    ]
+
+
+NET = {"class_path": "lightning_app.networks.SimplifiedNet", "init_args": {"depth": 32, "residual": False}}
+
+
+@pytest.mark.parametrize(
+    ("model", "tags"),
+    [
+        ({"net": NET, "arms": None}, ["Digits", "SimplifiedNet", "depth 32", "plain"]),
+        (
+            {"net": None, "arms": {"a": {"net": NET}, "b": {"net": None, "twin_of": "a"}}},
+            ["Digits", "SimplifiedNet", "depth 32", "plain", "twin"],
+        ),
+        ({"net": {"class_path": "torchvision.models.resnet18", "init_args": None}}, ["Digits", "resnet18"]),
+        ({"net": {"class_path": "a." + "x" * 70}}, ["Digits", "x" * 64]),
+    ],
+)
+def test_tags_say_what_a_configuration_trains(model, tags):
+    assert tags_of({"data": {"class_path": "lightning_app.datamodules.Digits"}, "model": model}) == tags
