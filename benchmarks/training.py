@@ -83,7 +83,7 @@ def by_hand(depth: int, data: CIFAR10) -> Callable[[], float]:
     net = SimplifiedNet(depth, residual=True)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     data.setup()
-    (loader,) = [data.train_dataloader()] if data.trainer is None else data.train_dataloader().values()
+    loader = data.train_dataloader()
     numbers = itertools.count()
 
     def epoch() -> float:

@@ -74,7 +74,6 @@ def extract_member(checkpoint: Mapping[str, Any], member: str) -> dict[str, Any]
         **checkpoint,
         "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if n.startswith(old)},
         "optimizer_states": [_own_part(state, *_place(checkpoint, member)) for state in checkpoint["optimizer_states"]],
-        "loops": _with_one_stream(checkpoint["loops"]),
         "callbacks": _kept(checkpoint.get("callbacks", {}), member, others),
         "members": [described | {"name": ALONE}],
         "id_weights": {ALONE: [renamed(name) for name in checkpoint["id_weights"][member]]},
@@ -94,13 +93,6 @@ def _own_part(state: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]
     (group,) = state["param_groups"]
     own = {i - start: state["state"][i] for i in range(start, stop) if i in state["state"]}
     return {"state": own, "param_groups": [group | {"params": list(range(stop - start))}]}
-
-
-def _with_one_stream(loops: Mapping[str, Any]) -> dict[str, Any]:
-    """Lightning's progress, with the place in one data stream: all streams of a bank are at the same place."""
-    fit = loops["fit_loop"]
-    streams = fit["state_dict"].get("combined_loader", [])[:1]
-    return {**loops, "fit_loop": {**fit, "state_dict": {**fit["state_dict"], "combined_loader": streams}}}
 
 
 def _kept(state: Any, member: str, others: set[str]) -> Any:

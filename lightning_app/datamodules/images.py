@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.datamodules.loaders import EpochLoader, EvalLoader
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
 from lightning_app.datamodules.resident import ResidentImages
 from lightning_app.errors import UserError
 
@@ -167,10 +167,10 @@ class ImageData(pl.LightningDataModule, ABC):
             )
 
     @override
-    def train_dataloader(self) -> EpochLoader | dict[int, EpochLoader]:
-        """One loader, or one for each of the LightningModule's ``data_seeds``."""
+    def train_dataloader(self) -> EpochLoader | Streams:
+        """One stream of batches, or one for each of the LightningModule's ``data_seeds``, side by side."""
         seeds = getattr(self.trainer and self.trainer.lightning_module, "data_seeds", None)
-        return self._epoch_loader(0) if seeds is None else {seed: self._epoch_loader(seed) for seed in seeds}
+        return self._epoch_loader(0) if seeds is None else Streams({seed: self._epoch_loader(seed) for seed in seeds})
 
     @override
     def val_dataloader(self) -> list[EvalLoader]:

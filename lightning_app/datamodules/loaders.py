@@ -4,7 +4,7 @@ Nothing random has to be saved: a run that stopped in the middle of an epoch con
 next, on any number of ranks and any device. Ranks share the *global* batch; rank r of w takes its rows r, r + w, ...
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_app.datamodules.resident import ResidentImages
 from lightning_app.errors import UserError
 
-__all__ = ["Batch", "EpochLoader", "EvalLoader"]
+__all__ = ["Batch", "EpochLoader", "EvalLoader", "Streams"]
 
 Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) float32, labels (B,) int64
 
@@ -121,6 +121,47 @@ class EpochLoader:
                 f"a global batch of {smallest} samples leaves some of the {self.world} ranks without any, and a mean "
                 "over nothing is not a number: use fewer devices, drop_last: true or another batch_size."
             )
+
+
+class Streams:
+    """The training batches of several data streams side by side: {seed: batch}.
+
+    One loader, however many streams: Lightning has all ranks answer about each loader in turn, and waits for ever where
+    they have different numbers of them, as ranks that share out nets do.
+
+    Args:
+        loaders: seed -> its stream; all of one length.
+    """
+
+    batch_sampler = None
+
+    def __init__(self, loaders: Mapping[int, EpochLoader]) -> None:
+        self.loaders = dict(loaders)
+        self.sampler = self
+
+    def set_epoch(self, epoch: int) -> None:
+        for loader in self.loaders.values():
+            loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._any)
+
+    def __iter__(self) -> Iterator[dict[int, Batch]]:
+        for batches in zip(*self.loaders.values(), strict=True):
+            yield dict(zip(self.loaders, batches))
+
+    def state_dict(self) -> dict[str, int]:
+        """The place that all streams have come to; it fits any number of them."""
+        return self._any.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue all streams after the saved position; raises as `EpochLoader.load_state_dict` does."""
+        for loader in self.loaders.values():
+            loader.load_state_dict(state)
+
+    @property
+    def _any(self) -> EpochLoader:
+        return next(iter(self.loaders.values()))
 
 
 class EvalLoader:

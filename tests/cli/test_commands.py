@@ -80,7 +80,13 @@ def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: di
     environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"} | (variables or {})
     call = [sys.executable, "-u", str(ROOT / "main.py"), *TINY, *more]
     process = subprocess.Popen(
-        call, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        call,
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_as_from_a_terminal,
     )
     for line in process.stdout:
         if after in line:
@@ -90,6 +96,11 @@ def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: di
     process.said = process.stdout.read()
     process.wait(120)
     return process
+
+
+def _as_from_a_terminal() -> None:
+    """A shell starts its background jobs deaf to Ctrl-C, and so would be what these tests start there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGKILL])
