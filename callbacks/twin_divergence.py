@@ -97,8 +97,8 @@ class TwinDivergence(pl.Callback):
     | ``twin/layer02_..._mean`` | ReLU input | the mean instead of the maximum |
 
     Arrays of every epoch, ``twin/steps/<field>``: see `Steps`. At epoch 0 float64 twins differ by nothing: their weights
-    were drawn in float32, and the low bits that T would lose are 0. On several ranks, risks and flips are those of rank
-    zero's share of the batches.
+    were drawn in float32, and the low bits that T would lose are 0. Where ranks share batches, risks and flips are those of
+    rank zero's share; where they share nets, steps are watched by the rank that trains a pair.
 
     Args:
         every_n_steps: compare the weights after step 1 and after every so many steps.
@@ -113,6 +113,9 @@ class TwinDivergence(pl.Callback):
         self.watch_signs = watch_signs
         self._pairs: dict[str, Pair] = {}  # by the twin's name, like all that follow
         self._drifts: dict[str, Drift] = {}
+        self._owners: dict[str, int] = {}  # the rank that trains the pair
+        self._mine: dict[str, Pair] = {}
+        self._strategy: pl.strategies.Strategy | None = None
         self._watching = False
         self._watches: dict[str, SignWatch] = {}  # only while a batch is trained on
         self._seconds = 0.0
@@ -129,6 +132,10 @@ class TwinDivergence(pl.Callback):
             joins = "TwinDivergence joins at step %d: first flip and growth tell of what follows."
             log.warning(joins, trainer.global_step)
         self._drifts = {name: known.get(name, Drift()) for name in self._pairs}
+        owners = getattr(pl_module, "owners", {})
+        self._owners = {name: owners.get(name, 0) for name in self._pairs}
+        self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
+        self._strategy = trainer.strategy
         compiled = any(_compiled(net) for _, *nets in self._pairs.values() for net in nets)
         self._watching = self.watch_signs and not compiled
         if self.watch_signs and compiled:
@@ -139,28 +146,26 @@ class TwinDivergence(pl.Callback):
     # -- during a step ------------------------------------------------------------------------------------------------
 
     @override
-    @rank_zero_only
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         done = trainer.global_step
-        for name, (_, original, twin) in self._pairs.items():
+        for name, (_, original, twin) in self._mine.items():
             if self._watching and self._drifts[name].wants_watching(done):
                 self._watches[name] = SignWatch(original, twin, SECOND if done in SECOND_KEYS else None)
 
     @override
-    @rank_zero_only
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not self._pairs:
+        if not self._mine:
             return
         start, step = time.perf_counter(), trainer.global_step
         for name, watch in self._stop_watching().items():
             self._drifts[name].note(watch, step - 1)
             self._seconds += watch.seconds
         if step == 1 or step % self.every_n_steps == 0:
-            for name, (original_name, original, twin) in self._pairs.items():
+            for name, (original_name, original, twin) in self._mine.items():
                 gap = _divergence(original, twin)
                 risks = [float(outputs["risks"][member]) for member in (original_name, name)]
                 self._drifts[name].steps.append([step, gap.divergence, gap.divergence_id, *risks])
@@ -184,11 +189,11 @@ class TwinDivergence(pl.Callback):
             return
         start = time.perf_counter()
         results = self._distances(pl_module)
-        if trainer.is_global_zero:
-            for name, drift in self._drifts.items():
-                if drift.steps:
-                    results[name]["twin/steps"] = drift.take_steps()
-                results[name] |= drift.scalars()
+        self._exchange()
+        for name, drift in self._drifts.items():
+            if drift.steps:
+                results[name]["twin/steps"] = drift.take_steps()
+            results[name] |= drift.scalars()
         self._seconds += time.perf_counter() - start
         self._emit(trainer, trainer.current_epoch + 1, results)
 
@@ -202,6 +207,12 @@ class TwinDivergence(pl.Callback):
                 results[name]["twin/risk_difference"] = abs(ours[risk] - theirs[risk])
         return results
 
+    def _exchange(self) -> None:
+        """All ranks get what the one that trains a pair has noted; nothing to do where that is rank zero for all."""
+        if any(self._owners.values()):
+            for name, owner in self._owners.items():
+                self._drifts[name] = self._strategy.broadcast(self._drifts[name], owner)
+
     @rank_zero_only
     def _emit(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
         emit(trainer, epoch, "twin", results, {"cost/twin": self._seconds})
@@ -211,7 +222,8 @@ class TwinDivergence(pl.Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Series as tensors: plain lists of a long run would be slow to save."""
+        """Series as tensors: plain lists of a long run would be slow to save. On all ranks, as Lightning calls it."""
+        self._exchange()
         return {name: _packed(drift) for name, drift in self._drifts.items()}
 
     @override

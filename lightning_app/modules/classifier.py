@@ -79,6 +79,7 @@ class ImageClassifier(pl.LightningModule):
             raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
         self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
         self.own = self.members  # those that this rank trains and evaluates
+        self.owners = {member.name: 0 for member in self.members}  # which rank knows a member during an epoch
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
         self.weight_decay = weight_decay
         self.decays = decays
@@ -110,7 +111,9 @@ class ImageClassifier(pl.LightningModule):
     def setup(self, stage: str) -> None:
         self.batch_size = getattr(self._datamodule, "batch_size", PAPER_BATCH)
         if self._shares_members:
-            self.own = tuple(shares(self.members, self.trainer.world_size)[self.global_rank])
+            shared = shares(self.members, self.trainer.world_size)
+            self.own = tuple(shared[self.global_rank])
+            self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
         self._check_precision()
         self._gradients = backend_for(
             self.backend, self.trainer.strategy.root_device, Loop(self.manual_backward, at_once=self._shares_batches)
@@ -369,9 +372,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _exchange(self) -> None:
         if self._shares_members:
-            ranks = enumerate(shares(self.members, self.trainer.world_size))
-            owners = {member.name: rank for rank, share in ranks for member in share}
-            exchange(owners, self.members, self.optimizers(use_pl_optimizer=False), self.trainer.strategy)
+            exchange(self.owners, self.members, self.optimizers(use_pl_optimizer=False), self.trainer.strategy)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

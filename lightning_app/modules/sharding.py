@@ -37,25 +37,29 @@ class SeedSharding(DDPStrategy):
 
 
 def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
-    """The members of each rank, seeds together, so that a rank makes few data streams.
+    """The members of each rank. A twin stays with what it is the twin of: some measures compare the two after every step.
 
-    Shares differ by one member at most.
+    Seeds are kept together, so that a rank makes few data streams. Shares differ by one net, with its twins, at most.
 
     Raises:
-        UserError: with more ranks than members.
+        UserError: with more ranks than there are nets to share out.
 
     >>> plain, residual = (Member(name, name, 0, torch.nn.Identity()) for name in ("plain", "residual"))
     >>> [[member.name for member in share] for share in shares([plain, residual], 2)]
     [['plain'], ['residual']]
     """
-    if ranks > len(members):
+    together: dict[str, list[Member]] = {}
+    for member in sorted(members, key=lambda member: (member.seed, member.twin_of is not None)):
+        together.setdefault(member.twin_of or member.name, []).append(member)
+    families = list(together.values())
+    if ranks > len(families):
+        twins = " (twins stay together)" if len(families) < len(members) else ""
         raise UserError(
-            f"{ranks} processes cannot share out {len(members)} member(s): expected at most {len(members)}. "
+            f"{ranks} processes cannot share out {len(members)} member(s){twins}: expected at most {len(families)}. "
             "Ask for fewer devices, or for more seeds."
         )
-    ordered = sorted(members, key=lambda member: member.seed)
-    places = torch.tensor_split(torch.arange(len(ordered)), ranks)
-    return [[ordered[i] for i in place] for place in places]
+    places = torch.tensor_split(torch.arange(len(families)), ranks)
+    return [[member for place in share for member in families[place]] for share in places]
 
 
 def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optimizer, strategy: DDPStrategy) -> None:

@@ -7,13 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.sharding import shares
+from lightning_app.runs import RunFolder
 from tests.helpers import ROOT, TINY, command, log_rows
 
 
@@ -32,9 +35,22 @@ def test_every_member_has_one_rank_and_shares_are_even(ranks):
     assert streams <= 13 + ranks - 1  # a seed's data stream is made twice only where a share ends
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_twins_stay_with_what_they_are_twins_of(ranks):
+    net = nn.Identity()
+    pairs = [(Member(f"r{s}", "r", s, net), Member(f"p{s}", "p", s, net, twin_of=f"r{s}")) for s in range(5)]
+    twins_first = [member for pair in pairs for member in reversed(pair)]
+    shared = [{member.name for member in share} for share in shares(twins_first, ranks)]
+    assert sum(map(len, shared)) == 10 and max(map(len, shared)) - min(map(len, shared)) in (0, 2)
+    assert all({f"r{s}", f"p{s}"} <= share or not {f"r{s}", f"p{s}"} & share for share in shared for s in range(5))
+
+
 def test_more_ranks_than_members_is_a_sentence():
     with pytest.raises(UserError, match=r"3 processes cannot share out 2 member\(s\)"):
         shares(bank(2, 1), 3)
+    twin = Member("p", "p", 0, nn.Identity(), twin_of="0-0")
+    with pytest.raises(UserError, match=r"2 processes cannot share out 2 member\(s\) \(twins stay together\)"):
+        shares([*bank(1, 1), twin], 2)
 
 
 SEEDS = ("--model.seeds", "3", "--trainer.accelerator", "cpu")
@@ -64,6 +80,49 @@ def test_two_processes_leave_what_one_leaves_bit_for_bit(tmp_path):
     assert all(torch.equal(moments[i][key], others[i][key]) for i in moments for key in moments[i])
     for file in sorted((alone / "measurements").rglob("*.npz")):
         assert file.read_bytes() == (shared / file.relative_to(alone)).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A bank of three residual nets and their twins with every callback there is, trained by one process."""
+    folder = tmp_path_factory.mktemp("everything")
+    callbacks = ("InterlayerCushion", "NoiseStability", "TwinDivergence", "WeightTravel")
+    net = {"class_path": "SimplifiedNet", "init_args": {"depth": 5, "width": 4}}
+    config = {
+        "run": {"group": "g", "name": "one"},
+        "model": {"seeds": 3, "arms": {"residual": {"net": net}, "plain": {"twin_of": "residual"}}},
+        "data": {"class_path": "Digits", "init_args": {"train_limit": 64, "probe_size": 20, "batch_size": 32}},
+        "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true"},
+    }
+    config["trainer"]["callbacks+"] = [{"class_path": name} for name in callbacks]
+    (folder / "all.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    done = command("fit", "--config", "all.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["seeds", "ddp"])
+def test_two_processes_with_every_callback_say_what_one_says(everything, strategy):
+    """No callback waits for a rank that does not come, and every sample is counted once."""
+    ranks = ("--trainer.devices", "2", "--trainer.strategy", strategy, "--run.name", strategy)
+    done = command("fit", "--config", "all.yaml", *ranks, cwd=everything)
+    assert done.returncode == 0, done.stderr
+    one, two = (everything / "runs" / "g" / name for name in ("one", strategy))
+    if strategy == "seeds":
+        assert log_rows(one) == log_rows(two)
+        files = sorted((one / "measurements").rglob("*.npz"))
+        assert {"twin.npz", "interlayer.npz", "cushion.npz"} <= {file.name for file in files}
+        for file in files:
+            assert file.read_bytes() == (two / file.relative_to(one)).read_bytes()
+    else:  # sums over ranks are added in another order; of twins' steps rank zero sees its own share
+        ours, theirs = (
+            RunFolder(folder).log().set_index(["member", "epoch", "name"])["value"] for folder in (one, two)
+        )
+        assert set(ours.index) == set(theirs.index)
+        same = [key for key in ours.index if not key[2].startswith(("cost/", "time/", "twin/"))]
+        assert len(same) > 1000
+        assert np.allclose(ours[same], theirs[same], rtol=1e-7, atol=1e-9, equal_nan=True)
 
 
 @pytest.mark.slow
