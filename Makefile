@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.installed
 	$(BIN)/python main.py fit --config configs/quickstart.yaml
 
+# Most of the tests' time goes into processes of their own: two at once, a file's tests on one worker for its fixtures.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
