@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: python -m benchmarks --root data [--rounds 7]. Each is a command of its own too."""
+"""All benchmarks of speed, one after the other: python -m benchmarks --root data [--rounds 7]. Each is a command, too."""
 
 import subprocess
 import sys

@@ -11,10 +11,11 @@ folder the member has a column of its own. Trackers have keys only, so there a b
 and histograms of several seeds are added up. Without several arms, the same without the arm.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property, singledispatch
+from functools import cache, cached_property, singledispatch
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +23,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
-from lightning_app.errors import UserError
 from lightning_app.measures.histogram import Histogram
 from lightning_app.runs import Row
 from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
@@ -33,6 +33,8 @@ __all__ = ["Record", "emit", "log_record"]
 T = TypeVar("T")
 
 STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.Spread`
+log = logging.getLogger(__name__)
+
 DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 bins a layer made 3 MB an epoch
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
 
@@ -62,8 +64,9 @@ class Record:
         return each | (self._over_seeds() if len(self._seeds) > 1 else {})
 
     def pooled(self) -> dict[str, Histogram]:
-        """Key -> histogram for a tracker: of an arm, its seeds' counts added up."""
-        return {key: _sum(key, parts) for key, parts in self._by_arm(self.histograms).items()}
+        """Key -> histogram for a tracker: of an arm, its seeds' counts added up; without those that cannot be added."""
+        summed = {key: _sum(key, parts) for key, parts in self._by_arm(self.histograms).items()}
+        return {key: histogram for key, histogram in summed.items() if histogram is not None}
 
     def of_seed(self, seed: int) -> "Record":
         """The part about the nets of one seed, with what belongs to the whole run."""
@@ -150,15 +153,22 @@ def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield prefix, value
 
 
-def _sum(key: str, parts: Sequence[Histogram]) -> Histogram:
+def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
+    """None, and a warning, where edges differ: a tracker is a view, and never stops a run."""
     first = parts[0]
     if not all(torch.equal(part.edges, first.edges) for part in parts):
-        raise UserError(
-            f"histograms of several seeds are added up, so '{key}' needs the same edges for every seed, got different "
-            "ones: choose edges that do not follow the data, or log the samples as an array."
+        _warn_once(
+            f"'{key}' has histograms of several seeds with different edges: trackers leave them out, the run folder has "
+            "them all. Edges that do not follow the data can be added up."
         )
+        return None
     counts = torch.stack([part.counts for part in parts]).sum(0)
     return Histogram(counts, first.edges, sum(part.below for part in parts), sum(part.above for part in parts))
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
 
 
 @singledispatch

@@ -102,8 +102,8 @@ class TwinDivergence(pl.Callback):
 
     Args:
         every_n_steps: compare the weights after step 1 and after every so many steps.
-        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Compiled nets are not
-            watched: their graphs run no hooks.
+        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are compiled
+            or in a CUDA graph are not watched: graphs run no hooks.
     """
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
@@ -136,12 +136,20 @@ class TwinDivergence(pl.Callback):
         self._owners = {name: owners.get(name, 0) for name in self._pairs}
         self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
         self._strategy = trainer.strategy
-        compiled = any(_compiled(net) for _, *nets in self._pairs.values() for net in nets)
-        self._watching = self.watch_signs and not compiled
-        if self.watch_signs and compiled:
-            log.warning("Sign flips between twins are not watched: compiled nets run no hooks (model.compile).")
+        deaf = self._why_deaf(pl_module)
+        self._watching = self.watch_signs and not deaf
+        if self.watch_signs and deaf:
+            log.warning("Sign flips between twins are not watched: %s.", deaf)
         if trainer.global_step == 0:
             self._emit(trainer, 0, self._distances(pl_module))
+
+    def _why_deaf(self, pl_module: pl.LightningModule) -> str:
+        """Why training's forward passes cannot be watched; "" when they can."""
+        if any(_compiled(net) for _, *nets in self._pairs.values() for net in nets):
+            return "compiled nets run no hooks (model.compile)"
+        if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
+            return "a CUDA graph runs no hooks (set model.backend to loop)"
+        return ""
 
     # -- during a step ------------------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ def test_p_values_are_scipy_s():
     assert found.t_p == pytest.approx(stats.ttest_rel(PLAIN, RESIDUAL).pvalue, rel=1e-9)
     assert found.wilcoxon_p == pytest.approx(stats.wilcoxon(PLAIN, RESIDUAL).pvalue, rel=1e-12)
     assert (found.mean, found.sd) == pytest.approx((np.mean(PLAIN - RESIDUAL), stats.tstd(PLAIN - RESIDUAL)))
-    assert (found.low, found.high, found.count) == (*stats_interval(PLAIN - RESIDUAL), 13)
+    assert (found.low, found.high, found.count) == (*map(pytest.approx, stats_interval(PLAIN - RESIDUAL)), 13)
 
 
 def stats_interval(values: np.ndarray) -> tuple[float, float]:
@@ -156,6 +156,26 @@ def test_equal_differences_have_no_spread_to_test_against(value):
     assert math.isnan(found.t_p)
     assert found.wilcoxon_p == (1.0 if value == 0 else 2.0**-6)
     assert "t test not defined" in str(found)
+
+
+def test_subtraction_makes_no_spread_and_unties_no_ranks():
+    """Errors are multiples of 1/N: 0.12 - 0.11 and 0.13 - 0.12 are one difference, not two."""
+    plain, residual = np.arange(12, 18) / 100, np.arange(11, 17) / 100
+    assert len(set(plain - residual)) > 1
+    found = paired(plain, residual)
+    assert (math.isnan(found.t_p), found.low, found.high) == (True, found.mean, found.mean)
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        wrong = generator.integers(1095, 1140, (2, 9))  # of 10,000 images
+        exact = stats.wilcoxon((wrong[0] - wrong[1]).astype(float)).pvalue
+        assert paired(*(wrong / 10_000)).wilcoxon_p == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_value_is_not_told_where_it_was_not_measured():
+    epochs, risk = np.array([0.0, 1.0, 10.0]), np.array([2.0, 1.0, 0.5])
+    error = np.array([np.nan, np.nan, 0.1])
+    found = value_where_reached(epochs, error, risk, np.array([1.0, 0.5]))
+    assert math.isnan(found[0]) and found[1] == 0.1
 
 
 def test_a_pair_with_a_lost_net_is_left_out_and_counted():

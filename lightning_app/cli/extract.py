@@ -38,9 +38,11 @@ def _change(checkpoint: Mapping[str, Any], options: argparse.Namespace) -> tuple
     alone = extract_member(checkpoint, options.member)
     (one,) = alone["members"]
     seed = spell_seeds([one["seed"]])
+    centre = checkpoint.get("centres", {}).get(options.member, "zero")
+    decay = " --model.decay_towards identity: so its penalty was in the bank." if centre == "identity" else "."
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
-        f"Use it with a configuration of that one net and --model.seeds {seed}.",
+        f"Use it with a configuration of that one net and --model.seeds {seed}{decay}",
     ]
 
 
@@ -48,7 +50,8 @@ def extract_member(checkpoint: Mapping[str, Any], member: str) -> dict[str, Any]
     """The checkpoint that the member would have, had it been trained alone as ``model.net``.
 
     Weights, its part of the optimizer's state, and what callbacks keep under its name; schedule and progress are the
-    bank's. The data go on as in the bank where members of one seed shared batches, which is the default.
+    bank's. The data go on as in the bank where members of one seed shared batches, which is the default. A plain twin
+    decays towards the identity: its configuration alone must say so (``model.decay_towards``).
 
     Args:
         checkpoint: of a bank, as `fit` writes it; untouched.
@@ -64,7 +67,7 @@ def extract_member(checkpoint: Mapping[str, Any], member: str) -> dict[str, Any]
             "Resume it with `fit --ckpt_path` and extract from what that writes."
         )
     (described,) = (one for one in checkpoint["members"] if one["name"] == member)
-    others = {one["name"] for one in checkpoint["members"]} - {member}
+    members = {one["name"] for one in checkpoint["members"]}
     old, new = f"nets.{member}.", f"nets.{ALONE}."
 
     def renamed(name: str) -> str:
@@ -74,9 +77,10 @@ def extract_member(checkpoint: Mapping[str, Any], member: str) -> dict[str, Any]
         **checkpoint,
         "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if n.startswith(old)},
         "optimizer_states": [_own_part(state, *_place(checkpoint, member)) for state in checkpoint["optimizer_states"]],
-        "callbacks": _kept(checkpoint.get("callbacks", {}), member, others),
+        "callbacks": _kept(checkpoint.get("callbacks", {}), member, members),
         "members": [described | {"name": ALONE}],
         "id_weights": {ALONE: [renamed(name) for name in checkpoint["id_weights"][member]]},
+        "centres": {ALONE: checkpoint["centres"][member]},
         "parameters": {ALONE: checkpoint["parameters"][member]},
         "running": {ALONE: checkpoint["running"][member]},
     }
@@ -95,12 +99,10 @@ def _own_part(state: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]
     return {"state": own, "param_groups": [group | {"params": list(range(stop - start))}]}
 
 
-def _kept(state: Any, member: str, others: set[str]) -> Any:
-    """What callbacks keep, at any depth: under the member's name, now its new one; without what is under others' names."""
+def _kept(state: Any, member: str, members: set[str]) -> Any:
+    """What callbacks keep by members' names: only what is under this one's, by its new name; all else as it is."""
     if not isinstance(state, dict):
         return state
-    return {
-        ALONE if name == member else name: _kept(value, member, others)
-        for name, value in state.items()
-        if name not in others
-    }
+    if state and state.keys() <= members:
+        return {ALONE: state[member]} if member in state else {}
+    return {name: _kept(value, member, members) for name, value in state.items()}

@@ -160,7 +160,7 @@ class ImageData(pl.LightningDataModule, ABC):
         """
         _ = self._rows
         world = self._share["world"]
-        if self.batch_size % world:
+        if stage in (None, "fit") and self.batch_size % world:
             raise UserError(
                 f"data.batch_size {self.batch_size} is the batch of all processes together, and {world} cannot share it "
                 f"equally: choose a multiple of {world}, or --trainer.strategy seeds, which shares out nets instead."

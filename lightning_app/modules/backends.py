@@ -3,10 +3,11 @@
 A back end is called with a step's `Pass` for each member. It leaves d(weight * risk)/dw in every parameter's ``.grad`` and
 returns each member's risk and logits. Everything else (penalty, optimizer, schedule, metrics) is the same for all of
 them. Whether the nets are compiled is another matter: nets of one architecture share one compiled graph, whatever their
-seed, and every back end runs them as they are.
+seed, and every back end runs them.
 """
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 BackendName = Literal["auto", "loop", "graph"]
 WARM_UPS = 3  # eager passes before a capture: libraries choose their kernels and allocate in them
+STREAMS = 16  # side by side; PyTorch has 32 and hands them out in turn
 TRIALS = 10  # steps that each candidate is timed for
 
 
@@ -88,35 +90,55 @@ class Loop:
 
 
 class Graph:
-    """All nets' passes in one CUDA graph, each net in a stream of its own: a step costs the host one launch.
+    """All nets' passes in one CUDA graph, in streams side by side: a step's passes cost the host one launch.
 
     Small nets are bound by launches (some 190 kernels a net and step, 8 us each), and independent nets fill a GPU side by
     side. One graph for each shape of the batches. Nets that draw random numbers are refused: a replay seeds all of its
-    draws together, so that a member would not be the net trained alone.
+    draws together, so that a member would not be the net trained alone. Lightning's hooks around a backward pass do not
+    run, for there is none.
+
+    Raises:
+        UserError: at the first step, for nets that draw, or that ask the host for a number in their forward pass.
     """
 
     def __init__(self) -> None:
         self._captured: dict[tuple, _Capture] = {}
+        self._streams: list[torch.cuda.Stream] = []
+        self._pool: tuple[int, int] | None = None  # of memory: a graph's activations are dead when the next one runs
 
     def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
         key = (weight, *((id(each.net), each.images.shape) for each in passes))
         if key not in self._captured:
-            self._captured[key] = _Capture(passes, weight)
+            self._captured[key] = self._capture(passes, weight)
         return self._captured[key].replay(passes)
+
+    def _capture(self, passes: Sequence[Pass], weight: float) -> "_Capture":
+        if not self._streams:
+            self._streams = [torch.cuda.Stream() for _ in range(min(len(passes), STREAMS))]
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            return _Capture(passes, weight, self._streams, self._pool)
+        except RuntimeError as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"model.backend 'graph': these nets go into no CUDA graph ({reason}): set it to loop."
+            ) from error
 
 
 class _Capture:
     """One graph with its own inputs, gradients and answers, which every replay overwrites."""
 
-    def __init__(self, passes: Sequence[Pass], weight: float) -> None:
+    def __init__(
+        self, passes: Sequence[Pass], weight: float, streams: Sequence[torch.cuda.Stream], pool: tuple[int, int]
+    ) -> None:
         copies = _Copies()
         self._passes = [Pass(p.net, copies.of(p.images), copies.of(p.labels), p.seed) for p in passes]
         self._parameters = [[w for w in p.net.parameters() if w.requires_grad] for p in passes]
-        self._streams = [torch.cuda.Stream() for _ in passes]
+        self._streams = streams
         self._weight = weight
         self._warm_up()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._answers, self._gradients = self._run()
 
     def replay(self, passes: Sequence[Pass]) -> list[Answer]:
@@ -147,12 +169,14 @@ class _Capture:
     def _run(self) -> tuple[list[Answer], list[Sequence[Tensor | None]]]:
         here = torch.cuda.current_stream()
         answers, gradients = [], []
-        for each, parameters, stream in zip(self._passes, self._parameters, self._streams):
+        for stream in self._streams:
             stream.wait_stream(here)
+        for each, parameters, stream in zip(self._passes, self._parameters, itertools.cycle(self._streams)):
             with torch.cuda.stream(stream):
                 risk, logits = _forward(each)
                 # Not .backward(): its accumulation would run in the stream where a parameter was first used.
-                gradients.append(torch.autograd.grad(risk * self._weight, parameters, allow_unused=True))
+                found = torch.autograd.grad(risk * self._weight, parameters, allow_unused=True)
+                gradients.append(_apart(found))
             answers.append((risk.detach(), logits.detach()))
         for stream in self._streams:
             here.wait_stream(stream)
@@ -166,11 +190,13 @@ class _Copies:
         self._made: dict[int, Tensor] = {}
 
     def of(self, tensor: Tensor) -> Tensor:
-        return self._made.setdefault(id(tensor), tensor.clone())
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = tensor.clone()
+        return self._made[id(tensor)]
 
 
 class _Fastest:
-    """Loop or graph, whichever takes less time for the first full step on this device."""
+    """Loop or graph, whichever takes less time for the first step on this device."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -186,8 +212,8 @@ class _Fastest:
         with _untouched(each.net for each in passes):
             try:
                 graphed = _seconds(graph, passes, weight)
-            except (UserError, RuntimeError) as error:  # a net that draws, or that asks the host in its forward pass
-                log.warning("back end: loop, for these nets go into no CUDA graph (%s).", str(error).splitlines()[0])
+            except UserError as error:
+                log.warning("back end: loop (%s)", error)
                 return self._loop
             looped = _seconds(self._loop, passes, weight)
         name, chosen = ("graph", graph) if graphed < looped else ("loop", self._loop)
@@ -200,6 +226,18 @@ class _Fastest:
 def _forward(each: Pass) -> Answer:
     logits = each.net(each.images)
     return F.cross_entropy(logits, each.labels), logits
+
+
+def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Each in memory of its own, as ``.grad`` has them: of x + a + b, a and b have one tensor, and the penalty adds in place."""
+    seen: set[int] = set()
+    apart = []
+    for gradient in gradients:
+        if gradient is not None and (gradient.data_ptr() in seen or 0 in gradient.stride()):
+            gradient = gradient.clone(memory_format=torch.contiguous_format)
+        apart.append(gradient)
+        seen |= set() if gradient is None else {gradient.data_ptr()}
+    return apart
 
 
 def _random_state() -> Tensor:

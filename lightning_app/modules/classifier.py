@@ -19,8 +19,15 @@ from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
-from lightning_app.modules.penalty import Decays, Penalty
-from lightning_app.modules.resume import check_members, check_tensors, describe, id_weights, keep_configured_schedule
+from lightning_app.modules.penalty import Decays, Penalty, add_gradients
+from lightning_app.modules.resume import (
+    check_members,
+    check_tensors,
+    describe,
+    id_weights,
+    keep_configured_schedule,
+    keep_one_place,
+)
 from lightning_app.modules.sharding import SeedSharding, exchange, shares
 
 __all__ = ["ImageClassifier"]
@@ -68,9 +75,8 @@ class ImageClassifier(pl.LightningModule):
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = (
-            False  # a backward pass for each member, then the penalty's gradient, then one step
-        )
+        # A backward pass for each member, then the penalties' gradients, then one step.
+        self.automatic_optimization = False
         if (net is None) == (not arms):
             raise UserError(
                 "the model needs either `model.net` (one network) or `model.arms` (several by name), got both or none."
@@ -115,9 +121,9 @@ class ImageClassifier(pl.LightningModule):
             self.own = tuple(shared[self.global_rank])
             self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
         self._check_precision()
-        self._gradients = backend_for(
-            self.backend, self.trainer.strategy.root_device, Loop(self.manual_backward, at_once=self._shares_batches)
-        )
+        if stage == "fit":
+            loop = Loop(self.manual_backward, at_once=self._shares_batches)
+            self._gradients = backend_for(self.backend, self.trainer.strategy.root_device, loop)
         scale = 1 / self.batch_size if self.penalty_scale == "batch" else 1
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
@@ -227,8 +233,7 @@ class ImageClassifier(pl.LightningModule):
         answers = self._gradients(passes, self._share(passes[0].labels))  # all streams' batches are of one size
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
-        for penalty in self.penalties.values():
-            penalty.add_gradient()
+        add_gradients(self.penalties[member.name] for member in self.own)
         optimizer.step()
         if (batch_idx + 1) % FINITE_EVERY == 0:
             self._check_finite()
@@ -384,6 +389,7 @@ class ImageClassifier(pl.LightningModule):
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
         checkpoint["members"] = [describe(member) for member in self.members]
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
+        checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
@@ -394,6 +400,7 @@ class ImageClassifier(pl.LightningModule):
         check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
             keep_configured_schedule(checkpoint, self.configure_optimizers())
+            keep_one_place(checkpoint)
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks
                 self.running[name].restore(sums, ours=self.global_rank == 0)
 

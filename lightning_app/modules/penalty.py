@@ -5,6 +5,8 @@ penalty: the twins stay equivalent only when p decays towards rho, so that ||p -
 section 4.1). The gradient is added to the loss's gradient before the optimizer's step (coupled L2).
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -14,7 +16,7 @@ from lightning_app.errors import UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules.members import Centre
 
-__all__ = ["Decays", "Penalty"]
+__all__ = ["Decays", "Penalty", "add_gradients"]
 
 Decays = Literal["all", "weights", "none"]
 
@@ -41,10 +43,10 @@ class Penalty(nn.Module):
             rho = id_entries(w).to(w.dtype) if name in shifted else None
             self.register_buffer(f"centre_{index}", rho, persistent=False)
 
-    def _displacements(self) -> list[tuple[nn.Parameter, Tensor]]:
+    @torch.no_grad()
+    def displacements(self) -> list[tuple[nn.Parameter, Tensor]]:
         """(w, w - centre) of every decaying parameter."""
-        centres = [getattr(self, f"centre_{index}") for index in range(len(self._weights))]
-        pairs = zip(self._weights, centres)
+        pairs = zip(self._weights, self._buffers.values())  # the centres, in the order of the weights
         return [(w, w.detach() if centre is None else w.detach() - centre) for w, centre in pairs]
 
     @torch.no_grad()
@@ -52,17 +54,20 @@ class Penalty(nn.Module):
         """1/2 ||w - centre||^2, summed in float64."""
         if not self._weights:
             return 0.0
-        return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self._displacements()]).sum())
+        return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self.displacements()]).sum())
 
     def value(self) -> float:
         """The penalty itself, in the units of the loss."""
         return self.strength * self.half_norm()
 
-    @torch.no_grad()
-    def add_gradient(self) -> None:
-        """Add lambda (w - centre) to the gradients of the loss."""
-        if self.strength == 0:
-            return
-        pairs = [(w.grad, displacement) for w, displacement in self._displacements() if w.grad is not None]
+
+@torch.no_grad()
+def add_gradients(penalties: Iterable[Penalty]) -> None:
+    """Add lambda (w - centre) to the gradients of the loss: of a whole bank at once, as torch.optim steps."""
+    by_strength: dict[float, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for penalty in penalties:
+        if penalty.strength:
+            by_strength[penalty.strength] += [(w.grad, d) for w, d in penalty.displacements() if w.grad is not None]
+    for strength, pairs in by_strength.items():
         if pairs:
-            torch._foreach_add_(*map(list, zip(*pairs)), alpha=self.strength)  # one kernel for all, as torch.optim does
+            torch._foreach_add_(*map(list, zip(*pairs)), alpha=strength)

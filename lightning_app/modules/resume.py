@@ -10,7 +10,15 @@ from torch import Tensor
 from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 
-__all__ = ["check_members", "check_tensors", "describe", "id_weights", "in_words", "keep_configured_schedule"]
+__all__ = [
+    "check_members",
+    "check_tensors",
+    "describe",
+    "id_weights",
+    "in_words",
+    "keep_configured_schedule",
+    "keep_one_place",
+]
 
 
 def describe(member: Member) -> dict[str, Any]:
@@ -77,6 +85,11 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
     (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
     for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
         group |= {key: value for key, value in fresh.items() if key != "params"}
+
+
+def keep_one_place(checkpoint: Mapping[str, Any]) -> None:
+    """Where the data have come to: older checkpoints list it once for each data stream, and all are at the same place."""
+    del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
 
 
 def in_words(described: Mapping[str, Any] | None) -> str:

@@ -9,22 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_app.errors import UserError
+from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
 
 __all__ = ["flatten", "only_seed", "run_groups", "seed_in", "without_seed"]
 
-SEED = re.compile(r"[-_]?seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
+SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
-# What may differ between seeds of one thing: the seed, the place, and what a run says of itself.
-PLACES = (
-    "model.seeds",
-    "seed_everything",
-    "run.",
-    "ckpt_path",
-    "trainer.logger",
-    "save_checkpoint.",
-    "data.init_args.root",
-)
 TOLD = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 

@@ -11,7 +11,8 @@ import yaml
 
 from lightning_app.arguments import Parser
 from lightning_app.errors import UserError
-from lightning_app.reproduce.plan import PLACE_OPTIONS, SCALES, Scale
+from lightning_app.reproduce.plan import SCALES, Scale
+from lightning_app.runs.places import PLACE_OPTIONS
 from lightning_app.seeds import parse_seeds, spell_seeds
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
+from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
 
-__all__ = ["CONFIGS", "PAPER", "PLACE_OPTIONS", "SCALES", "SMOKE", "Plan", "Run", "Scale"]
+__all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -104,19 +105,6 @@ class Plan:
     def _layers(self) -> dict[str, Any]:
         """base.yaml with the paper's YAML on top, as ``fit`` layers them."""
         return _merged(*(yaml.safe_load(path.read_text()) for path in (CONFIGS / "base.yaml", self.config)))
-
-
-# Where and on what a run happens, and how fast: a user may say these, and they are no part of an experiment.
-PLACE_OPTIONS = ("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger")
-PLACE_OPTIONS += (
-    "model.backend",
-    "model.compile",
-    "model.channels_last",
-    "save_checkpoint.every_n_epochs",
-    "save_checkpoint.keep_every_n_epochs",
-)
-PLACE_OPTIONS += tuple(f"data.init_args.{key}" for key in ("eval_batch_size", "compile", "channels_last"))
-PLACES = (*PLACE_OPTIONS, "run.", "model.seeds", "data.init_args.root", "trainer.enable_", "trainer.log_every_n_steps")
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -316,10 +316,16 @@ def tags_of(config: Mapping[str, Any]) -> list[str]:
     """
     model = config["model"]
     arms = model.get("arms") or {"net": {"net": model["net"]}}
-    nets = [arm.get("net") or {} for arm in arms.values()]
-    classes = [spec["class_path"].split(".")[-1] for spec in (config["data"], *filter(None, nets))]
-    arguments = [net.get("init_args") or {} for net in nets]
+    nets = [arm["net"] for arm in arms.values() if arm.get("net")]
+    classes = [_class_name(spec) for spec in (config["data"], *nets)]
+    arguments = [net.get("init_args") or {} for net in nets if isinstance(net, Mapping)]
     depths = [f"depth {given['depth']}" for given in arguments if "depth" in given]
     kinds = ["residual" if given["residual"] else "plain" for given in arguments if "residual" in given]
     twins = ["twin" for arm in arms.values() if arm.get("twin_of")]
     return [tag[:TAG_LENGTH] for tag in dict.fromkeys([*classes, *depths, *kinds, *twins])]
+
+
+def _class_name(spec: Mapping[str, Any] | Callable | str) -> str:
+    """Of what a configuration names: a class with its arguments, or a function that makes a net."""
+    path = spec["class_path"] if isinstance(spec, Mapping) else getattr(spec, "__name__", str(spec))
+    return path.split(".")[-1]

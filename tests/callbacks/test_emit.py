@@ -12,7 +12,6 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from callbacks.emit import emit
-from lightning_app.errors import UserError
 from lightning_app.measures import Histogram, histogram
 from lightning_app.modules.members import Member
 from lightning_app.runs import RunFolder
@@ -154,12 +153,13 @@ def test_the_run_folder_has_rows_by_member_and_no_statistics(tmp_path):
     assert set(log["name"]) == {"cost/family", *(f"cushion/layer10/{field}" for field in FIELDS)}
 
 
-def test_seeds_whose_histograms_cannot_be_added_up_are_refused(tmp_path):
+def test_histograms_of_seeds_that_cannot_be_added_up_are_left_out_with_a_warning(tmp_path, caplog):
     bank = bank_of(("net",), (0, 1))
     results = [result(0.5), Result(0.5, 3, torch.zeros(()), torch.zeros(2), histogram(torch.ones(3), torch.arange(5)))]
-    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
-    with pytest.raises(UserError, match=r"'cushion/layer10/histogram' needs the same edges"):
-        emit_results(logger, bank, results)
+    emit_results(TensorBoardLogger(tmp_path, name="tb", version=0), bank, results)
+    emit_results(RunLogger(tmp_path / "run"), bank, results)
+    assert "'cushion/layer10/histogram' has histograms of several seeds with different edges" in caplog.text
+    assert len([key for key in RunFolder(tmp_path / "run").arrays(2, "family") if key.endswith("histogram/edges")]) == 2
 
 
 def test_tensorboard_holds_numbers_and_histograms(tmp_path):

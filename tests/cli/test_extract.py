@@ -35,6 +35,11 @@ def saved(tmp_path_factory):
     return path
 
 
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
 def extracted(saved, folder, member="residual-seed01"):
     target = folder / "one.ckpt"
     assert main(["extract", str(saved), str(target), "--member", member]) == 0
@@ -121,6 +126,19 @@ def test_a_dropout_net_and_its_twinless_bank(tmp_path):
     one.save_checkpoint(tmp_path / "bank.ckpt")
     found = extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "a")
     assert found["id_weights"] == {"net": []} and found["members"][0]["name"] == "net"
+
+
+def test_a_twin_is_told_which_penalty_it_had(tmp_path, capsys):
+    one = trainer(1)
+    one.fit(classifier({"r": arm(True), "p": Arm(twin_of="r")}), datamodule=digits())
+    one.save_checkpoint(tmp_path / "bank.ckpt")
+    for member, centre in (("p", "identity"), ("r", "zero")):
+        extracted(tmp_path / "bank.ckpt", _made(tmp_path / member), member)
+        assert ("--model.decay_towards identity" in capsys.readouterr().out) == (centre == "identity")
+    plain = classifier({"net": Arm(net=arm(False).net, decay_towards="identity")})
+    trainer(2).fit(plain, datamodule=digits(), ckpt_path=tmp_path / "p" / "one.ckpt")
+    whole = fit(classifier({"r": arm(True), "p": Arm(twin_of="r")}), epochs=2)
+    assert same_weights(whole.members[1].net, plain.members[0].net)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import ProgressLines
+from lightning_app.cli import _another_is_gone
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.errors import UserError
 
@@ -31,3 +32,24 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere():
     assert [type(callback) for callback in _progress(shown, [])] == [TQDMProgressBar]
     assert _progress(shown, [own]) == [own]
     assert [type(callback) for callback in _progress(hidden, [])] == [ProgressLines]
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [
+        ("[..pair.cc:545] Read error [127.0.0.1]:60057: Connection reset by peer. This is typically", True),
+        ("[..] Connection closed by peer [127.0.0.1]:27795", True),
+        ("[..] Timed out waiting 1800000ms for recv operation to complete", True),
+        (
+            "NCCL error ... ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+            True,
+        ),
+        ("NCCL error ... ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 9000", False),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", False),
+    ],
+)
+def test_only_a_lost_connection_is_another_process_gone(monkeypatch, words, gone):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert _another_is_gone(RuntimeError(words)) is gone
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    assert not _another_is_gone(RuntimeError(words))

@@ -207,5 +207,6 @@ def test_a_batch_that_the_processes_cannot_share_equally_is_a_sentence():
         UserError, match=rf"batch_size {data.batch_size} .* {data.batch_size + 1} cannot share it equally"
     ):
         data.setup("fit")
+    data.setup("validate")  # what is only evaluated has no training batch to share
     strategy.shards_batches = False
     data.setup("fit")

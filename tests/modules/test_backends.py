@@ -1,5 +1,7 @@
 """Back ends: the loop's gradients are those of nets alone; a graph only where there can be one."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -134,6 +136,112 @@ def test_seeds_of_one_architecture_share_one_compiled_graph():
     assert same_weights(module.members[3].net, alone.members[0].net)
 
 
+class Stand:
+    """For a CUDA stream or graph on a CPU: streams do nothing, a replay computes again into the captured tensors."""
+
+    def __init__(self, *args):
+        self.again = lambda: None
+
+    def wait_stream(self, other):
+        pass
+
+    def replay(self):
+        self.again()
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A CUDA graph's bookkeeping without CUDA: inputs copied, captured once a shape, gradients handed over. Counts captures."""
+    captures, run = [], backends._Capture._run
+
+    def captured(self):
+        if not hasattr(self, "_graph"):  # warming up
+            return run(self)
+        with backends._untouched(each.net for each in self._passes):  # a capture computes nothing
+            found = run(self)
+        captures.append(self)
+
+        def again():
+            answers, gradients = run(self)
+            for old, new in zip((*found[0], *found[1]), (*answers, *gradients)):
+                for a, b in zip(old, new):
+                    if a is not None:
+                        a.copy_(b)
+
+        self._graph.again = again
+        return found
+
+    monkeypatch.setattr(backends._Capture, "_run", captured)
+    nothing = {"stream": lambda stream: contextlib.nullcontext(), "graph_pool_handle": lambda: (0, 0)}
+    nothing |= {"Stream": Stand, "CUDAGraph": Stand, "current_stream": Stand, "get_rng_state": torch.get_rng_state}
+    nothing |= {"graph": lambda graph, **options: contextlib.nullcontext()}
+    for name, value in nothing.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return captures
+
+
+def test_a_graph_is_captured_once_a_shape_and_follows_weights_batches_and_buffers(stand_in):
+    """All but CUDA itself: the loop's numbers bit by bit over steps, through a smaller batch and back."""
+    ours, theirs = nets(), nets()
+    graph, loop = Graph(), Loop(torch.Tensor.backward)
+    optimizers = [torch.optim.SGD([w for net in many for w in net.parameters()], 0.1) for many in (ours, theirs)]
+    for step, batch in enumerate((6, 6, 4, 6)):
+        results = []
+        for many, backend, optimizer in zip((ours, theirs), (graph, loop), optimizers):
+            optimizer.zero_grad()
+            given = [Pass(p.net, p.images + step, p.labels, p.seed) for p in passes(*many, batch=batch)]
+            results.append([tuple(t.clone() for t in answer) for answer in backend(given, 1.0)])
+            optimizer.step()
+        for one, other in zip(*results):
+            assert all(torch.equal(a, b) for a, b in zip(one, other))
+    assert len(stand_in) == 2
+    assert all(same_weights(one, other) for one, other in zip(ours, theirs))
+
+
+def test_members_of_one_seed_keep_sharing_their_batch_in_a_graph(stand_in):
+    given = passes(*nets(2))
+    Graph()(given, 1.0)
+    one, other = stand_in[0]._passes
+    assert one.images is other.images is not given[0].images
+
+
+def test_a_gradient_that_two_parameters_share_is_two_in_a_graph(stand_in):
+    """Else what is added to the one in place, as the penalty does, would be added to the other as well."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.unused = (torch.nn.Parameter(torch.zeros(10)) for _ in range(3))
+
+        def forward(self, x):
+            return x.flatten(1)[:, :10] + self.a + self.b
+
+    net = Twice()
+    Graph()(passes(net), 1.0)
+    before = net.b.grad.clone()
+    net.a.grad.add_(1)
+    assert torch.equal(net.b.grad, before) and net.unused.grad is None
+
+
+def test_a_net_that_fits_no_graph_is_a_sentence(stand_in, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand so on")
+
+    monkeypatch.setattr(backends._Capture, "_run", refuse)
+    with pytest.raises(UserError, match=r"when stream is capturing\): set it to loop"):
+        Graph()(passes(*nets(1)), 1.0)
+
+
+def test_nets_that_draw_are_refused(stand_in):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
+    with pytest.raises(UserError, match="draw"):
+        Graph()(passes(net), 1.0)
+
+
+def test_evaluation_asks_for_no_back_end(tmp_path):
+    trainer(1).validate(classifier(backend="graph"), datamodule=digits(), verbose=False)
+
+
 @gpu
 @pytest.mark.parametrize("make", [lambda: SimplifiedNet(20, residual=True), lambda: CifarResNet(20, residual=True)])
 def test_a_graph_leaves_the_loops_gradients_batch_after_batch(make):
@@ -149,13 +257,6 @@ def test_a_graph_leaves_the_loops_gradients_batch_after_batch(make):
         for one, other in zip(ours, theirs):
             for a, b in zip(one, other):
                 assert (a - b).norm() <= 1e-4 * b.norm() + 1e-8
-
-
-@gpu
-def test_a_graph_refuses_nets_that_draw():
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
-    with pytest.raises(UserError, match="draw"):
-        Graph()(passes(net, device="cuda"), 1.0)
 
 
 @gpu

@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.metrics import RiskAndError
-from lightning_app.modules.penalty import Penalty
+from lightning_app.modules.penalty import Penalty, add_gradients
 from lightning_app.networks import SimplifiedNet
 from tests.helpers import arm, classifier, digits, fit, same_weights, sgd, trainer
 
@@ -23,7 +24,7 @@ def test_penalty_and_gradient_match_autograd():
     penalty = Penalty(net, 0.3, "all", "identity")
     for w in net.parameters():
         w.grad = torch.zeros_like(w)
-    penalty.add_gradient()
+    add_gradients([penalty])
     assert penalty.value() == pytest.approx(loss.item(), rel=1e-12)
     assert all(torch.allclose(w.grad, g, atol=1e-15) for w, g in zip(net.parameters(), expected))
 
@@ -130,3 +131,16 @@ def test_any_network_trains():
     module = classifier(net=lambda: torchvision.models.squeezenet1_1(num_classes=10))
     fit(module, epochs=1, limit_train_batches=1, limit_val_batches=1)
     assert set(module.metrics()) == {"net"}
+
+
+def test_a_checkpoint_that_lists_the_place_once_for_each_stream_still_resumes(tmp_path):
+    """As they were before a bank's streams were one loader."""
+    save = ModelCheckpoint(tmp_path, filename="middle", every_n_train_steps=2, save_top_k=1)
+    fit(classifier(seeds=2), epochs=1, enable_checkpointing=True, callbacks=[save], max_steps=2)
+    checkpoint = torch.load(tmp_path / "middle.ckpt", weights_only=True)
+    places = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    places.append(dict(places[0]))
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    whole, resumed = fit(classifier(seeds=2), epochs=1), classifier(seeds=2)
+    trainer(1).fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "old.ckpt")
+    assert all(same_weights(one.net, other.net) for one, other in zip(whole.members, resumed.members))

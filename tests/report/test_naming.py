@@ -122,3 +122,14 @@ def test_a_seed_trained_twice_counts_once_and_the_longer_one(leave):
     assert [net.label for net in evidence.groups["res20"]] == ["res20-seed00~2", "res20-seed01"]
     assert [net.label for net in evidence.repeats] == ["res20-seed00"]
     assert len(evidence.nets) == 3
+
+
+def test_banks_trained_in_different_places_are_one():
+    here = {"model": {"lr": 1, "seeds": "0-6"}, "trainer": {"strategy": "auto", "devices": "auto"}}
+    there = {"model": {"lr": 1, "seeds": "7-12", "backend": "loop", "compile": True}, "save_checkpoint": {"x": 1}}
+    there["trainer"] = {"strategy": "seeds", "devices": 2, "accelerator": "gpu"}
+    assert run_groups({"fig2": here, "fig2~2": there}) == {"fig2": "fig2", "fig2~2": "fig2"}
+
+
+def test_a_word_that_ends_on_seed_names_none():
+    assert [seed_in(label) for label in ("reseed3", "linseed4", "res-seed3", "plainseed3")] == [None, None, 3, None]

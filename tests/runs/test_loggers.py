@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torchvision
 import wandb
 
 from lightning_app.errors import UserError
@@ -178,3 +179,9 @@ NET = {"class_path": "lightning_app.networks.SimplifiedNet", "init_args": {"dept
 )
 def test_tags_say_what_a_configuration_trains(model, tags):
     assert tags_of({"data": {"class_path": "lightning_app.datamodules.Digits"}, "model": model}) == tags
+
+
+def test_a_function_that_makes_a_net_is_a_tag_too():
+    config = {"data": {"class_path": "lightning_app.datamodules.CIFAR10"}, "model": {}}
+    for net in ("torchvision.models.resnet18", torchvision.models.resnet18):
+        assert tags_of(config | {"model": {"net": net}}) == ["CIFAR10", "resnet18"]
