@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 BackendName = Literal["auto", "loop", "graph"]
 WARM_UPS = 3  # eager passes before a capture: libraries choose their kernels and allocate in them
 STREAMS = 16  # side by side; PyTorch has 32 and hands them out in turn
+AGREEMENT = 1e-2  # of the gradients' norm: the same kernels, but sums on a GPU may run in any order, in bfloat16 too
 TRIALS = 10  # steps that each candidate is timed for
 
 
@@ -196,7 +197,7 @@ class _Copies:
 
 
 class _Fastest:
-    """Loop or graph, whichever takes less time for the first step on this device."""
+    """Loop or graph, whichever takes less time for the first step on this device; the loop if gradients differ."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -215,7 +216,11 @@ class _Fastest:
             except UserError as error:
                 log.warning("back end: loop (%s)", error)
                 return self._loop
+            apart = _difference(_gradients(graph, passes, weight), _gradients(self._loop, passes, weight))
             looped = _seconds(self._loop, passes, weight)
+        if not apart <= AGREEMENT:  # nan, too
+            log.warning("back end: loop, for the graph's gradients differ from its by %.2g of their norm.", apart)
+            return self._loop
         name, chosen = ("graph", graph) if graphed < looped else ("loop", self._loop)
         print(
             f"back end: {name}; a step's passes take {graphed:.3g} s in a graph, {looped:.3g} s in a loop", flush=True
@@ -242,6 +247,20 @@ def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 def _random_state() -> Tensor:
     return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()])
+
+
+def _gradients(backend: Backend, passes: Sequence[Pass], weight: float) -> Tensor:
+    """Of all nets, in one vector."""
+    for each in passes:
+        each.net.zero_grad(set_to_none=True)
+    backend(passes, weight)
+    found = [w.grad.flatten().float() for each in passes for w in each.net.parameters() if w.grad is not None]
+    return torch.cat(found)
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """||one - other|| / ||other||; infinite for vectors of different length."""
+    return float((one - other).norm() / other.norm()) if one.shape == other.shape else float("inf")
 
 
 def _seconds(backend: Backend, passes: Sequence[Pass], weight: float) -> float:
