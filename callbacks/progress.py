@@ -1,16 +1,22 @@
 """One line an epoch, for logs and pipes where a progress bar would be a mess."""
 
 import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
+from lightning_app.statistics import spread
+
 __all__ = ["ProgressLines"]
+
+SHOWN = {"risk": "train/risk_running", "test error": "test/error"}
 
 
 class ProgressLines(pl.Callback):
-    """Prints every member's running risk and test error after each epoch."""
+    """Prints running risk and test error after each epoch: each arm's, over several seeds as mean ± standard deviation."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -22,16 +28,27 @@ class ProgressLines(pl.Callback):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         seconds = time.perf_counter() - self._started
-        shown = {
-            "risk": "train/risk_running",
-            "test error": "test/error",
-        }
-        said = [
-            " ".join([name, *(f"{label} {numbers[key]:.4g}" for label, key in shown.items() if key in numbers)])
-            for name, numbers in pl_module.metrics().items()
-        ]
+        arms = defaultdict(list)
+        for member, numbers in zip(pl_module.members, pl_module.metrics().values()):
+            arms[member.arm].append(numbers)
+        said = [_words(arm, seeds) for arm, seeds in arms.items()]
         self._print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {' | '.join(said)}  ({seconds:.1f} s)")
 
     @rank_zero_only
     def _print(self, line: str) -> None:
         print(line, flush=True)
+
+
+def _words(arm: str, seeds: Sequence[Mapping[str, float]]) -> str:
+    """One arm's numbers.
+
+    >>> _words("plain", [{"test/error": 0.5}, {"test/error": 0.7}])
+    'plain (2 seeds) test error 0.6 ± 0.14'
+    """
+    several = len(seeds) > 1
+    parts = [f"{arm} ({len(seeds)} seeds)" if several else arm]
+    for label, key in SHOWN.items():
+        if key in seeds[0]:
+            over = spread(numbers[key] for numbers in seeds)
+            parts.append(f"{label} {over.mean:.4g} ± {over.sd:.2g}" if several else f"{label} {seeds[0][key]:.4g}")
+    return " ".join(parts)

@@ -4,7 +4,9 @@ The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the m
 but the optimizer object, whose update is elementwise, so each is the same net as if trained alone.
 """
 
+import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -286,13 +288,21 @@ class ImageClassifier(pl.LightningModule):
                 metric.reset()
 
     def _log_evaluation(self) -> None:
-        """For the progress bar; the run's log is written by the `Learning` callback."""
-        several = len(self.members) > 1
-        for name, numbers in self.metrics().items():
+        """For the progress bar, of several seeds their mean; the run's log is written by the `Learning` callback."""
+        seeds = len({member.seed for member in self.members})
+        errors: dict[str, float] = defaultdict(float)
+        for member, (name, numbers) in zip(self.members, self.metrics().items()):
             for key, value in numbers.items():
                 if key.endswith(("/risk", "/error")):
-                    label = f"{key}/{name}" if several else key
-                    self.log(label, value, logger=False, prog_bar=key == "test/error", add_dataloader_idx=False)
+                    self._show(
+                        f"{key}/{name}" if len(self.members) > 1 else key, value, key == "test/error" and seeds == 1
+                    )
+            errors[member.arm] += numbers.get("test/error", math.nan) / seeds
+        for arm, error in errors.items() if seeds > 1 else ():
+            self._show(f"test/error/{arm}", error, True)
+
+    def _show(self, label: str, value: float, in_bar: bool) -> None:
+        self.log(label, value, logger=False, prog_bar=in_bar, add_dataloader_idx=False)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every member's numbers as they stand: call on all ranks, it sums over them.

@@ -144,3 +144,13 @@ def test_a_checkpoint_that_lists_the_place_once_for_each_stream_still_resumes(tm
     whole, resumed = fit(classifier(seeds=2), epochs=1), classifier(seeds=2)
     trainer(1).fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "old.ckpt")
     assert all(same_weights(one.net, other.net) for one, other in zip(whole.members, resumed.members))
+
+
+def test_the_progress_bar_has_the_mean_over_seeds(tmp_path):
+    run = trainer(1)
+    run.fit(classifier(seeds=3), datamodule=digits())
+    errors = {name: float(value) for name, value in run.callback_metrics.items() if name.startswith("test/error/")}
+    for arm_name in ("plain", "residual"):
+        mean = sum(errors[f"test/error/{arm_name}-seed{seed:02d}"] for seed in range(3)) / 3
+        assert run.progress_bar_metrics[f"test/error/{arm_name}"] == pytest.approx(mean, rel=1e-6)
+    assert len(run.progress_bar_metrics) == 2
