@@ -185,6 +185,11 @@ def contenders(options: argparse.Namespace, precision: str, data: Callable[..., 
     return made
 
 
+def asked(options: argparse.Namespace) -> dict[str, str]:
+    """What a result file says of the command: all but the places on this machine."""
+    return {name: str(value) for name, value in vars(options).items() if name not in ("root", "json")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default="data", help="folder with cifar10/train_images.npy")
@@ -216,7 +221,7 @@ def main() -> None:
         print(found.table("one net, eager"), flush=True)
         if options.json:
             file = options.json.with_stem(f"{options.json.stem}-{precision}")
-            save(file, found, "one net, eager", options={k: str(v) for k, v in vars(options).items()})
+            save(file, found, "one net, eager", options=asked(options))
 
 
 if __name__ == "__main__":

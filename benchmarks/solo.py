@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmarks.seeds import DECAY, sgd
+from benchmarks.seeds import DECAY, asked, sgd
 from benchmarks.timing import machine
 from benchmarks.training import quiet
 from lightning_app.datamodules import CIFAR10
@@ -99,10 +99,8 @@ def main() -> None:
             found[name] = compare(trained(options, seeds, steps, backend, compile), alone, start)
             print(f"{name}: {found[name]}", flush=True)
     if options.json:
-        settings = {key: str(value) for key, value in vars(options).items()}
-        options.json.write_text(
-            json.dumps({"machine": machine(), "options": settings, "found": found}, indent=2) + "\n"
-        )
+        content = {"machine": machine(), "options": asked(options), "found": found}
+        options.json.write_text(json.dumps(content, indent=2) + "\n")
 
 
 if __name__ == "__main__":
