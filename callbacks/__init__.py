@@ -1,5 +1,6 @@
 """Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
+from callbacks.hessian_spectrum import HessianSpectrum
 from callbacks.interlayer_cushion import InterlayerCushion
 from callbacks.layer_cushion import LayerCushion
 from callbacks.learning import Learning
@@ -10,6 +11,7 @@ from callbacks.weight_mass import WeightMass
 from callbacks.weight_travel import WeightTravel
 
 __all__ = [
+    "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",
     "Learning",

@@ -20,7 +20,7 @@ from typing_extensions import override
 from callbacks.emit import emit
 from lightning_app.errors import UserError
 
-__all__ = ["EpochCallback", "Measure", "isolated", "members_of", "probe_batches"]
+__all__ = ["EpochCallback", "Measure", "first_samples", "isolated", "members_of", "probe_batches"]
 
 
 class EpochCallback(pl.Callback, ABC):
@@ -112,3 +112,12 @@ def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor,
     like = next(net.parameters())
     for images, labels in datamodule.probe_loader():
         yield images.to(like.device, like.dtype), labels.to(like.device)
+
+
+def first_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first so many of the probe samples, in the loader's batches."""
+    for images, labels in probe_batches(trainer, net):
+        yield images[:samples], labels[:samples]
+        samples -= len(images)
+        if samples <= 0:
+            return

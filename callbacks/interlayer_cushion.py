@@ -1,13 +1,13 @@
 """Noise stability, block by block: `lightning_app.measures.interlayer` on the probe samples after epochs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, members_of, probe_batches
+from callbacks.base import Measure, first_samples, members_of
 from lightning_app.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.batch_of_one import BnMode
@@ -77,22 +77,14 @@ class InterlayerCushion(Measure):
         spans = self._spans(net)
         if not spans:
             return {}
+        images = [images for images, _ in first_samples(trainer, net, self.samples)]
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes
             for name, found in interlayer_cushions(
-                net, spans, self._images(trainer, net), bn_mode, self.probes, self.before_relu, self.half
+                net, spans, images, bn_mode, self.probes, self.before_relu, self.half
             ).items()
         }
 
     def _spans(self, net: nn.Module) -> list[Span]:
         return list(blocks_of(net)) if self.blocks is None else [span_of(net, name) for name in self.blocks]
-
-    def _images(self, trainer: pl.Trainer, net: nn.Module) -> Iterator[Tensor]:
-        """The first `samples` probe images."""
-        left = self.samples
-        for images, _ in probe_batches(trainer, net):
-            if left <= 0:
-                return
-            yield images[:left]
-            left -= len(images)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure, probe_batches
+from callbacks.base import Measure, first_samples, probe_batches
 from lightning_app.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
@@ -86,7 +86,7 @@ class NoiseStability(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        few = _first(probe_batches(trainer, net), self.samples)
+        few = list(first_samples(trainer, net, self.samples))
         injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed)
         results: dict[str, Any] = {"noise/contraction": contraction(net, probe_batches(trainer, net))}
         for scale, responses in injected.items():
@@ -109,17 +109,6 @@ def _bound(
     return noise_bound(
         cushions(layers, probe_forward(net, layers, batches).layers), interlayer, contracted, logits, labels
     )
-
-
-def _first(batches: Any, samples: int) -> list[tuple[Tensor, Tensor]]:
-    """The first so many samples, in the loader's batches."""
-    found = []
-    for images, labels in batches:
-        found.append((images[:samples], labels[:samples]))
-        samples -= len(images)
-        if samples <= 0:
-            break
-    return found
 
 
 def _flatten(prefix: str, responses: NoiseResponses) -> dict[str, Any]:

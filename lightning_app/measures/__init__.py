@@ -3,6 +3,7 @@
 from lightning_app.measures.contraction import Contraction, contraction
 from lightning_app.measures.cushions import CushionStatistics, WeightNorms, cushions, operator_norm, weight_norms
 from lightning_app.measures.cuts import CutNet
+from lightning_app.measures.hessian import Hessian, Restricted, Symmetric, dense
 from lightning_app.measures.histogram import Histogram, histogram
 from lightning_app.measures.interlayer import InterlayerStatistics, interlayer_cushions
 from lightning_app.measures.minimal_cushions import MinimalCushions, minimal_cushions
@@ -10,6 +11,7 @@ from lightning_app.measures.noise_bound import NoiseBound, margins, noise_bound
 from lightning_app.measures.noise_injection import SCALES, STRENGTHS, NoiseResponses, noise_injection, noise_norms
 from lightning_app.measures.probe import LayerNorms, ProbeResult, probe_forward
 from lightning_app.measures.smoothness import Smoothness, smoothness
+from lightning_app.measures.spectrum import Spectrum, exact_spectrum, spectrum
 from lightning_app.measures.travel import conv_weights, distance
 from lightning_app.measures.twins import Divergence, Flip, Gap, Growth, SignWatch, growth, sign_flips, twin_divergence
 from lightning_app.measures.weight_mass import WeightStatistics, weight_mass
@@ -39,6 +41,14 @@ __all__ = [
     "growth",
     "sign_flips",
     "twin_divergence",
+    # curvature (Li et al. 2016)
+    "Hessian",
+    "Restricted",
+    "Spectrum",
+    "Symmetric",
+    "dense",
+    "exact_spectrum",
+    "spectrum",
     # distributions
     "Histogram",
     "histogram",

@@ -1,0 +1,105 @@
+"""The spectrum as it is logged: against all eigenvalues of a small net, by part, in any batches, with its own loss."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from callbacks import HessianSpectrum
+from callbacks.base import isolated
+from lightning_app.errors import UserError
+from lightning_app.measures import Hessian, Spectrum, dense
+from lightning_app.modules import Arm
+from lightning_app.networks import SimplifiedNet
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import arm, classifier, digits, fit
+
+SAMPLES = 20
+
+
+def tiny_net() -> torch.nn.Module:
+    """446 parameters."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, stride=4), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(4 * 64, 1), Tile()
+    )
+
+
+class Tile(torch.nn.Module):
+    def forward(self, x):
+        return torch.cat([x * (place / 5 - 1) for place in range(10)], 1)
+
+
+def measured(make, callback: HessianSpectrum, **data):
+    """What the callback says of a net, and the net with its samples."""
+    runner = fit(classifier({"one": Arm(net=make)}), epochs=1, data=digits(**data)).trainer
+    net = runner.lightning_module.members[0].net
+    with isolated(net):
+        return dict(callback.measure(runner, net)), net, next(iter(runner.datamodule.probe_loader()))
+
+
+def test_a_small_net_gets_all_its_eigenvalues():
+    found, net, (x, y) = measured(tiny_net, HessianSpectrum(samples=SAMPLES, k=3))
+    x, y = x[:SAMPLES].double(), y[:SAMPLES]
+    net.double()
+    names, weights = zip(*((name, w.detach()) for name, w in net.named_parameters()))
+    sizes = [w.numel() for w in weights]
+
+    def risk(flat):
+        parts = {name: p.view_as(w) for name, p, w in zip(names, flat.split(sizes), weights)}
+        return F.cross_entropy(torch.func.functional_call(net, parts, (x,)), y)
+
+    values = np.linalg.eigvalsh(torch.func.hessian(risk)(torch.cat([w.flatten() for w in weights])).numpy())
+    assert found["hessian/top1"] == pytest.approx(values[-1], rel=1e-9)
+    assert found["hessian/bottom1"] == pytest.approx(values[0], rel=1e-9)
+    whole = found["hessian"]
+    largest = np.abs(values).max()
+    assert whole.index_low == whole.index_high == (values < -1e-10 * largest).mean()
+    assert whole.trace == pytest.approx(values.sum(), rel=1e-9) and whole.trace_error == 0
+
+
+@pytest.mark.parametrize("exact", [0, 10_000])
+def test_parts_are_diagonal_blocks(exact):
+    callback = HessianSpectrum(samples=SAMPLES, k=1, steps=25, parts=True, exact=exact)
+    found, net, (x, y) = measured(lambda: SimplifiedNet(5, width=1), callback)
+    parts = {name.removeprefix("hessian/"): value for name, value in found.items() if isinstance(value, Spectrum)}
+    assert set(parts) == {"hessian", "id", "rest", "layer01", "layer02", "layer03", "layer04", "layer05"}
+    net.eval().double()
+    hessian = Hessian(net, [(x[:SAMPLES].double(), y[:SAMPLES])])
+    matrix, places = dense(hessian).detach(), hessian.places()
+    conv = np.r_[places["blocks.0.conv.weight"], places["blocks.0.conv.bias"]]
+    assert found["hessian/layer02/top1"] == pytest.approx(float(torch.linalg.eigvalsh(matrix[conv][:, conv])[-1]), rel=1e-3)
+    assert parts["id"].dimension == sum(int(layer.id_mask().sum()) for layer in net.layers() if layer.has_id)
+    assert parts["id"].dimension + parts["rest"].dimension == parts["hessian"].dimension == hessian.size
+    for name, part in parts.items():  # Cauchy: a diagonal block's eigenvalues lie between those of the whole
+        assert part.top[0] <= parts["hessian"].top[0] * (1 + 1e-3), name
+        assert part.bottom[0] >= parts["hessian"].bottom[0] - 1e-3 * abs(float(parts["hessian"].bottom[0])), name
+    assert float(found["hessian/leading"].sum()) == pytest.approx(1, abs=1e-4)
+    assert 0 <= found["hessian/id/leading"] <= 1
+
+
+def test_no_batch_size_of_the_probe_changes_it():
+    one, other = (
+        measured(arm(False).net, HessianSpectrum(samples=50, steps=8), eval_batch_size=size)[0] for size in (7, 100)
+    )
+    assert one["hessian/top1"] == pytest.approx(other["hessian/top1"], rel=1e-5)
+    assert one["hessian"].trace == pytest.approx(other["hessian"].trace, rel=1e-4)
+
+
+def test_a_light_and_a_full_one_side_by_side(tmp_path):
+    light = HessianSpectrum(samples=SAMPLES, steps=4)
+    full = HessianSpectrum(every_n_epochs=2, at_start=False, samples=SAMPLES, steps=8, probes=1, prefix="hessian_full")
+    bank = classifier({"plain": arm(False), "residual": arm(True)})
+    fit(bank, epochs=2, callbacks=[light, full], logger=[RunLogger(tmp_path)])
+    log = RunFolder(tmp_path).log()
+    epochs = {name: sorted(set(log[log["name"] == name]["epoch"])) for name in ("hessian/top1", "hessian_full/top1")}
+    assert epochs == {"hessian/top1": [0, 1, 2], "hessian_full/top1": [2]}
+    assert {"cost/hessian", "cost/hessian_full", "hessian/top1_residual", "hessian/unconverged"} <= set(log["name"])
+    saved = RunFolder(tmp_path).arrays(2, "hessian")
+    assert {"plain/hessian/nodes", "plain/hessian/density/counts", "residual/hessian/leading"} <= set(saved)
+
+
+@pytest.mark.parametrize("wrong", ["samples", "k", "steps"])
+def test_wrong_counts_are_a_sentence(wrong):
+    with pytest.raises(UserError, match=f"{wrong} of HessianSpectrum must be at least 1, got 0"):
+        HessianSpectrum(**{wrong: 0})

@@ -1,0 +1,257 @@
+"""Products with the Hessian against closed forms, torch.func.hessian and curvlinops."""
+
+import curvlinops
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lightning_app.errors import UserError
+from lightning_app.measures import Hessian, Restricted, dense
+from lightning_app.networks import CifarResNet, SimplifiedNet
+
+
+def images(count: int = 6, size: int = 8, dtype=torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 3, size, size, generator=generator, dtype=torch.float64).to(dtype)
+    return x, torch.randint(0, 10, (count,), generator=generator)
+
+
+def conv_net() -> nn.Module:
+    """Convolutions, BatchNorm, pooling, a smooth and a kinked activation: 311 parameters."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 3, 3, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(3, 10),
+    )
+    net(torch.randn(16, 3, 8, 8))  # running statistics that are not the initial ones
+    return net.double().eval()
+
+
+def by_torch(net: nn.Module, x: torch.Tensor, y: torch.Tensor, loss=F.cross_entropy) -> torch.Tensor:
+    """The slow witness: torch.func.hessian of the flattened parameters."""
+    names, weights = zip(*((name, w.detach()) for name, w in net.named_parameters()))
+    sizes = [w.numel() for w in weights]
+
+    def of_flat(flat):
+        parts = {name: p.view_as(w) for name, p, w in zip(names, flat.split(sizes), weights)}
+        return loss(torch.func.functional_call(net, parts, (x,)), y)
+
+    return torch.func.hessian(of_flat)(torch.cat([w.flatten() for w in weights]))
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max() / other.abs().max())
+
+
+def test_linear_regression():
+    """1/(2m) sum ||W x - y||^2 has the Hessian I (x) X X^T / m, whatever y is."""
+    torch.manual_seed(0)
+    x, y, net = torch.randn(20, 4).double(), torch.randn(20, 3).double(), nn.Linear(4, 3, bias=False).double()
+    hessian = Hessian(net, [(x, y)], lambda out, y: (out - y).square().sum(1).mean() / 2)
+    assert largest_difference(dense(hessian), torch.kron(torch.eye(3).double(), x.T @ x / 20)) < 1e-12
+
+
+def test_logistic_regression():
+    """Cross-entropy of a linear map: mean of (diag(p) - p p^T) (x) x x^T."""
+    torch.manual_seed(0)
+    x, y, net = torch.randn(20, 4).double(), torch.randint(0, 3, (20,)), nn.Linear(4, 3, bias=False).double()
+    p = net(x).detach().softmax(1)
+    curved = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    expected = torch.einsum("mij,mk,ml->ikjl", curved, x, x).reshape(12, 12) / 20
+    assert largest_difference(dense(Hessian(net, [(x, y)])), expected) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "net", [conv_net(), SimplifiedNet(5, width=1).double(), SimplifiedNet(5, False, width=1).double()]
+)
+def test_small_nets_against_torch(net):
+    x, y = images(size=8)
+    assert largest_difference(dense(Hessian(net, [(x, y)])), by_torch(net, x, y)) < 1e-10
+
+
+def test_against_curvlinops():
+    net, (x, y) = conv_net(), images()
+    hessian = Hessian(net, [(x, y)])
+    vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(2)).double()
+    weights = [w for w in net.parameters() if w.requires_grad]
+    theirs = curvlinops.HessianLinearOperator(net, nn.CrossEntropyLoss(), weights, [(x, y)]) @ vector
+    assert largest_difference(hessian @ vector, theirs) < 1e-10
+
+
+def test_float32_is_close_to_float64():
+    net, (x, y) = conv_net(), images()
+    vector = torch.randn(Hessian(net, [(x, y)]).size, generator=torch.Generator().manual_seed(2))
+    exact = Hessian(net, [(x, y)]) @ vector.double()
+    single = net.float()
+    assert largest_difference((Hessian(single, [(x.float(), y)]) @ vector).double(), exact) < 1e-5
+    assert largest_difference(Hessian(single, [(x.float(), y)], double=True) @ vector.double(), exact) < 1e-6
+    assert next(single.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [1, 4, 70, 150])
+def test_any_batch_size(size):
+    net, (x, y) = conv_net(), images(150)
+    batches = list(zip(x.split(size), y.split(size)))
+    whole, parts = Hessian(net, [(x, y)]), Hessian(net, batches)
+    vector = torch.ones(whole.size).double()
+    assert largest_difference(parts @ vector, whole @ vector) < 1e-12
+
+
+def test_graphs_that_do_not_fit_are_made_anew():
+    net, (x, y) = conv_net(), images(150)
+    kept, anew = Hessian(net, [(x, y)]), Hessian(net, [(x, y)], memory=0)
+    vector = torch.ones(kept.size).double()
+    assert len(kept._graphs) == 3 and not anew._graphs
+    assert torch.equal(kept @ vector, anew @ vector)
+    assert torch.equal(anew @ vector, anew @ vector)
+
+
+def test_rows_are_products():
+    hessian = Hessian(conv_net(), [images()])
+    vectors = torch.randn(5, hessian.size, generator=torch.Generator().manual_seed(0)).double()
+    assert largest_difference(hessian.rows(vectors), torch.stack([hessian @ v for v in vectors])) < 1e-12
+    assert hessian.products == 10
+
+
+def test_blocks_are_parts_of_the_whole():
+    net, pairs = conv_net(), [images()]
+    whole = Hessian(net, pairs)
+    matrix, where = dense(whole), whole.places()
+    block = dense(Hessian(net, pairs, names=["4.weight", "4.bias"]))
+    inside = torch.cat([torch.arange(where[name].start, where[name].stop) for name in ("4.weight", "4.bias")])
+    assert largest_difference(block, matrix[inside][:, inside]) < 1e-12
+    mask = torch.zeros(whole.size, dtype=torch.bool)
+    mask[inside[::3]] = True
+    part = Restricted(whole, mask)
+    columns = torch.stack([part @ unit for unit in torch.eye(part.size).double()])
+    assert largest_difference(columns, matrix[mask][:, mask]) < 1e-12
+
+
+def test_frozen_parameters_are_left_out():
+    net = conv_net()
+    net[0].requires_grad_(False)
+    assert Hessian(net, [images()]).size == sum(w.numel() for w in net.parameters()) - 112
+
+
+def test_nothing_is_left_behind():
+    net, pairs = conv_net(), [images()]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    state = torch.random.get_rng_state()
+    with torch.no_grad():
+        dense(Hessian(net, pairs))
+        dense(Hessian(net, pairs, double=True))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(w.grad is None and w.requires_grad for w in net.parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_compiled_net_has_the_same_hessian():
+    net, pairs = conv_net(), [images()]
+    expected = dense(Hessian(net, pairs))
+    net.compile(backend="eager")
+    assert torch.equal(dense(Hessian(net, pairs)), expected)
+    assert torch.equal(dense(Hessian(torch.compile(conv_net(), backend="eager"), pairs)), expected)
+
+
+def test_attention():
+    """Fused attention has no second derivative; the plain one is asked for."""
+
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+            return self.out(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(1))
+
+    torch.manual_seed(0)
+    net, x, y = Attends().double(), torch.randn(5, 6, 4).double(), torch.tensor([0, 1, 2, 0, 1])
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = by_torch(net, x, y)
+    assert largest_difference(dense(Hessian(net, [(x, y)])), expected) < 1e-10
+
+
+def test_relu_at_exactly_zero_weights():
+    """PyTorch's relu'(0) = 0: behind a ReLU the Hessian at zero weights is zero, not its limit from small weights."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False)).double()
+    x, y = torch.randn(9, 4).double(), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0])
+    for weight in net.parameters():
+        weight.data.zero_()
+    assert dense(Hessian(net, [(x, y)])).abs().max() == 0
+    for weight in net.parameters():
+        weight.data.normal_(std=1e-6)
+    assert dense(Hessian(net, [(x, y)])).abs().max() > 0.01
+
+
+def test_a_risk_without_curvature():
+    net = nn.Linear(4, 1, bias=False).double()
+    hessian = Hessian(net, [(torch.ones(2, 4).double(), torch.zeros(2))], lambda out, y: out.mean())
+    assert torch.equal(hessian @ torch.ones(4).double(), torch.zeros(4).double())
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return g * 2
+
+
+class OnceNet(nn.Linear):
+    def forward(self, x):
+        return Once.apply(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Hessian(conv_net().bfloat16(), [images(dtype=torch.bfloat16)]), "float32 or float64"),
+        (lambda: Hessian(conv_net(), []), "at least one sample"),
+        (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is no trainable parameter"),
+        (lambda: Hessian(conv_net().requires_grad_(False), [images()]), "no trainable parameters"),
+        (lambda: dense(Hessian(OnceNet(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))])), "differentiated twice"),
+        (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
+    ],
+    ids=["half", "empty", "name", "frozen", "once", "subspace"],
+)
+def test_refusals(make, said):
+    with pytest.raises(UserError, match=said):
+        make()
+
+
+@pytest.mark.slow
+def test_a_full_residual_net_of_depth_20():
+    """The product is the derivative of the gradient along v: against a central difference in float64, BatchNorm frozen.
+
+    The net has kinks, so the step is tiny and the tolerance what its rounding leaves.
+    """
+    torch.manual_seed(0)
+    net, (x, y) = CifarResNet(20).double().eval(), images(4, 16)
+    hessian, step = Hessian(net, [(x, y)]), 1e-7
+    vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(0)).double()
+    vector /= vector.norm()
+
+    def gradient():
+        return torch.cat([g.flatten() for g in torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))])
+
+    gradients = []
+    for side in (1, -1):
+        for weight, part in zip(net.parameters(), vector.split([w.numel() for w in net.parameters()])):
+            weight.data.add_(part.view_as(weight), alpha=side * step)
+        gradients.append(gradient())
+        for weight, part in zip(net.parameters(), vector.split([w.numel() for w in net.parameters()])):
+            weight.data.sub_(part.view_as(weight), alpha=side * step)
+    assert largest_difference((gradients[0] - gradients[1]) / (2 * step), hessian @ vector) < 1e-4

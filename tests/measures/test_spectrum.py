@@ -1,0 +1,277 @@
+"""Spectra from products against all eigenvalues, where these are known: ends, density, trace, index, condition."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lightning_app.errors import UserError
+from lightning_app.measures import exact_spectrum, spectrum
+from lightning_app.measures.lanczos import lanczos
+from lightning_app.measures.quadrature import mass_below, mass_within
+
+
+class Matrix:
+    """A symmetric matrix as a map that counts."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix, self.products = matrix, 0
+
+    @property
+    def size(self) -> int:
+        return len(self.matrix)
+
+    @property
+    def like(self) -> Tensor:
+        return self.matrix
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        self.products += 1
+        return self.matrix @ vector
+
+
+def with_values(values: Tensor, seed: int = 0) -> Matrix:
+    """These eigenvalues, with random eigenvectors."""
+    random = torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    vectors = torch.linalg.qr(random)[0]
+    return Matrix(vectors * values.double() @ vectors.T)
+
+
+def like_a_net(size: int = 400, seed: int = 0) -> Tensor:
+    """A few outliers over a bulk around zero, as trained classifiers have it."""
+    bulk = 0.3 * torch.randn(size - 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.cat([torch.tensor([160.9, 86.8, 49.0, 30.0, 22.0, -4.0], dtype=torch.float64), bulk]).sort().values
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# -- ends ---------------------------------------------------------------------------------------------------------------
+
+
+def test_top_five_from_forty_products_and_no_ghosts():
+    values = like_a_net()
+    operator = with_values(values)
+    found, _ = spectrum(operator, k=5, steps=40)
+    assert operator.products == found.products == 40
+    torch.testing.assert_close(found.top, values[-5:].flip(0), rtol=1e-9, atol=0)
+    ritz = lanczos(operator, 40, generator()).eigen()[0]
+    assert (np.abs(ritz - 160.9) < 1).sum() == 1 and (np.abs(ritz - 86.8) < 1).sum() == 1
+
+
+def test_ghosts_appear_without_reorthogonalisation():
+    """The negative control: plain three-term Lanczos finds the largest eigenvalue again and again."""
+    operator = with_values(like_a_net())
+    vector, before, beta = lanczos(operator, 1, generator()).basis[0], 0.0, 0.0
+    diagonal, beside = [], []
+    for _ in range(90):
+        product = operator @ vector - beta * before
+        diagonal.append(float(vector @ product))
+        product = product - diagonal[-1] * vector
+        beta = float(product.norm())
+        before, vector = vector, product / beta
+        beside.append(beta)
+    values = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1))
+    assert (np.abs(values - 160.9) < 1e-6).sum() > 1
+    assert (np.abs(lanczos(operator, 90, generator()).eigen()[0] - 160.9) < 1e-6).sum() == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 30))
+def test_an_eigenvalue_lies_within_each_residual(seed, steps):
+    values = like_a_net(60, seed)
+    run = lanczos(with_values(values, seed), steps, generator(seed))
+    ritz, residuals = run.eigen()[0], run.residuals()
+    for value, residual in zip(ritz, residuals):
+        assert np.abs(values.numpy() - value).min() <= residual + 1e-10
+
+
+def test_unconverged_eigenvalues_say_so():
+    operator = with_values(torch.linspace(-1, 1, 300))
+    few, many = spectrum(operator, k=3, steps=8)[0], spectrum(operator, k=3, steps=200)[0]
+    assert few.unconverged == 6 and many.unconverged == 0
+    assert bool((few.top_residual > 1e-3 * few.top).all())
+    assert bool(((many.top - torch.tensor([1, 1 - 2 / 299, 1 - 4 / 299])).abs() < 1e-6).all())
+
+
+def test_multiple_eigenvalues_come_out_as_often_as_they_are():
+    values = torch.tensor([3.0, 3, 3, -2, -2, 1, 1, 1, 1, 1])
+    found, _ = spectrum(with_values(values), k=4, steps=10)
+    torch.testing.assert_close(found.top, torch.tensor([3.0, 3, 3, 1]).double())
+    torch.testing.assert_close(found.bottom, torch.tensor([-2.0, -2, 1, 1]).double())
+
+
+def test_the_leading_vector_is_an_eigenvector():
+    for values in (like_a_net(), -like_a_net()):
+        operator = with_values(values)
+        _, vector = spectrum(operator, steps=40)
+        largest = values[values.abs().argmax()]
+        assert float((operator.matrix @ vector - largest * vector).norm()) < 1e-6
+
+
+def test_float32_finds_the_same_ends():
+    values = like_a_net()
+    operator = with_values(values)
+    operator.matrix = operator.matrix.float()
+    found, _ = spectrum(operator, k=5, steps=40)
+    torch.testing.assert_close(found.top, values[-5:].flip(0), rtol=1e-5, atol=0)
+    assert found.unconverged <= 4  # the lower end is a bulk's edge
+
+
+# -- density, trace, norm --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [{"steps": 20}, {"steps": 24, "probes": 3, "probe_steps": 8}])
+def test_density_integrates_to_one_and_has_the_trace_and_norm_as_moments(asked):
+    values = like_a_net()
+    found, _ = spectrum(with_values(values), **asked)
+    assert abs(float(found.weights.sum()) - 1) < 1e-12
+    assert abs(float(found.density.counts.sum()) + found.density.below + found.density.above - 400) < 1e-9
+    n = found.dimension
+    assert abs(float(found.weights @ found.nodes) - found.trace / n) < 1e-9 * abs(found.trace)
+    assert abs(float(found.weights @ found.nodes**2) - found.frobenius**2 / n) < 1e-9 * found.frobenius**2
+    assert abs(found.trace - float(values.sum())) < 4 * found.trace_error
+    assert abs(found.frobenius - float(values.norm())) < 4 * found.frobenius_error
+
+
+def test_further_probes_make_trace_and_norm_sharper():
+    """For the price of 40 products: outliers that are known do not add to the error."""
+    operator = with_values(like_a_net())
+    one, several = spectrum(operator, steps=40)[0], spectrum(operator, steps=24, probes=2, probe_steps=8)[0]
+    assert several.products == 40
+    assert several.trace_error < one.trace_error / 5 and several.frobenius_error < one.frobenius_error / 5
+
+
+@pytest.mark.parametrize("asked", [{"steps": 10}, {"steps": 12, "probes": 2, "probe_steps": 6}])
+def test_standard_errors_are_what_they_say(asked):
+    """Over 300 starts, deviations in units of their error have spread 1."""
+    values = torch.linspace(-1, 2, 80).double()
+    operator, scores = with_values(values), []
+    for seed in range(300):
+        found, _ = spectrum(operator, k=1, seed=seed, **asked)
+        scores.append(((found.trace - float(values.sum())) / found.trace_error, found.trace_error))
+    z = np.array([score for score, _ in scores])
+    assert 0.85 < z.std() < 1.15 and abs(z.mean()) < 0.25
+
+
+def test_gauss_rule_knows_the_first_moments():
+    operator = with_values(like_a_net(50))
+    run = lanczos(operator, 5, generator())
+    nodes, weights = run.nodes()
+    power = run.basis[0]
+    for degree in range(10):
+        assert abs(weights @ nodes**degree - float(run.basis[0] @ power)) <= 1e-9 * max(1.0, 161.0**degree)
+        power = operator.matrix @ power
+
+
+# -- index and condition ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), steps=st.integers(2, 25), z=st.floats(-3, 3))
+def test_mass_below_a_point_is_bounded(seed, steps, z):
+    """Chebyshev-Markov-Stieltjes, against the measure of the very start."""
+    values = like_a_net(60, seed).numpy()
+    operator = with_values(torch.from_numpy(values), seed)
+    run = lanczos(operator, steps, generator(seed))
+    vectors = torch.linalg.eigh(operator.matrix)[1]
+    measure = ((run.basis[0] @ vectors) ** 2).numpy()
+    bounds = mass_below(run, z)
+    assert bounds.low <= measure[values < z].sum() + 1e-9 and measure[values <= z].sum() <= bounds.high + 1e-9
+    bounds = mass_within(run, abs(z))
+    assert bounds.low - 1e-9 <= measure[np.abs(values) <= abs(z)].sum() <= bounds.high + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("asked", [{"steps": 30}, {"steps": 20, "probes": 2, "probe_steps": 20}])
+def test_index_and_condition_lie_in_their_intervals(seed, asked):
+    values = like_a_net(500, seed)
+    found, _ = spectrum(with_values(values, seed), seed=seed, **asked)
+    truth, _ = exact_spectrum(with_values(values, seed).matrix)
+    assert truth.index_low == truth.index_high
+    assert found.index_low <= truth.index_low <= found.index_high
+    assert found.condition10_low <= truth.condition10_low <= found.condition10_high
+    assert found.index_high - found.index_low < 0.5
+
+
+def test_a_bulk_at_zero_cannot_be_resolved():
+    """Nine tenths of the eigenvalues within 1e-9 of zero, half of them negative: few products must not pretend."""
+    bulk = 1e-9 * torch.linspace(-1, 1, 900).double()
+    values = torch.cat([bulk, torch.linspace(-2, 5, 100).double()])
+    found, _ = spectrum(with_values(values), steps=40)
+    truth, _ = exact_spectrum(with_values(values).matrix)
+    assert found.unresolved > 0.85
+    assert found.index_low <= float((values < 0).double().mean()) <= found.index_high
+    assert found.condition10_high == math.inf or found.condition10_high > truth.condition10_high
+    assert found.condition10_low < 1e6
+
+
+def test_exact_spectrum_against_numpy():
+    values = torch.cat([torch.zeros(5), torch.linspace(-1, 4, 45)]).double()
+    found, _ = exact_spectrum(with_values(values).matrix, k=3)
+    assert found.index_low == found.index_high == float((values < 0).double().mean())
+    assert found.unresolved == 5 / 50
+    assert found.condition10_low == found.condition10_high
+    assert math.isclose(found.condition10_low, 4 / np.percentile(values.abs().numpy(), 10), rel_tol=1e-9)
+    assert math.isclose(found.trace, float(values.sum()), rel_tol=1e-9) and found.trace_error == 0
+    assert math.isclose(found.frobenius, float(values.norm()), rel_tol=1e-9)
+    assert found.unconverged == 0
+
+
+def test_singular_percentile_is_infinite():
+    found, _ = exact_spectrum(torch.diag(torch.tensor([0.0, 0, 0, 1, 2])))
+    assert found.condition10_low == found.condition10_high == math.inf
+
+
+def test_zero_hessian():
+    for found, _ in (exact_spectrum(torch.zeros(6, 6)), spectrum(Matrix(torch.zeros(6, 6).double()), steps=4)):
+        assert found.trace == found.frobenius == 0
+        assert found.unresolved == 1 and found.index_low == 0
+        assert math.isnan(found.condition10_low)
+
+
+# -- laws -----------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(scale=st.floats(0.01, 100))
+def test_scaling(scale):
+    values = like_a_net(80)
+    one, other = (spectrum(with_values(values * factor), steps=15)[0] for factor in (1.0, scale))
+    torch.testing.assert_close(other.top, one.top * scale, rtol=1e-8, atol=1e-10)
+    assert math.isclose(other.trace, one.trace * scale, rel_tol=1e-8)
+    assert math.isclose(other.condition10_low, one.condition10_low, rel_tol=1e-2)
+    assert math.isclose(other.index_low, one.index_low, abs_tol=1e-6)
+
+
+def test_a_sign_turns_the_spectrum_around():
+    one, other = (spectrum(with_values(values), steps=15)[0] for values in (like_a_net(80), -like_a_net(80)))
+    torch.testing.assert_close(other.top, -one.bottom, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(other.bottom, -one.top, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"k": 0}, "k of at least 1"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"probes": -1}, "probes of at least 0"),
+        ({"probes": 1, "probe_steps": 0}, "probe_steps of at least 1"),
+    ],
+)
+def test_counts_that_make_no_spectrum(asked, said):
+    with pytest.raises(UserError, match=said):
+        spectrum(Matrix(torch.eye(3)), **asked)
+
+
+def test_a_diverged_net_has_no_spectrum():
+    for matrix in (torch.full((3, 3), torch.nan), torch.full((3, 3), torch.inf)):
+        with pytest.raises(UserError, match="diverged"):
+            spectrum(Matrix(matrix))
+        with pytest.raises(UserError, match="diverged"):
+            exact_spectrum(matrix)
