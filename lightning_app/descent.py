@@ -21,7 +21,8 @@ from lightning_app.theory import Moments, linear
 __all__ = ["Descent", "LinearProblem", "Problem", "SampleProblem", "descend"]
 
 Activation = Literal["identity", "relu", "tanh"]
-CACHED = 2**21  # numbers that backward needs of one piece: 8 MB in float32, a share of a CPU's last cache
+CACHED = 2**22  # numbers that backward needs of one piece: 16 MB in float32, a share of a CPU's last cache
+RUNS = 4  # passed over the samples together: of few runs the pieces are long, and long products are fast ones
 LEAST_PIECE = 128  # samples: below, calls cost more than the cache saves
 
 
@@ -103,6 +104,9 @@ class SampleProblem:
                 f"got matrices of size {weights.shape[-2]} x {weights.shape[-1]} on data in R^{len(self.x)}: they map R^d to "
                 "itself."
             )
+        if len(weights) > RUNS:
+            losses, gradients = zip(*(self.loss_and_gradient(some) for some in weights.split(RUNS)))
+            return torch.cat(losses), torch.cat(gradients)
         weights = weights.movedim(0, 2).contiguous()  # (R, n, k, d, d): products of k matrices want them side by side
         if self.shortcut or weights.shape[1] == 1:
             loss, gradient = self._mean(weights)
