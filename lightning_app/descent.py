@@ -207,11 +207,11 @@ def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: 
     """
     _check(weights, rates, steps)
     k = len(rates)
-    losses, norms, gradient_norms = (torch.full((k, steps + 1), torch.inf, dtype=torch.float64) for _ in range(3))
-    path = torch.full((k, steps + 1, *weights.shape[1:]), torch.nan, dtype=problem.dtype) if keep else None
-    final = torch.full(weights.shape, torch.nan, dtype=problem.dtype)
-    runs, w = torch.arange(k), weights.to(problem.dtype, copy=True)
-    step_sizes = rates.to(problem.dtype).view(-1, 1, 1, 1, 1)
+    runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed
+    step_sizes = rates.to(w).view(-1, 1, 1, 1, 1)
+    losses, norms, gradient_norms = (w.new_full((k, steps + 1), torch.inf, dtype=torch.float64) for _ in range(3))
+    path = w.new_full((k, steps + 1, *w.shape[1:]), torch.nan) if keep else None
+    final = torch.full_like(w, torch.nan)
     for step in range(steps + 1):
         loss, gradient = problem.loss_and_gradient(w)
         if not (alive := loss.isfinite()).all():
