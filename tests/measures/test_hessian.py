@@ -97,7 +97,8 @@ def test_float32_is_close_to_float64():
 
 
 @pytest.mark.parametrize("size", [1, 4, 70, 150])
-def test_any_batch_size(size):
+def test_any_batch_size(size, monkeypatch):
+    monkeypatch.setattr("lightning_app.measures.hessian.CHUNK", 64 * 3 * 8 * 8)
     net, (x, y) = conv_net(), images(150)
     batches = list(zip(x.split(size), y.split(size)))
     whole, parts = Hessian(net, [(x, y)]), Hessian(net, batches)
@@ -105,7 +106,8 @@ def test_any_batch_size(size):
     assert largest_difference(parts @ vector, whole @ vector) < 1e-12
 
 
-def test_graphs_that_do_not_fit_are_made_anew():
+def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
+    monkeypatch.setattr("lightning_app.measures.hessian.CHUNK", 64 * 3 * 8 * 8)
     net, (x, y) = conv_net(), images(150)
     kept, anew = Hessian(net, [(x, y)]), Hessian(net, [(x, y)], memory=0)
     vector = torch.ones(kept.size).double()
