@@ -25,6 +25,8 @@ from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
 REFERENCE = "gradient"
+LIGHT = "light spectrum"  # as base.yaml has it after every epoch
+EPOCH = 50_000  # images
 TRUTH = 100  # products
 ASKED = {"40": {"steps": 40}, "24 + 2 x 8": {"steps": 24, "probes": 2, "probe_steps": 8}, "30": {"steps": 30}}
 
@@ -48,10 +50,12 @@ def main() -> None:
         print(f"\n{arm}, {options.images} images\n{comparison.table(REFERENCE)}")
         over = comparison.ratio("H v", "H v, curvlinops")
         print(f"H v in units of curvlinops': {over.median:.2f} ({over.lowest:.2f} - {over.highest:.2f})")
+        share = comparison.ratio(LIGHT, REFERENCE).median * options.images / EPOCH
+        print(f"{LIGHT}: {share:.3f} of the gradients of an epoch of {EPOCH:,} images")
         found = accuracy(net, batches)
         print("\n".join(f"{name} products: {words}" for name, words in found.items()))
         if options.json:
-            extra = {"images": options.images, "over curvlinops": over.median, "spectra": found}
+            extra = {"images": options.images, "over curvlinops": over.median, "light": share, "spectra": found}
             save(options.json / f"hessian-{arm}-{options.depth}.json", comparison, REFERENCE, **extra)
 
 
@@ -78,6 +82,7 @@ def contenders(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str
         "H v": lambda: _done(ours @ vector),
         "H v, curvlinops": lambda: _done(theirs @ vector),
         "H v, linearize": lambda: _done(*(product(parts) for product in products)),
+        LIGHT: lambda: _done(spectrum(Hessian(net, batches), k=2, steps=12)),
     }
 
 
