@@ -20,6 +20,8 @@ __all__ = ["HessianSpectrum"]
 class HessianSpectrum(Measure):
     """Logs the spectrum of the Hessian of the mean loss (no penalty, BatchNorm with running statistics).
 
+    The loss is the module's ``loss(outputs, labels)``, or cross-entropy where it has none.
+
     Under the prefix ``hessian``, or the ``prefix`` given; ``<part>/`` is nothing for the whole net:
 
     | key | meaning |

@@ -31,6 +31,7 @@ CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images,
 COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
+ADVICE = "It has no Hessian: leave the measure out (HessianSpectrum in trainer.callbacks)."
 UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twice")  # in torch's own words
 DEAD_END = (
     "torch::autograd::Error"  # behind a once_differentiable function: silently skipped, as if there were no curvature
@@ -145,7 +146,9 @@ class Hessian:
         except RuntimeError as error:
             raise _not_twice(self._net, error) from error
         if any(node.name() == DEAD_END for node in _graph(gradient)):
-            raise UserError(f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function.")
+            raise UserError(
+                f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function. {ADVICE}"
+            )
         return gradient
 
     def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
@@ -253,4 +256,4 @@ def _not_twice(net: nn.Module, error: RuntimeError) -> Exception:
     text = str(error)
     if not any(sign in text for sign in UNDIFFERENTIABLE):
         return error
-    return UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]}")
+    return UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}")

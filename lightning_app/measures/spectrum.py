@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures.hessian import Symmetric
 from lightning_app.measures.histogram import Histogram
 from lightning_app.measures.lanczos import Krylov, lanczos
@@ -82,7 +82,8 @@ def spectrum(
         seed: of the random starts.
 
     Raises:
-        UserError: for counts that make no spectrum, and where H v is not finite.
+        UserError: for counts that make no spectrum.
+        DivergedError: where H v is not finite.
     """
     for name, value, least in (
         ("k", k, 1),
@@ -272,5 +273,7 @@ def _finite(run: Krylov) -> Krylov:
     return run
 
 
-def _not_finite() -> UserError:
-    return UserError("the Hessian of this net has entries that are not finite numbers: it has diverged.")
+def _not_finite() -> DivergedError:
+    return DivergedError(
+        "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller rate."
+    )
