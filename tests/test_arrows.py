@@ -18,6 +18,7 @@ ALLOWED = {
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
+    "lightning_app.descent": SCIENCE | {"lightning_app.theory", "lightning_app.errors"},
     "lightning_app.measures": SCIENCE
     | {
         "lightning_app.identity",

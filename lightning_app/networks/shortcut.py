@@ -1,0 +1,184 @@
+"""n-shortcut nets of Li et al. (2016), Definitions 1 and 2: square layers, an identity around every n of them."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+from lightning_app.networks.layers import Layer, number_layers
+
+__all__ = ["Activation", "Draw", "ShortcutNet", "draw", "shortcut_net_of_depth", "units_of_depth"]
+
+Activation = Literal["identity", "relu", "tanh"]
+Draw = Literal["xavier", "orthogonal", "zero"]
+
+ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+class Unit(nn.Module):
+    """``x + post(W^n mid(... mid(W^1 pre(x) + b)))``, or without the ``x +``. (B, d) -> (B, d)."""
+
+    def __init__(self, width: int, n: int, shortcut: bool, pre: str, mid: str, post: str, bias: bool) -> None:
+        super().__init__()
+        self.path = nn.ModuleList(nn.Linear(width, width, bias=bias and place == 0) for place in range(n))
+        self.pre, self.mid, self.post = (ACTIVATIONS[name]() for name in (pre, mid, post))
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.pre(x)
+        for place, layer in enumerate(self.path):
+            out = layer(self.mid(out) if place else out)
+        out = self.post(out)
+        return x + out if self.shortcut else out
+
+
+class ShortcutNet(nn.Module):
+    """An n-shortcut net: R units of n square matrices, L = R n layers. Input (B, d), output (B, d).
+
+    A unit maps x to ``x + post(W^n mid(... W^2 mid(W^1 pre(x))))`` (Definition 2): *pre* acts before the first matrix of
+    the transformation path, *mid* between two matrices, *post* after the last one. With all three the identity it is an
+    n-shortcut linear net (Definition 1, Eq. 2). There is no layer before the first unit and none behind the last.
+
+    Args:
+        width: d, of inputs, all layers and outputs. A classifier needs as many inputs as there are classes.
+        units: R.
+        n: matrices of a unit, the depth of a shortcut.
+        shortcut: False leaves the identities out, which is a plain net: with n = 2 and a ReLU at mid it has its ReLUs
+            after odd layers, as many as the 2-shortcut net (Li et al., Appendix B).
+        pre, mid, post: "identity", "relu" or "tanh".
+        init: "zero" (small, a fraction of Xavier), "xavier" or "orthogonal", see `draw`.
+        scale: the fraction of "zero"; 0 is exactly zero.
+        bias: a vector b after the first matrix of each unit, which starts at 0. ``ShortcutNet(mid="relu", bias=True)`` is
+            ``x + V relu(U x + b)`` (Eq. 3).
+
+    Raises:
+        UserError: for a size or a name that does not exist.
+
+    >>> net = ShortcutNet(width=2, units=3, n=2, mid="relu")
+    >>> [layer.name for layer in net.layers()]
+    ['layer01', 'layer02', 'layer03', 'layer04', 'layer05', 'layer06']
+    >>> x = torch.tensor([[1.0, -2.0]])
+    >>> (net(x) - x).abs().max().item() < 0.1  # near zero weights it is near the identity
+    True
+    """
+
+    def __init__(
+        self,
+        width: int = 10,
+        units: int = 4,
+        n: int = 2,
+        shortcut: bool = True,
+        pre: Activation = "identity",
+        mid: Activation = "identity",
+        post: Activation = "identity",
+        init: Draw = "zero",
+        scale: float = 0.01,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        _check(width, units, n, pre=pre, mid=mid, post=post)
+        self.shortcut = shortcut
+        self.units = nn.Sequential(*(Unit(width, n, shortcut, pre, mid, post, bias) for _ in range(units)))
+        # As a linear map of its own, a layer with an identity right around it, n = 1, is W x + x.
+        self._skips = shortcut and n == 1 and (pre, post) == ("identity", "identity")
+        self._initialise(init, scale)
+
+    @torch.no_grad()
+    def _initialise(self, init: Draw, scale: float) -> None:
+        for unit in self.units:
+            for layer in unit.path:
+                layer.weight.copy_(draw(tuple(layer.weight.shape), init, scale))
+                if layer.bias is not None:
+                    layer.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.units(x)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The R n matrices, unit by unit, as layers 1 to L."""
+        return number_layers(
+            [
+                (f"units.{r}.path.{k}", layer, False, self._skips)
+                for r, unit in enumerate(self.units)
+                for k, layer in enumerate(unit.path)
+            ]
+        )
+
+    def block_list(self) -> list[nn.Module]:
+        """The R units in forward order."""
+        return list(self.units)
+
+    def weights(self) -> Tensor:
+        """A copy of all matrices, (R, n, d, d), as `theory.linear` takes them; biases are not among them."""
+        return torch.stack([torch.stack([layer.weight.detach() for layer in unit.path]) for unit in self.units])
+
+
+def shortcut_net_of_depth(depth: int, n: int = 2, **arguments) -> ShortcutNet:
+    """The n-shortcut net of L = ``depth`` layers; ``arguments`` are the others of `ShortcutNet`.
+
+    Raises:
+        UserError: see `units_of_depth`.
+    """
+    return ShortcutNet(units=units_of_depth(depth, n), n=n, **arguments)
+
+
+def units_of_depth(depth: int, n: int) -> int:
+    """R of the n-shortcut net with L = R n = ``depth`` layers.
+
+    Raises:
+        UserError: for a depth that n does not divide, with the nearest right ones.
+
+    >>> units_of_depth(20, 2)
+    10
+    """
+    if n < 1:
+        raise UserError(f"a shortcut spans n >= 1 matrices, got {n}.")
+    if depth < n or depth % n:
+        below = depth - depth % n
+        nearest = f"{n}" if depth < n else f"{below} and {below + n}"
+        raise UserError(
+            f"{n}-shortcut units have {n} layers each, so a net's depth is {n}, {2 * n}, {3 * n}, ...; got {depth}. "
+            f"Nearest: {nearest}."
+        )
+    return depth // n
+
+
+def draw(
+    shape: tuple[int, ...], init: Draw = "xavier", scale: float = 0.01, generator: torch.Generator | None = None
+) -> Tensor:
+    """Random square matrices, (..., d, d) in float64, drawn independently.
+
+    Args:
+        shape: the last two are equal.
+        init: "xavier", entries N(0, 2 / (d + d)) (Glorot & Bengio 2010); "orthogonal", uniform over the orthogonal
+            matrices (Saxe et al. 2013: Q of a QR decomposition, its columns signed as the diagonal of R); "zero", ``scale``
+            times Xavier, the small random perturbation of zero that a saddle point needs (Li et al., section 4.1).
+        scale: of "zero" alone. The paper does not print its value.
+        generator: None takes the global random state.
+
+    Raises:
+        UserError: for matrices that are not square and names that do not exist.
+    """
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise UserError(f"the matrices are square, (..., d, d), got the shape {tuple(shape)}.")
+    device = None if generator is None else generator.device
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+    match init:
+        case "xavier":
+            return normal / shape[-1] ** 0.5
+        case "zero":
+            return normal * (scale / shape[-1] ** 0.5)
+        case "orthogonal":
+            Q, R = torch.linalg.qr(normal)
+            return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    raise UserError(f"an initialisation is 'zero', 'xavier' or 'orthogonal', got {init!r}.")
+
+
+def _check(width: int, units: int, n: int, **activations: str) -> None:
+    for name, value in {"width": width, "units": units, "n": n}.items():
+        if value < 1:
+            raise UserError(f"a shortcut net's {name} is at least 1, got {value}.")
+    for place, name in activations.items():
+        if name not in ACTIVATIONS:
+            raise UserError(f"the activation at {place} is one of {', '.join(ACTIVATIONS)}, got {name!r}.")

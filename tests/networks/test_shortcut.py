@@ -1,0 +1,217 @@
+"""Shortcut nets against the linear theory and a forward pass written by hand, and what they are drawn from."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_app.errors import UserError
+from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of, shortcut_net_of_depth, units_of_depth
+from lightning_app.theory import Moments, gradient, loss
+from tests.helpers import classifier, fit, trainer
+
+KINDS = pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "plain"])
+
+
+def net(seed: int = 0, **arguments) -> ShortcutNet:
+    torch.manual_seed(seed)
+    return ShortcutNet(**({"width": 4, "init": "xavier"} | arguments)).double()
+
+
+def samples(m: int = 12, d: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn(2, m, d, generator=generator, dtype=torch.float64)
+    return x, y
+
+
+def half_mean_square(out: Tensor, y: Tensor) -> Tensor:
+    return (out - y).square().sum() / (2 * len(y))
+
+
+# --- what it computes
+
+
+@KINDS
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_linear_net_is_the_one_of_the_theory(n, shortcut):
+    some, (x, y) = net(n=n, units=3, shortcut=shortcut), samples()
+    weights, moments = some.weights(), Moments.of(x, y)
+    assert weights.shape == (3, n, 4, 4)
+    ours = half_mean_square(some(x), y)
+    assert ours.item() == pytest.approx(loss(weights, moments, shortcut).item(), rel=1e-12)
+    ours.backward()
+    slopes = torch.stack([torch.stack([layer.weight.grad for layer in unit.path]) for unit in some.units])
+    torch.testing.assert_close(slopes, gradient(weights, moments, shortcut), rtol=0, atol=1e-12)
+
+
+RELU, TANH = torch.relu, torch.tanh
+
+
+@KINDS
+def test_pre_mid_and_post_are_where_definition_2_puts_them(shortcut):
+    some, (x, _) = net(units=2, n=3, pre="tanh", mid="relu", post="tanh", shortcut=shortcut), samples()
+    out = x
+    for W1, W2, W3 in some.weights():
+        path = TANH(RELU(RELU(TANH(out) @ W1.T) @ W2.T) @ W3.T)
+        out = out + path if shortcut else path
+    torch.testing.assert_close(some(x), out, rtol=0, atol=1e-14)
+
+
+def test_with_a_hidden_bias_and_a_relu_it_is_equation_3():
+    some, (x, _) = net(units=2, mid="relu", bias=True), samples()
+    out = x
+    for unit in some.units:
+        assert bool((unit.path[0].bias == 0).all()) and unit.path[1].bias is None
+        nn.init.normal_(unit.path[0].bias)
+        (U, b), V = unit.path[0].parameters(), unit.path[1].weight
+        out = out + RELU(out @ U.T + b) @ V.T
+    torch.testing.assert_close(some(x), out, rtol=0, atol=1e-14)
+
+
+def test_a_plain_net_has_its_relus_after_odd_layers():
+    """As many as the 2-shortcut net of its depth (Li et al., Appendix B)."""
+    some, (x, _) = net(units=2, mid="relu", shortcut=False), samples()
+    (W1, W2), (W3, W4) = some.weights()
+    torch.testing.assert_close(some(x), RELU(RELU(x @ W1.T) @ W2.T @ W3.T) @ W4.T, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu", "tanh"])
+@KINDS
+def test_at_zero_weights_a_shortcut_net_is_the_identity_and_a_plain_one_is_zero(activation, shortcut):
+    some, (x, _) = net(init="zero", scale=0.0, mid=activation, post=activation, shortcut=shortcut), samples()
+    assert torch.equal(some(x), x if shortcut else torch.zeros_like(x))
+
+
+# --- how it describes itself
+
+
+@KINDS
+@pytest.mark.parametrize(("units", "n"), [(4, 1), (2, 2), (60, 2)])
+def test_layers_and_blocks(units, n, shortcut):
+    some = net(units=units, n=n, shortcut=shortcut, bias=True)
+    layers, state = layers_of(some), some.state_dict()
+    assert layers == some.layers() and len(layers) == units * n
+    assert layers[0].name == ("layer001" if units * n >= 100 else "layer01")
+    assert all(state[layer.weight_name].data_ptr() == layer.weight.data_ptr() for layer in layers)
+    assert torch.equal(torch.stack([layer.weight for layer in layers]), some.weights().flatten(0, 1))
+    assert all(layer.skip is (shortcut and n == 1) for layer in layers)
+    assert [block.modules for block in blocks_of(some)] == [(unit,) for unit in some.units]
+    assert sum(p.numel() for p in some.parameters()) == units * n * 16 + units * 4
+
+
+def test_only_a_linear_layer_has_a_skip_of_its_own():
+    assert layers_of(net(n=1))[0].skip
+    assert not layers_of(net(n=1, pre="relu"))[0].skip and not layers_of(net(n=1, post="tanh"))[0].skip
+
+
+# --- how it starts
+
+
+def test_xavier_has_the_variance_of_both_fans():
+    weights = draw((200, 10, 10), "xavier", generator=torch.Generator().manual_seed(0))
+    assert weights.dtype == torch.float64
+    assert float(weights.mean()) == pytest.approx(0, abs=4 * (0.1 / weights.numel()) ** 0.5)
+    assert float(weights.var()) == pytest.approx(0.1, rel=4 * (2 / weights.numel()) ** 0.5)
+
+
+def test_zero_is_a_fraction_of_xavier():
+    one, other = (draw((3, 5, 5), init, 0.25, torch.Generator().manual_seed(1)) for init in ("xavier", "zero"))
+    torch.testing.assert_close(other, one / 4, rtol=1e-15, atol=0)
+
+
+def test_orthogonal_matrices_are_orthogonal_and_of_either_determinant():
+    weights = draw((400, 6, 6), "orthogonal", generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(weights @ weights.mT, torch.eye(6).double().expand(400, 6, 6), rtol=0, atol=1e-14)
+    positive = float((torch.linalg.det(weights) > 0).double().mean())
+    assert positive == pytest.approx(0.5, abs=4 * 0.5 / 400**0.5)
+
+
+def test_orthogonal_matrices_are_uniform():
+    """Haar measure: every entry has mean 0, variance 1/d and fourth moment 3 / (d (d + 2)). Unsigned QR fails the first."""
+    d, count = 5, 20_000
+    weights = draw((count, d, d), "orthogonal", generator=torch.Generator().manual_seed(0))
+    error = 5 / count**0.5
+    torch.testing.assert_close(weights.mean(0), torch.zeros(d, d).double(), rtol=0, atol=error)
+    torch.testing.assert_close(weights.square().mean(0), torch.full((d, d), 1 / d).double(), rtol=0, atol=error)
+    torch.testing.assert_close(
+        weights.pow(4).mean(0), torch.full((d, d), 3 / (d * (d + 2))).double(), rtol=0, atol=error
+    )
+
+
+@pytest.mark.parametrize("init", ["xavier", "orthogonal", "zero"])
+def test_a_net_is_drawn_from_the_global_state_in_the_order_of_its_layers(init):
+    torch.manual_seed(4)
+    some = ShortcutNet(width=3, units=2, init=init, scale=0.5)
+    torch.manual_seed(4)
+    for _ in range(4):
+        nn.Linear(3, 3, bias=False)  # PyTorch's own draws come first
+    expected = torch.stack([draw((3, 3), init, 0.5) for _ in range(4)]).view(2, 2, 3, 3)
+    assert some.weights().dtype == torch.float32 and torch.equal(some.weights(), expected.float())
+
+
+# --- in a classifier
+
+
+def test_it_is_a_classifier_of_vectors():
+    """Logits (B, d), one for each of d classes: one step of the bank is one step of gradient descent by hand."""
+    torch.manual_seed(0)
+    images, labels = torch.randn(8, 10), torch.arange(8)
+    module = classifier(
+        net=lambda: ShortcutNet(width=10, units=2, mid="relu", init="xavier", bias=True),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        weight_decay=0.0,
+    )
+    (_, some), *_ = module.members
+    before = {name: p.detach().clone() for name, p in some.named_parameters()}
+    risk = nn.functional.cross_entropy(some(images), labels)
+    slopes = torch.autograd.grad(risk, list(some.parameters()))
+    trainer(1, limit_val_batches=0).fit(module, DataLoader(TensorDataset(images, labels), batch_size=8))
+    assert module.metrics()["net"]["train/risk_running"] == pytest.approx(float(risk.detach()), rel=1e-6)
+    for (name, now), slope in zip(some.named_parameters(), slopes):
+        torch.testing.assert_close(now.detach(), before[name] - 0.5 * slope, rtol=0, atol=1e-6)
+
+
+def test_images_that_are_no_vectors_are_refused_by_the_classifier():
+    with pytest.raises(UserError, match="member 'net' cannot take images"):
+        fit(classifier(net=lambda: ShortcutNet(width=10)), epochs=1)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("depth", "n", "nearest"), [(7, 2, "6 and 8"), (20, 3, "18 and 21"), (1, 2, "2"), (-4, 3, "3")]
+)
+def test_a_depth_that_units_do_not_fill(depth, n, nearest):
+    with pytest.raises(
+        UserError, match=rf"{n}-shortcut units have {n} layers each.*got {depth}\. Nearest: {nearest}\."
+    ):
+        shortcut_net_of_depth(depth, n)
+
+
+def test_a_depth_that_they_do():
+    some = shortcut_net_of_depth(12, 3, width=5, mid="relu")
+    assert len(some.layers()) == 12 and some.weights().shape == (4, 3, 5, 5)
+    assert units_of_depth(12, 3) == 4 and units_of_depth(12, 1) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"width": 0}, "width is at least 1, got 0"),
+        ({"units": 0}, "units is at least 1, got 0"),
+        ({"n": 0}, "n is at least 1, got 0"),
+        ({"mid": "gelu"}, "activation at mid is one of identity, relu, tanh, got 'gelu'"),
+        ({"init": "kaiming"}, "initialisation is 'zero', 'xavier' or 'orthogonal', got 'kaiming'"),
+    ],
+)
+def test_what_does_not_exist(arguments, said):
+    with pytest.raises(UserError, match=said):
+        ShortcutNet(**arguments)
+
+
+def test_matrices_that_are_not_square():
+    with pytest.raises(UserError, match=r"square, \(\.\.\., d, d\), got the shape \(3, 4\)"):
+        draw((3, 4))
+    with pytest.raises(UserError, match=r"n >= 1 matrices, got 0"):
+        units_of_depth(4, 0)

@@ -1,0 +1,148 @@
+"""Closed forms against automatic differentiation of a forward pass over samples, and against laws."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.func import hessian as autograd_hessian
+
+from lightning_app.errors import UserError
+from lightning_app.theory import Moments, gradient, hessian, loss, loss_and_gradient
+
+CASES = pytest.mark.parametrize(
+    ("units", "n"), [(1, 1), (2, 1), (6, 1), (12, 1), (1, 2), (3, 2), (6, 2), (1, 3), (2, 3), (4, 3), (3, 4)]
+)
+NETS = pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "shortcut"])
+
+
+def data(d: int, m: int = 30) -> tuple[Tensor, Tensor]:
+    """Neither centred nor whitened."""
+    generator = torch.Generator().manual_seed(5)
+    mixing = torch.randn(d, d, generator=generator, dtype=torch.float64)
+    x = torch.randn(m, d, generator=generator, dtype=torch.float64) @ mixing + 0.5
+    return x, torch.randn(m, d, generator=generator, dtype=torch.float64) + x.tanh()
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
+
+
+def to_vector(weights: Tensor) -> Tensor:
+    """Order of Definition 5, entry by entry: the later an index here, the faster it runs."""
+    units, n, d, _ = weights.shape
+    places = [(r, k, i, j) for r in range(units) for k in range(n) for j in range(d) for i in range(d)]
+    return torch.stack([weights[place] for place in places])
+
+
+def sample_loss(vector: Tensor, x: Tensor, y: Tensor, units: int, n: int, shortcut: bool) -> Tensor:
+    """1/(2m) sum ||f(x) - y||^2, sample by sample through the layers."""
+    d = x.shape[1]
+    columns = vector.view(units, n, d, d)  # [r, k, column, row]
+    for unit in columns:
+        out = x
+        for matrix in unit:
+            out = out @ matrix  # rows of samples: x^T W^T, and W^T is [column, row]
+        x = x + out if shortcut else out
+    return (x - y).square().sum() / (2 * len(x))
+
+
+@CASES
+@NETS
+def test_loss_gradient_and_hessian_are_those_of_autograd(units, n, shortcut):
+    d = 3
+    x, y = data(d)
+    weights, moments = draw(units, n, d, d), Moments.of(x, y)
+    vector, form = to_vector(weights), (x, y, units, n, shortcut)
+    expected = autograd_hessian(sample_loss)(vector, *form)
+    scale = max(1.0, float(expected.abs().max()))
+    assert float(loss(weights, moments, shortcut)) == pytest.approx(float(sample_loss(vector, *form)), rel=1e-13)
+    ours = to_vector(gradient(weights, moments, shortcut))
+    torch.testing.assert_close(ours, grad(sample_loss)(vector, *form), rtol=0, atol=1e-10)
+    H = hessian(weights, moments, shortcut)
+    torch.testing.assert_close(H, expected, rtol=0, atol=1e-10)
+    assert float((H - H.mT).abs().max()) < 1e-14 * scale
+
+
+@NETS
+def test_depth_twelve_of_width_ten(shortcut):
+    """1,200 parameters: Hessian products along random directions instead of the whole."""
+    x, y = data(10, 200)
+    weights, moments = draw(6, 2, 10, 10), Moments.of(x, y)
+    direction = draw(1200, 1).flatten()
+    product = torch.func.jvp(lambda v: grad(sample_loss)(v, x, y, 6, 2, shortcut), (to_vector(weights),), (direction,))[
+        1
+    ]
+    ours = hessian(weights, moments, shortcut) @ direction
+    torch.testing.assert_close(ours, product, rtol=1e-12, atol=1e-10)
+
+
+@NETS
+def test_many_nets_are_one_by_one(shortcut):
+    weights, moments = draw(2, 5, 3, 2, 4, 4), Moments.of(*data(4))
+    losses, gradients = loss_and_gradient(weights, moments, shortcut)
+    assert losses.shape == (2, 5) and gradients.shape == weights.shape
+    assert torch.equal(losses, loss(weights, moments, shortcut))
+    for place in [(0, 0), (1, 3)]:
+        alone, own = loss_and_gradient(weights[place], moments, shortcut)
+        torch.testing.assert_close(losses[place], alone, rtol=1e-14, atol=0)
+        torch.testing.assert_close(gradients[place], own, rtol=0, atol=1e-13)
+
+
+def test_a_hessian_goes_where_it_is_told():
+    weights, moments = draw(2, 2, 3, 3), Moments.of(*data(3))
+    out = torch.full((36, 36), float("nan"), dtype=torch.float64)
+    assert hessian(weights, moments, True, out=out) is out
+    assert torch.equal(out, hessian(weights, moments, True))
+    for unfit in (out.float(), out[:35], out.mT):
+        with pytest.raises(UserError, match=r"36 parameters goes into contiguous float64 memory \(36, 36\)"):
+            hessian(weights, moments, True, out=unfit)
+
+
+def test_the_loss_never_falls_below_the_optimum_and_reaches_it():
+    x, y = data(4)
+    moments = Moments.of(x, y)
+    best = torch.linalg.lstsq(x, y).solution.mT
+    one_layer = best.view(1, 1, 4, 4)
+    assert float(loss(one_layer, moments, False)) == pytest.approx(moments.optimum(), rel=1e-12)
+    assert float(loss(one_layer - torch.eye(4), moments, True)) == pytest.approx(moments.optimum(), rel=1e-12)
+    assert bool((loss(draw(50, 3, 2, 4, 4), moments, True) > moments.optimum()).all())
+
+
+def test_at_a_minimum_the_invariances_of_a_linear_net_are_exact_zeros():
+    """W2 W1 is unchanged by W2 G^-1, G W1: at least d^2 of the 2 d^2 eigenvalues vanish where the gradient does."""
+    x, y = data(3)
+    best = torch.linalg.lstsq(x, y).solution.mT
+    U, S, V = torch.linalg.svd(best)
+    weights = torch.stack([S.sqrt().diag() @ V, U @ S.sqrt().diag()])[None]
+    moments = Moments.of(x, y)
+    assert float(gradient(weights, moments, False).abs().max()) < 1e-13
+    values = torch.linalg.eigvalsh(hessian(weights, moments, False))
+    assert int((values.abs() < 1e-12 * values[-1]).sum()) == 9
+    assert bool((values > -1e-12 * values[-1]).all())
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((2, 3, 3), r"weights are \(\.\.\., R, n, d, d\)"),
+        ((1, 2, 3, 4), r"got \(1, 2, 3, 4\)"),
+        ((0, 2, 3, 3), "R >= 1"),
+        ((1, 2, 4, 4), r"4 x 4 need inputs and targets in R\^4, got moments of inputs in R\^3"),
+    ],
+)
+def test_shapes_that_do_not_fit(shape, said):
+    moments = Moments.of(*data(3))
+    for function in (loss, gradient, hessian):
+        with pytest.raises(UserError, match=said):
+            function(torch.zeros(shape, dtype=torch.float64), moments, True)
+
+
+def test_other_refusals():
+    x, y = data(3)
+    with pytest.raises(UserError, match=r"targets in R\^2"):
+        loss(draw(1, 2, 3, 3), Moments.of(x, y[:, :2]), True)
+    with pytest.raises(UserError, match=r"float64, got weights of torch\.float32"):
+        loss(draw(1, 2, 3, 3).float(), Moments.of(x, y), True)
+    with pytest.raises(UserError, match="of one net"):
+        hessian(draw(5, 1, 2, 3, 3), Moments.of(x, y), True)
