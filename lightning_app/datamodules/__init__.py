@@ -4,5 +4,17 @@ from lightning_app.datamodules.cifar10 import CIFAR10
 from lightning_app.datamodules.digits import Digits
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.loaders import EpochLoader
+from lightning_app.datamodules.whitened import WhitenedDigits, WhitenedMNIST, Whitening, whitened
 
-__all__ = ["CIFAR10", "Digits", "EpochLoader", "ImageData"]
+__all__ = [
+    # images
+    "CIFAR10",
+    "Digits",
+    "EpochLoader",
+    "ImageData",
+    # whitened vectors
+    "WhitenedDigits",
+    "WhitenedMNIST",
+    "Whitening",
+    "whitened",
+]

@@ -1,7 +1,12 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
+from lightning_app.theory.derivatives import directional_derivatives
+from lightning_app.theory.equivalence import orthogonal_equivalence
 from lightning_app.theory.linear import gradient, hessian, loss, loss_and_gradient
 from lightning_app.theory.moments import Moments
+from lightning_app.theory.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
+from lightning_app.theory.zero_point import Spectrum, ZeroPoint, zero_point
+from lightning_app.theory.zero_point_checks import Deviations, zero_point_deviations
 
 __all__ = [
     # linear nets (Li et al. 2016, section 3)
@@ -10,4 +15,20 @@ __all__ = [
     "hessian",
     "loss",
     "loss_and_gradient",
+    # n-shortcut nets as functions of one vector (Definitions 2 and 5)
+    "IDENTITY",
+    "RELU",
+    "TANH",
+    "Activation",
+    "ShortcutForm",
+    "relu_surrogate",
+    # their loss at zero (Theorem 2)
+    "Spectrum",
+    "ZeroPoint",
+    "zero_point",
+    # Theorem 2 checked
+    "Deviations",
+    "directional_derivatives",
+    "orthogonal_equivalence",
+    "zero_point_deviations",
 ]
