@@ -1,10 +1,13 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
 from lightning_app.theory.derivatives import directional_derivatives
+from lightning_app.theory.detour import Path, detour
 from lightning_app.theory.equivalence import orthogonal_equivalence
+from lightning_app.theory.lemmas import Lemma1, Lemma2, Lemma3, Lemma4, lemma_1, lemma_2, lemma_3, lemma_4
 from lightning_app.theory.linear import gradient, hessian, loss, loss_and_gradient
 from lightning_app.theory.moments import Moments
 from lightning_app.theory.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
+from lightning_app.theory.small_norm import SmallNormNet, moving_unit, perturbed_labels, small_norm_net
 from lightning_app.theory.zero_point import Spectrum, ZeroPoint, zero_point
 from lightning_app.theory.zero_point_checks import Deviations, zero_point_deviations
 
@@ -31,4 +34,20 @@ __all__ = [
     "directional_derivatives",
     "orthogonal_equivalence",
     "zero_point_deviations",
+    # exact with small weights (Theorem 1, Eq. 3)
+    "Path",
+    "SmallNormNet",
+    "detour",
+    "moving_unit",
+    "perturbed_labels",
+    "small_norm_net",
+    # Lemmas 1 to 4 checked
+    "Lemma1",
+    "Lemma2",
+    "Lemma3",
+    "Lemma4",
+    "lemma_1",
+    "lemma_2",
+    "lemma_3",
+    "lemma_4",
 ]

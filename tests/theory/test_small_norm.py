@@ -1,0 +1,183 @@
+"""Theorem 1: the net is exact, its weights are small and fall as L^-1/2, and every unit moves its point alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_app.errors import UserError
+from lightning_app.theory import SmallNormNet, lemma_1, lemma_2, moving_unit, perturbed_labels, small_norm_net
+from lightning_app.theory.small_norm import apply_unit
+from tests.theory.test_detour import separated
+
+
+def points(m: int = 12, d: int = 10, rho: float = 0.6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    both = separated(2 * m, d, rho, seed)
+    return both[:m], both[m:]
+
+
+def check(net: SmallNormNet, m: int, d: int, k: int) -> None:
+    R = m * k
+    assert net.U.shape == net.V.shape == (R, d, d) and net.b.shape == (R, d) and net.layers == 2 * R
+    assert net.error < 1e-10
+    assert net.norm <= net.bound
+    assert net.bound == pytest.approx(2 * math.pi / net.rho * math.sqrt(2 * m / net.layers), rel=1e-14)
+    assert bool((net.b.norm(dim=1) <= net.U.flatten(1).norm(dim=1)).all())
+
+
+@pytest.mark.parametrize(("m", "d", "rho"), [(12, 10, 0.6), (1, 3, 0.9), (5, 3, 0.4), (8, 4, 0.3), (10, 25, 0.9)])
+@pytest.mark.parametrize("k", [1, 3, 16])
+def test_the_net_is_exact_and_within_its_bound(m, d, rho, k):
+    x, y = points(m, d, rho)
+    net = small_norm_net(x, y, k)
+    check(net, m, d, k)
+    assert net.rho == pytest.approx(float(torch.pdist(torch.cat([x, y])).min()), rel=1e-15)
+    assert net.rho >= rho
+
+
+def test_norms_fall_with_the_square_root_of_depth():
+    """The exponent of L over k = 4 to 256; a single long step is shorter than its arc, so k = 1 bends the line."""
+    x, y = points()
+    nets = [small_norm_net(x, y, k) for k in (4, 16, 64, 256)]
+    for net, k in zip(nets, (4, 16, 64, 256)):
+        check(net, 12, 10, k)
+    exponent, _ = np.polyfit(np.log([net.layers for net in nets]), np.log([net.norm for net in nets]), 1)
+    assert exponent == pytest.approx(-0.5, abs=0.02)
+    scaled = [net.norm * net.units_per_point**0.5 for net in nets]
+    assert max(scaled) / min(scaled) < 1.1  # bounded, and nearly constant
+
+
+def test_an_obstacle_on_the_great_arc():
+    """The second point lies between the first and its label."""
+    X, Y, Z = torch.eye(3, dtype=torch.float64)
+    x, y = torch.stack([X, (X + Y) / math.sqrt(2)]), torch.stack([Y, Z])
+    for k in (2, 9, 40):
+        check(small_norm_net(x, y, k), 2, 3, k)
+
+
+def test_a_label_opposite_to_its_input():
+    X, Y, Z = torch.eye(3, dtype=torch.float64)
+    for k in (2, 9):
+        check(small_norm_net(torch.stack([X, Y]), torch.stack([-X, Z]), k), 2, 3, k)
+
+
+def test_every_unit_leaves_all_points_but_one_bit_for_bit():
+    x, y = points(6, 5, 0.5)
+    net, now = small_norm_net(x, y, 8), x
+    for r, unit in enumerate(zip(net.U, net.V, net.b)):
+        after, moved = apply_unit(*unit, now), r // 8
+        others = torch.arange(6) != moved
+        assert torch.equal(after[others], now[others])
+        assert not torch.equal(after[moved], now[moved])
+        now = after
+    assert torch.equal(now, net(x))
+
+
+def test_units_are_those_of_equation_3_and_of_width_one():
+    """One hidden unit each; a forward pass by matrix products agrees as far as the net is well-conditioned."""
+    x, y = points()
+    net = small_norm_net(x, y, 4)
+    out = x
+    for U, V, b in zip(net.U, net.V, net.b):
+        assert int(torch.linalg.matrix_rank(U)) == int(torch.linalg.matrix_rank(V)) == 1
+        assert torch.count_nonzero(b) <= 1
+        out = out + torch.relu(out @ U.T + b) @ V.T
+    assert float((out - y).abs().max()) < 1e-12 * net.amplification()
+
+
+def test_a_row_is_the_same_alone():
+    x, y = points()
+    net = small_norm_net(x, y, 16)
+    for i in (0, 7):
+        assert float((net(x[i : i + 1]) - y[i]).norm()) < 1e-10
+
+
+def test_amplification_is_the_norm_of_the_jacobian():
+    x, y = points(4, 3, 0.5)
+    net = small_norm_net(x, y, 5)
+    jacobians = [torch.func.jacrev(lambda one: net(one[None])[0])(one) for one in x]
+    expected = max(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in jacobians)
+    assert net.amplification() == pytest.approx(expected, rel=1e-9)
+
+
+def test_amplification_grows_with_closer_points():
+    """exp(sqrt(2) l / q): the reason why each unit is built where its point really is."""
+    far, near = (small_norm_net(*points(8, 4, rho, seed=1), 64) for rho in (0.6, 0.2))
+    assert near.rho < far.rho and near.amplification() > 100 * far.amplification()
+    assert near.error < 1e-10
+
+
+# --- the lemmas
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lemma_1(seed):
+    some = separated(9, 4, 0.4, seed)
+    target = some[1] + 0.1 * some[2]
+    found = lemma_1(some, 1, target / target.norm())
+    assert found.others == 0 and found.bias <= 0
+    assert found.largest < 1e-12
+
+
+def test_lemma_1_by_hand():
+    """q = 1, from e_1 to e_2: c = sqrt(2 sqrt(2)), the hidden unit is at c/2 in e_1."""
+    x, z = torch.eye(3, dtype=torch.float64)[:2]
+    U, V, b = moving_unit(x, z, 1.0)
+    c = 2**0.75
+    torch.testing.assert_close(U[0], torch.tensor([c, 0, 0]).double(), rtol=0, atol=1e-7)
+    assert float(b[0]) == pytest.approx(-c / 2) and not b[1:].any() and not U[1:].any() and not V[:, 1:].any()
+    torch.testing.assert_close(V[:, 0], 2 / c * (z - x), rtol=1e-14, atol=0)
+    assert float(U.norm()) == pytest.approx(float(V.norm())) == pytest.approx(c)
+
+
+def test_a_point_that_stays_needs_no_unit():
+    x = torch.eye(3, dtype=torch.float64)[0]
+    assert not any(part.any() for part in moving_unit(x, x, 0.5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("steps", [1, 7, 50])
+def test_lemma_2(seed, steps):
+    start, end, *obstacles = separated(20, 4, 0.55, seed)
+    found = lemma_2(start, end, torch.stack(obstacles), 0.55, steps)
+    assert found.largest < 1e-12 and found.length < 0 and found.ends == 0
+
+
+# --- labels and refusals
+
+
+def test_perturbed_labels_are_distinct_unit_vectors_near_their_classes():
+    labels = torch.tensor([0, 2, 2, 1, 2])
+    found = perturbed_labels(labels, 4, 0.05, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(5).double(), rtol=0, atol=1e-15)
+    assert torch.equal(found.argmax(1), labels) and float(torch.pdist(found).min()) > 0.01
+
+
+X, Y, Z = torch.eye(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "k", "said"),
+    [
+        ([X, Y], [Z], 1, r"inputs and labels \(m, d\), got \(2, 3\) and \(1, 3\)"),
+        ([X[:2]], [Y[:2]], 1, "d >= 3 dimensions, got d = 2"),
+        ([X, Y], [Z, 2 * Z], 1, r"unit vectors, label 1 has length 2: divide"),
+        ([X, 0 * Y], [Z, -Z], 1, "unit vectors, input 1 has length 0"),
+        ([X, Y * math.nan], [Z, -Z], 1, "unit vectors, input 1 has length nan"),
+        ([X, Y], [Z, Z], 1, "label 0 and label 1 are 0 apart"),
+        ([X, X], [Y, Z], 1, "input 0 and input 1 are 0 apart"),
+        ([X, Y], [Z, X], 1, "input 0 and label 1 are 0 apart"),
+        ([X, Y], [Z, -Z], 0, "k >= 1 units, got 0"),
+    ],
+)
+def test_assumptions_that_fail(x, y, k, said):
+    with pytest.raises(UserError, match=said):
+        small_norm_net(torch.stack(x), torch.stack(y), k)
+
+
+def test_single_precision_is_no_unit_length():
+    x, y = points(3, 7)
+    with pytest.raises(UserError, match="divide it by that, in float64"):
+        small_norm_net(x.float(), y.float(), 1)
