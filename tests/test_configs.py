@@ -8,6 +8,8 @@ import yaml
 
 from callbacks import InterlayerCushion
 from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
+from lightning_app.modules.losses import squared_error
 from lightning_app.modules.sharding import SeedSharding
 from lightning_app.networks import CifarResNet
 from tests.helpers import ROOT
@@ -95,6 +97,25 @@ def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
     assert (cli.datamodule.batch_size, cli.datamodule.drop_last) == (128, False)
     (interlayer,) = (callback for callback in cli.trainer.callbacks if isinstance(callback, InterlayerCushion))
     assert interlayer.bn_modes == ["eval", "batch1"]
+
+
+# Li et al. (2016), appendix B: gradient descent, 1,000 epochs, whitened MNIST, one-hot targets
+def test_full_batch_descent_of_the_2_shortcut_net(monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "shortcut2.yaml"))
+    ((_, net),) = cli.model.members
+    assert (net.shortcut, net.weights().shape) == (True, (4, 2, 10, 10))
+    assert all(isinstance(unit.mid, torch.nn.Identity) for unit in net.units)
+    made = cli.model.configure_optimizers()
+    group = made["optimizer"].param_groups[0]
+    assert (group["lr"], group["momentum"], "lr_scheduler" in made) == (0.1, 0, False)
+    assert (cli.model.loss, cli.model.weight_decay, cli.trainer.max_epochs) == (squared_error, 0, 1000)
+    assert (cli.trainer.precision, type(cli.datamodule)) == ("64-true", WhitenedMNIST)
+
+
+def test_vectors_named_over_images_keep_their_own_facts(monkeypatch, tmp_path):
+    words = ("--config", str(ROOT / "configs" / "shortcut2.yaml"), "--data", "WhitenedDigits")
+    data = build(monkeypatch, tmp_path, *words).datamodule
+    assert (type(data), data.batch_size, data.eval_batch_size) == (WhitenedDigits, 1437, 10_000)
 
 
 def test_a_dataset_named_over_another_keeps_its_own_facts(monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -117,7 +117,6 @@ class WhitenedImages(ImageData):
         root: folder of all datasets.
         components: leading principal components that are kept, d.
         batch_size: samples of a training batch. None takes all: an epoch is one step of gradient descent.
-        eval_batch_size: the same for evaluation and for the probe.
         val_size: samples set aside from the training samples for validation, stratified by class.
         split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
         probe_size: number of training samples in the probe (at most all of them), stratified by class.
@@ -126,12 +125,15 @@ class WhitenedImages(ImageData):
         evaluate_train: evaluate on the training samples too.
     """
 
+    # Not an argument: a configuration that names vectors on top of images would carry the images' 125 over (see
+    # `ImageData`), which is 560 batches an evaluation.
+    EVAL_BATCH: ClassVar[int] = 10_000
+
     def __init__(
         self,
         root: str = "data",
         components: int = 10,
         batch_size: int | None = None,
-        eval_batch_size: int = 10_000,
         val_size: int = 0,
         split_seed: int = 0,
         probe_size: int = 1000,
@@ -143,7 +145,7 @@ class WhitenedImages(ImageData):
         super().__init__(
             root=root,
             batch_size=1 if batch_size is None else batch_size,
-            eval_batch_size=eval_batch_size,
+            eval_batch_size=self.EVAL_BATCH,
             augment=False,
             val_size=val_size,
             split_seed=split_seed,

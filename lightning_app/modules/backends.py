@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.errors import UserError
+from lightning_app.modules.losses import Loss
 
 __all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for"]
 
@@ -39,6 +40,7 @@ class Pass:
     images: Tensor  # (B, C, H, W)
     labels: Tensor  # (B,)
     seed: int  # of the net's own draws in this step
+    loss: Loss = F.cross_entropy
 
 
 Answer = tuple[Tensor, Tensor]  # risk () and logits (B, classes), both without a graph
@@ -133,7 +135,7 @@ class _Capture:
         self, passes: Sequence[Pass], weight: float, streams: Sequence[torch.cuda.Stream], pool: tuple[int, int]
     ) -> None:
         copies = _Copies()
-        self._passes = [Pass(p.net, copies.of(p.images), copies.of(p.labels), p.seed) for p in passes]
+        self._passes = [replace(p, images=copies.of(p.images), labels=copies.of(p.labels)) for p in passes]
         self._parameters = [[w for w in p.net.parameters() if w.requires_grad] for p in passes]
         self._streams = streams
         self._weight = weight
@@ -230,7 +232,7 @@ class _Fastest:
 
 def _forward(each: Pass) -> Answer:
     logits = each.net(each.images)
-    return F.cross_entropy(logits, each.labels), logits
+    return each.loss(logits, each.labels), logits
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

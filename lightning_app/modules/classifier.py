@@ -1,7 +1,8 @@
 """Trains a bank of image classifiers side by side: one optimizer, one run, any networks.
 
-The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the mean cross-entropy. Members share nothing
-but the optimizer object, whose update is elementwise, so each is the same net as if trained alone.
+The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the mean cross-entropy (or squared error, see
+`losses`). Members share nothing but the optimizer object, whose update is elementwise, so each is the same net as if
+trained alone.
 """
 
 import math
@@ -12,13 +13,13 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-import torch.nn.functional as F
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
+from lightning_app.modules.losses import LossName, loss_named
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty, add_gradients
@@ -45,10 +46,11 @@ class ImageClassifier(pl.LightningModule):
 
     Args:
         optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
-        net: the network, when there is one arm. Anything that maps (B, C, H, W) to logits (B, classes).
+        net: the network, when there is one arm. Anything that maps the data's images (or vectors) to logits (B, classes).
         arms: several arms by name instead of ``net``.
         scheduler: learning rate scheduler, stepped after each epoch.
         seeds: a count, a list, or ranges as text ("0-6"). A seed decides a member's initial weights and its data.
+        loss: "cross_entropy", or "squared_error" for 1/2 ||f(x) - e_y||^2; both means over samples.
         weight_decay: lambda of the penalty lambda/2 ||w - centre||^2.
         decays: the parameters w of the penalty: "all", "weights" (no biases and norms) or "none".
         decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms say it themselves.
@@ -67,6 +69,7 @@ class ImageClassifier(pl.LightningModule):
         arms: dict[str, Arm] | None = None,
         scheduler: LRSchedulerCallable | None = None,
         seeds: int | list[int] | str = 1,
+        loss: LossName = "cross_entropy",
         weight_decay: float = 1e-4,
         decays: Decays = "all",
         decay_towards: Centre = "zero",
@@ -89,6 +92,7 @@ class ImageClassifier(pl.LightningModule):
         self.own = self.members  # those that this rank trains and evaluates
         self.owners = {member.name: 0 for member in self.members}  # which rank knows a member during an epoch
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
+        self.loss = loss_named(loss)
         self.weight_decay = weight_decay
         self.decays = decays
         self.penalty_scale = penalty_scale
@@ -217,7 +221,8 @@ class ImageClassifier(pl.LightningModule):
                 ) from error
             if got != (1, classes):
                 raise UserError(
-                    f"member '{name}' has outputs {got[1:]} an image, the data has {classes} classes: set the net's num_classes."
+                    f"member '{name}' has outputs {got[1:]} an image, the data has {classes} classes: set the net's "
+                    f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
                 )
 
     # -- training and evaluation --------------------------------------------------------------------------------------
@@ -231,7 +236,7 @@ class ImageClassifier(pl.LightningModule):
             for metric in self.running.values():
                 metric.reset()
         batches = self._by_stream(batch)
-        passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m)) for m in self.own]
+        passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m), self.loss) for m in self.own]
         answers = self._gradients(passes, self._share(passes[0].labels))  # all streams' batches are of one size
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
@@ -253,7 +258,7 @@ class ImageClassifier(pl.LightningModule):
         images, labels = self._format(batch)
         for name, net in self.own:
             logits = net(images)
-            risk = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+            risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
             self.evaluated[loader][name].update(risk, logits, labels)
 
     @override

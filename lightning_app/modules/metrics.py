@@ -8,7 +8,7 @@ __all__ = ["RiskAndError"]
 
 
 class RiskAndError(Metric):
-    """Mean cross-entropy (risk, nats a sample) and share of wrong top-1 predictions (error, in [0, 1]).
+    """Mean loss (risk; cross-entropy in nats) a sample, and share of wrong top-1 predictions (error, in [0, 1]).
 
     >>> metric = RiskAndError()
     >>> metric.update(torch.tensor(0.5), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))

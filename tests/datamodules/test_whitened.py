@@ -105,7 +105,7 @@ def test_small_batches():
 
 
 def test_what_classifier_and_callbacks_ask():
-    data = WhitenedDigits(components=6, probe_size=50, test_limit=40, val_size=30, eval_batch_size=32)
+    data = WhitenedDigits(components=6, probe_size=50, test_limit=40, val_size=30)
     data.setup()
     assert (data.num_classes, data.image_shape, data.eval_splits) == (10, (6,), ("train", "val", "test"))
     assert [sum(len(labels) for _, labels in loader) for loader in data.val_dataloader()] == [1407, 30, 40]

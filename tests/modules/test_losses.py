@@ -1,0 +1,111 @@
+"""The loss option, and full-batch descent through Lightning against `descent`."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightning_app.datamodules import WhitenedDigits
+from lightning_app.descent import LinearProblem, SampleProblem, descend
+from lightning_app.errors import UserError
+from lightning_app.modules import ImageClassifier
+from lightning_app.modules.losses import loss_named, squared_error
+from lightning_app.networks import ShortcutNet
+from lightning_app.theory import Moments
+from tests.helpers import arm, classifier, digits, fit, same_weights
+
+
+def logits_and_labels(outputs: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(7, outputs, generator=generator, dtype=torch.float64), torch.arange(7) % 5
+
+
+@pytest.mark.parametrize("outputs", [5, 8])
+def test_squared_error_sample_by_sample(outputs):
+    logits, labels = logits_and_labels(outputs)
+    by_hand = 0.0
+    for row, label in zip(logits.tolist(), labels.tolist()):
+        by_hand += sum((value - (place == label)) ** 2 for place, value in enumerate(row)) / 2
+    assert squared_error(logits, labels).item() == pytest.approx(by_hand / 7, rel=1e-14)
+
+
+def test_squared_error_is_zero_at_the_targets_and_half_at_zero():
+    _, labels = logits_and_labels()
+    assert squared_error(F.one_hot(labels, 5).double(), labels) == 0
+    assert squared_error(torch.zeros(7, 5), labels) == 0.5
+
+
+def test_low_precision_is_summed_in_float32():
+    logits, labels = logits_and_labels()
+    narrow = logits.bfloat16()
+    assert torch.equal(squared_error(narrow, labels), squared_error(narrow.float(), labels))
+
+
+def test_cross_entropy_is_pytorchs_and_an_unknown_loss_a_sentence():
+    assert loss_named("cross_entropy") is F.cross_entropy
+    with pytest.raises(UserError, match="cross_entropy, squared_error, got 'hinge'"):
+        classifier(loss="hinge")
+
+
+def test_saying_the_default_changes_no_bit():
+    for seed in (0, 1):
+        said, unsaid = (
+            fit(classifier({"net": arm(True)}, seeds=[seed], **more)) for more in ({"loss": "cross_entropy"}, {})
+        )
+        assert same_weights(said, unsaid) and said.metrics() == unsaid.metrics()
+
+
+def test_risks_are_those_of_the_loss():
+    data = digits()
+    module = fit(classifier({"net": arm(True)}, loss="squared_error", weight_decay=0.0), data=data)
+    net, numbers = module.members[0].net.eval(), module.metrics()["net"]
+    for split, loader in zip(data.eval_splits, data.val_dataloader()):
+        images, labels = (torch.cat(parts) for parts in zip(*loader))
+        with torch.no_grad():
+            logits = net(images)
+            assert numbers[f"{split}/risk"] == pytest.approx(float(module.loss(logits, labels)), rel=1e-5)
+        assert numbers[f"{split}/error"] == pytest.approx(float((logits.argmax(1) != labels).float().mean()), abs=1e-7)
+    assert module.loss(*logits_and_labels()) == squared_error(*logits_and_labels())
+
+
+# -- full-batch descent -----------------------------------------------------------------------------------------------
+
+
+def shortcut_net(**more) -> ImageClassifier:
+    return ImageClassifier(
+        net=lambda: ShortcutNet(units=3, **more),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss="squared_error",
+        weight_decay=0.0,
+    )
+
+
+def descended(module: ImageClassifier, data: WhitenedDigits, steps: int, mid: str):
+    """The same steps from the module's weights, by hand."""
+    net = module.members[0].net
+    x, labels = data.vectors()
+    y = F.one_hot(labels, 10).double()
+    linear = LinearProblem(Moments.of(x, y), net.shortcut)
+    problem = linear if mid == "identity" else SampleProblem(x, y, net.shortcut, mid)
+    return descend(problem, net.weights().double().unsqueeze(0), torch.tensor([0.1], dtype=torch.float64), steps)
+
+
+@pytest.mark.parametrize("mid", ["identity", "relu"])
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_twenty_full_batch_epochs_are_twenty_steps(mid, shortcut):
+    module = shortcut_net(mid=mid, shortcut=shortcut, init="zero" if shortcut else "xavier")
+    data = WhitenedDigits()
+    expected = descended(module, data, 20, mid)
+    fit(module, epochs=20, data=data, precision="64-true")
+    found = module.members[0].net.weights()
+    torch.testing.assert_close(found, expected.weights[0], rtol=0, atol=1e-10)
+    numbers = module.metrics()["net"]
+    assert numbers["train/risk"] == pytest.approx(float(expected.losses[0, -1]), abs=1e-10)
+    assert numbers["train/risk_running"] == pytest.approx(float(expected.losses[0, -2]), abs=1e-10)
+    assert numbers["train/cost"] == numbers["train/risk"]
+
+
+def test_a_width_that_does_not_fit_is_a_sentence():
+    with pytest.raises(UserError, match=r"outputs \(12,\) .* 10 classes: set the net's num_classes .* width"):
+        fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits(components=12))
+    with pytest.raises(UserError, match="cannot take images of shape"):
+        fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits())
