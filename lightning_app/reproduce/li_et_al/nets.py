@@ -65,8 +65,8 @@ class Net:
 XAVIER = Net("Xavier", 2, False, "xavier")
 ORTHOGONAL = Net("orthogonal", 2, False, "orthogonal")
 SHORTCUT_1, SHORTCUT_2, SHORTCUT_3, SHORTCUT_4 = (Net(f"{n}-shortcut", n, True, "zero", 0.01) for n in (1, 2, 3, 4))
-NETS = (XAVIER, ORTHOGONAL, SHORTCUT_2, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4)  # the paper's own is the first red one
-KINDS = ("plain", "plain", "residual", "residual", "residual", "other")
+NETS = (SHORTCUT_2, XAVIER, ORTHOGONAL, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4)  # the paper's own: red and solid
+KINDS = ("residual", "plain", "plain", "residual", "residual", "other")
 
 
 def style(name: str) -> Style:

@@ -204,8 +204,12 @@ def _law(results: Results, net: str, law: str) -> Claim:
         Reading(words, exponent, described(_range(exponent))),
     )
     quantity = f"residuals of log cond10, {other} / {law} law, {net}"
-    paper = "grows faster" if net == XAVIER.name else "grows slower"
-    return Claim(quantity, paper, f"above 1 in every seed: the {law} law is the better one", readings)
+    return Claim(
+        quantity,
+        "to infinity; the law is not said",
+        f"above 1 in every seed: the {law} law is the better one",
+        readings,
+    )
 
 
 def _range(sample: Sample) -> str:
@@ -318,10 +322,12 @@ SPECTRA = Computation(
 
 
 def at_gap(arrays: Arrays, values: np.ndarray, gap: float) -> np.ndarray:
-    """Each seed's value where its loss first comes within the gap of the optimum, linear between epochs; nan if never."""
+    """Each seed's value where its loss first comes down to the gap, linear between epochs; nan if it starts below or never
+    does."""
     gaps = arrays["losses"] - arrays["optimum"]
     epochs = np.arange(gaps.shape[1])
-    return np.array([value_where_reached(epochs, v, g, np.array([gap]))[0] for v, g in zip(values, gaps)])
+    found = [value_where_reached(epochs, v, g, np.array([gap]))[0] for v, g in zip(values, gaps)]
+    return np.where(gaps[:, 0] >= gap, found, np.nan)
 
 
 def fig_5_claims(results: Results) -> list[Claim]:
