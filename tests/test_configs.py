@@ -11,7 +11,7 @@ from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
 from lightning_app.modules.losses import squared_error
 from lightning_app.modules.sharding import SeedSharding
-from lightning_app.networks import CifarResNet
+from lightning_app.networks import CifarResNet, PreactResNet
 from tests.helpers import ROOT
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -78,12 +78,7 @@ def test_the_papers_recipe(kind, depth, monkeypatch, tmp_path):
 
 
 # fb.resnet.torch: 164 epochs, lr 0.1, a tenth of it from epoch 81 and again from 122, counted from 1
-@pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
-@pytest.mark.parametrize("kind", ["pln", "res"])
-def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / f"full_{kind}{depth}.yaml"))
-    ((_, net),) = cli.model.members
-    assert (type(net), net.residual, len(net.layers())) == (CifarResNet, kind == "res", depth)
+def check_recipe_of_fb_resnet_torch(cli: TrainingCLI) -> None:
     made = cli.model.configure_optimizers()
     group = made["optimizer"].param_groups[0]
     assert (type(made["optimizer"]), group["momentum"], group["nesterov"]) == (torch.optim.SGD, 0.9, True)
@@ -95,8 +90,37 @@ def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
     assert rates == pytest.approx([0.1] * 80 + [0.01] * 41 + [0.001] * 43)
     assert (cli.model.weight_decay, cli.model.decays, cli.model.penalty_scale) == (1e-4, "all", "one")
     assert (cli.datamodule.batch_size, cli.datamodule.drop_last) == (128, False)
+
+
+@pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
+@pytest.mark.parametrize("kind", ["pln", "res"])
+def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / f"full_{kind}{depth}.yaml"))
+    ((_, net),) = cli.model.members
+    assert (type(net), net.residual, len(net.layers())) == (CifarResNet, kind == "res", depth)
+    check_recipe_of_fb_resnet_torch(cli)
     (interlayer,) = (callback for callback in cli.trainer.callbacks if isinstance(callback, InterlayerCushion))
     assert interlayer.bn_modes == ["eval", "batch1"]
+
+
+# Li et al. (2016), section 5.3.2: "The default stopping criteria are used"
+@pytest.mark.parametrize("depth", [20, 38, 56, 110])
+def test_figure_9_moves_shortcuts_and_nothing_else(depth, monkeypatch, tmp_path):
+    config = ROOT / "configs" / "papers" / "li-et-al" / f"fig9_{depth}.yaml"
+    cli = build(monkeypatch, tmp_path, "--config", str(config))
+    nets = dict(cli.model.members)
+    assert {name: net.n for name, net in nets.items() if net.residual} == {f"shortcut{n}": n for n in (1, 2, 3)}
+    assert [name for name, net in nets.items() if not net.residual] == ["plain"]
+    assert {len(net.layers()) for net in nets.values()} == {depth}
+    assert len({sum(p.numel() for p in net.parameters()) for net in nets.values()}) == 1
+    check_recipe_of_fb_resnet_torch(cli)
+
+
+def test_the_preactivation_net(monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "preact_n2.yaml"), "--model.net.n", "3")
+    ((_, net),) = cli.model.members
+    assert (type(net), net.n, net.residual, len(net.layers())) == (PreactResNet, 3, True, 20)
+    check_recipe_of_fb_resnet_torch(cli)
 
 
 # Li et al. (2016), appendix B: gradient descent, 1,000 epochs, whitened MNIST, one-hot targets

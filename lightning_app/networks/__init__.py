@@ -3,6 +3,7 @@
 from lightning_app.networks.blocks import Span, blocks_of, span_of
 from lightning_app.networks.cifar_resnet import CifarResNet
 from lightning_app.networks.layers import Layer, layers_of
+from lightning_app.networks.preact import PreactResNet
 from lightning_app.networks.shortcut import ShortcutNet, draw, shortcut_net_of_depth, units_of_depth
 from lightning_app.networks.simplified import SimplifiedNet
 
@@ -19,6 +20,7 @@ __all__ = [
     # He et al. (2016)
     "CifarResNet",
     # Li et al. (2016)
+    "PreactResNet",
     "ShortcutNet",
     "draw",
     "shortcut_net_of_depth",
