@@ -43,8 +43,9 @@ def leave(tmp_path) -> Callable[..., RunFolder]:
         seeds: tuple[int, ...] | None = None,
         arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         name: str | None = None,
+        paper: str = "yu-tomasi",
     ) -> RunFolder:
-        plan = Plan("yu-tomasi", run, scale)
+        plan = Plan(paper, run, scale)
         seeds = seeds or plan.seeds
         folder = RunFolder(tmp_path / "runs" / plan.group / (name or run.name))
         folder.path.mkdir(parents=True)

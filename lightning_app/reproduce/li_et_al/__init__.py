@@ -5,6 +5,7 @@ of them. Tests and tolerances were fixed before any run. Where the paper's figur
 """
 
 from lightning_app.reproduce.artefact import Paper
+from lightning_app.reproduce.li_et_al.cifar import FIG_9
 from lightning_app.reproduce.li_et_al.constructions import LEMMAS, THEOREM_1
 from lightning_app.reproduce.li_et_al.losses import FIG_7, FIG_8
 from lightning_app.reproduce.li_et_al.norms import FIG_2, FIG_3
@@ -16,5 +17,5 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     "li-et-al",
     "Li et al. (2016), Demystifying ResNet.",
-    (THEOREM_1, THEOREM_2, LEMMAS, FIG_2, FIG_3, FIG_4, FIG_5, FIG_6, FIG_7, FIG_8),
+    (THEOREM_1, THEOREM_2, LEMMAS, FIG_2, FIG_3, FIG_4, FIG_5, FIG_6, FIG_7, FIG_8, FIG_9),
 )
