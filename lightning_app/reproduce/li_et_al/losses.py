@@ -178,11 +178,14 @@ def _higher_rates(results: Results, computation: Computation, net: Net, depths: 
     deepest = results.of_pieces(computation.name, pieces[-2:], least)
     strictly = if_measured(deepest, lambda: holds(deepest.mean > 1, f"{deepest.mean:.3g}"))
     readings = (
-        Reading("least over depths: at least 1", ours, higher),
-        Reading("at the deepest: above 1", deepest, strictly),
+        Reading("at every depth, where it is least", ours, higher),
+        Reading(f"in deep networks, depth {depths[-1]}", deepest, strictly),
     )
     return Claim(
-        f"largest usable rate, 2-shortcut / {net.name}", "> 1", "never lower, and higher at the deepest", readings
+        f"largest usable rate, 2-shortcut / {net.name}",
+        "> 1",
+        "above 1 at the deepest; at least 1 at every depth",
+        readings,
     )
 
 
@@ -196,10 +199,13 @@ def draw_fig_7(results: Results) -> Figure:
         _draw_net(right, computed, net, depths, lambda arrays: np.atleast_1d(largest_usable(arrays)))
     optimum = next((float(arrays["optimum"]) for arrays in computed.values()), None)
     if optimum is not None:
-        left.axhline(optimum, color=figures.INK, linewidth=0.8, label="optimum")
-    _name_panels(left, middle, right, BY_TWO)
-    middle.set(title="its gap to the optimum / optimum", yscale="log")
-    figures.legend(left)
+        left.axhline(optimum, color=figures.INK, linewidth=0.8)
+        left.set_ylim(0.97 * optimum, 1.6 * optimum)  # what is far off stands in the middle
+    _name_panels((left, middle, right), BY_TWO)
+    left.set(title="final loss at the best rate; line: optimum")
+    middle.set(title="its gap to the optimum / optimum, cut at 1e-8", yscale="log")
+    middle.set_ylim(bottom=1e-8)
+    figures.legend(right, beside=True)
     return figure
 
 
@@ -210,13 +216,14 @@ def _draw_net(axes: Axes, computed: Mapping[str, Arrays], net: Net, depths: Sequ
         draw_curve(axes, net.name, np.array(there), values)
 
 
-def _name_panels(left: Axes, middle: Axes, right: Axes, depths: Sequence[int]) -> None:
-    for axes in (left, middle, right):
+def _name_panels(panels: Sequence[Axes], depths: Sequence[int]) -> None:
+    """The first shows final losses, the last usable rates, all against depth."""
+    for axes in panels:
         axes.set(xlabel="depth L", xscale="log")
         axes.set_xticks(depths, depths)
         axes.minorticks_off()
-    left.set(title="final loss at the best rate", yscale="log")
-    right.set(title="largest usable learning rate", yscale="log")
+    panels[0].set(title="final loss at the best rate")
+    panels[-1].set(title="largest usable learning rate", yscale="log")
 
 
 # -- Fig. 8: ReLU at mid --------------------------------------------------------------------------------------------------
@@ -280,7 +287,7 @@ def draw_fig_8(results: Results) -> Figure:
     for net, depths in RELU_DEPTHS.items():
         _draw_net(left, computed, net, depths, lambda arrays: best_of(arrays, arrays["losses"]))
         _draw_net(right, computed, net, depths, lambda arrays: np.atleast_1d(largest_usable(arrays)))
-    _name_panels(left, left, right, RELU_DEPTHS[SHORTCUT_2])
+    _name_panels((left, right), RELU_DEPTHS[SHORTCUT_2])
     figures.legend(left)
     return figure
 

@@ -88,7 +88,7 @@ def _during(results: Results, shallow: int, deep: int) -> Claim:
     readings = []
     for mid, words in ACTIVATIONS.items():
         ours = results.of_pieces(NORMS.name, [f"{mid}-{shallow:02d}", f"{mid}-{deep:02d}"], _share_smaller)
-        always = if_measured(ours, lambda o=ours: holds(min(o.values) == 1, f"at {min(o.values):.3g} of the epochs"))
+        always = if_measured(ours, lambda o=ours: holds(min(o.values) == 1, f"at {min(o.values):.0%} of the epochs"))
         readings.append(Reading(words, ours, always))
     quantity = f"share of epochs at which depth {deep} has smaller norms than depth {shallow}"
     test = f"all epochs after the first {FROM:.0%} of training, in every seed"
@@ -109,7 +109,7 @@ def draw_fig_2(results: Results) -> Figure:
             axes.plot(values.mean(axis=0), color=shades[depth], label=f"depth {depth}")
         axes.set(title=f"2-shortcut, {words}", xlabel="epoch")
     grid[0].set_ylabel("mean Frobenius norm of a matrix")
-    figures.legend(grid[1])
+    figures.legend(grid[1], beside=True)
     return figure
 
 
@@ -155,7 +155,9 @@ def _exponent(found: Mapping[str, Mapping[int, Sample]]) -> Claim:
     for convention, by_depth in found.items():
         ours = _of_depths(by_depth, lambda *norms: power(DEPTHS, norms).slope)
         line = power(DEPTHS, [sample.mean for sample in by_depth.values()]) if ours.count else None
-        below = if_measured(ours, lambda fit=line: holds(fit.high < 0, str(fit), finding=f"of the means {fit}"))
+        below = if_measured(
+            ours, lambda fit=line, words=convention: holds(fit.high < 0, str(fit), finding=f"{words}: {fit}")
+        )
         readings.append(Reading(convention, ours, below))
     test = "95 % interval of the log-log slope of the means over seeds below 0"
     return Claim("exponent of the final norm in the depth", "< 0", test, tuple(readings))
@@ -185,6 +187,7 @@ def draw_fig_3(results: Results) -> Figure:
     for axes, title in zip(grid, ("2-shortcut, linear", "2-shortcut, ReLU at mid")):
         axes.set(title=title, xlabel="depth L", xscale="log", yscale="log")
         axes.set_xticks(DEPTHS, DEPTHS)
+        axes.set_yticks((1, 2, 3), (1, 2, 3))
         axes.minorticks_off()
         figures.legend(axes)
     grid[0].set_ylabel("mean Frobenius norm of a matrix")
