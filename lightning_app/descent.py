@@ -21,7 +21,8 @@ from lightning_app.theory import Moments, linear
 __all__ = ["Descent", "LinearProblem", "Problem", "SampleProblem", "descend"]
 
 Activation = Literal["identity", "relu", "tanh"]
-CACHED = 2**21  # numbers that backward needs of one piece: 8 MB in float32, a share of a CPU's last cache
+CACHED = 2**22  # numbers that backward needs of one piece: 16 MB in float32, a share of a CPU's last cache
+RUNS = 4  # passed over the samples together: of few runs the pieces are long, and long products are fast ones
 LEAST_PIECE = 128  # samples: below, calls cost more than the cache saves
 
 
@@ -103,6 +104,9 @@ class SampleProblem:
                 f"got matrices of size {weights.shape[-2]} x {weights.shape[-1]} on data in R^{len(self.x)}: they map R^d to "
                 "itself."
             )
+        if len(weights) > RUNS:
+            losses, gradients = zip(*(self.loss_and_gradient(some) for some in weights.split(RUNS)))
+            return torch.cat(losses), torch.cat(gradients)
         weights = weights.movedim(0, 2).contiguous()  # (R, n, k, d, d): products of k matrices want them side by side
         if self.shortcut or weights.shape[1] == 1:
             loss, gradient = self._mean(weights)
@@ -203,11 +207,11 @@ def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: 
     """
     _check(weights, rates, steps)
     k = len(rates)
-    losses, norms, gradient_norms = (torch.full((k, steps + 1), torch.inf, dtype=torch.float64) for _ in range(3))
-    path = torch.full((k, steps + 1, *weights.shape[1:]), torch.nan, dtype=problem.dtype) if keep else None
-    final = torch.full(weights.shape, torch.nan, dtype=problem.dtype)
-    runs, w = torch.arange(k), weights.to(problem.dtype, copy=True)
-    step_sizes = rates.to(problem.dtype).view(-1, 1, 1, 1, 1)
+    runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed
+    step_sizes = rates.to(w).view(-1, 1, 1, 1, 1)
+    losses, norms, gradient_norms = (w.new_full((k, steps + 1), torch.inf, dtype=torch.float64) for _ in range(3))
+    path = w.new_full((k, steps + 1, *w.shape[1:]), torch.nan) if keep else None
+    final = torch.full_like(w, torch.nan)
     for step in range(steps + 1):
         loss, gradient = problem.loss_and_gradient(w)
         if not (alive := loss.isfinite()).all():
