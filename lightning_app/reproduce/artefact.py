@@ -1,10 +1,11 @@
-"""What a paper's file is made of: artefacts, each with the runs it needs, its claims, and its figure."""
+"""What a paper's file is made of: artefacts, each with the runs and computations it needs, its claims, and its figure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from lightning_app.reproduce.computation import Computation, Task
 from lightning_app.reproduce.plan import Plan, Run, Scale
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.verdicts import Claim
@@ -16,7 +17,7 @@ __all__ = ["Artefact", "Paper"]
 class Artefact:
     """A table, figure or statement of a paper.
 
-    ``claims`` and ``draw`` get what the runs measured, complete or not, and say or draw only that.
+    ``claims`` and ``draw`` get what was measured and computed, complete or not, and say or draw only that.
     """
 
     key: str  # "table-1"
@@ -25,9 +26,13 @@ class Artefact:
     claims: Callable[[Results], Sequence[Claim]]
     convention: str  # how the numbers are to be read, in sentences
     draw: Callable[[Results], Figure] | None = None  # in the paper's form; None for a table that says it all
+    computations: tuple[Computation, ...] = ()
 
     def plans(self, paper: str, scale: Scale) -> dict[str, Plan]:
         return {run.name: Plan(paper, run, scale) for run in self.runs}
+
+    def tasks(self, paper: str, scale: Scale) -> dict[str, Task]:
+        return {computation.name: Task(paper, computation, scale) for computation in self.computations}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The tests that claims are put to. Each returns whether it held and, if not, by how much; None where it cannot be told."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ __all__ = [
     "all_of",
     "epochs_to",
     "excludes_zero",
+    "if_measured",
     "matched",
     "within",
     "within_factor",
@@ -20,6 +22,11 @@ __all__ = [
 ]
 
 SEEDS_FOR_A_SPREAD = 3
+
+
+def if_measured(ours: Sample, test: Callable[[], Outcome]) -> Outcome:
+    """The test's outcome, once there is something to test."""
+    return test() if ours.count and not math.isnan(ours.mean) else untested(ours.missing or "not measured")
 
 
 def within_sds(ours: Sample, paper: float, sds: float, rounding: float = 0.0) -> Outcome:

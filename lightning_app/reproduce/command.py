@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+DATA = Path("data")  # where `fit` looks too
+
 EPILOG = """\
 examples:
   python main.py reproduce --list                                     every artefact and its state
@@ -27,10 +29,11 @@ examples:
   python main.py reproduce yu-tomasi/table-1 --scale paper            the real thing
   python main.py reproduce yu-tomasi --scale paper --no-train         what the runs that are there show
   python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
+  python main.py reproduce li-et-al/fig-4 --scale paper               computed, not trained: minutes
   python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
 
-Runs that have finished are reused, interrupted ones go on where they stopped. Options behind -- go to `fit`; they may say
-where and how fast to train, not what. Results lie in results/<paper>/<artefact>/.
+Runs and computations that have finished are reused, interrupted ones go on where they stopped. Options behind -- go to
+`fit`; they may say where and how fast to train, not what. Results lie in results/<paper>/<artefact>/.
 """
 
 
@@ -48,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lightning_app.reproduce.making import Training, make
+    from lightning_app.reproduce.making import Work, make
     from lightning_app.reproduce.papers import find
     from lightning_app.reproduce.runner import RunFailed
 
@@ -56,14 +59,14 @@ def _run(options: argparse.Namespace) -> int:
         print(_listing(options))
         return 0
     chosen = [pair for name in options.artefacts for pair in find(name)]
-    _check_runs(options.only, [run.name for _, artefact in chosen for run in artefact.runs])
+    _check_names(options.only, [part.name for _, artefact in chosen for part in artefact.runs + artefact.computations])
     _check_against_plans(options, chosen)
     if options.no_train and not options.runs.is_dir():
         raise UserError(f"--no-train: expected a folder of runs at {options.runs}, found none.")
-    training = None if options.no_train else Training(options.fit, options.only, options.seeds)
+    work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
     for paper, artefact in chosen:
         try:
-            made = make(paper, artefact, options.scale, options.runs, options.out, training)
+            made = make(paper, artefact, options.scale, options.runs, options.out, work)
         except RunFailed as failure:
             print(f"error: {failure}", file=sys.stderr)
             return failure.code if failure.code > 0 else 128 - failure.code
@@ -71,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_runs(only: Sequence[str] | None, known: Sequence[str]) -> None:
+def _check_names(only: Sequence[str] | None, known: Sequence[str]) -> None:
     if wrong := [name for name in only or () if name not in known]:
         raise UserError(
             f"--only names runs of what is reproduced: {', '.join(dict.fromkeys(known))}; got '{wrong[0]}'."
@@ -82,7 +85,7 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
     """Seeds that nothing plans, and options of place that a plan has decided."""
     plans = [plan for paper, artefact in chosen for plan in artefact.plans(paper.key, options.scale).values()]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
-        planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans))
+        planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
         raise UserError(
             f"none of the seeds is one of what is reproduced ({planned}), got {spell_seeds(options.seeds)}."
         )
@@ -93,7 +96,7 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
 
 
 def _listing(options: argparse.Namespace) -> str:
-    """One line an artefact: how far its runs are at each scale, and the verdicts there are."""
+    """One line an artefact: how far its runs and computations are at each scale, and the verdicts there are."""
     from lightning_app.reproduce.papers import PAPERS, find
 
     names = options.artefacts or list(PAPERS)
@@ -111,15 +114,15 @@ def _listing(options: argparse.Namespace) -> str:
 
 
 def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
+    from lightning_app.reproduce import computation, runner
     from lightning_app.reproduce.making import folder_of
-    from lightning_app.reproduce.runner import state
 
-    states = {name: state(plan, options.runs) for name, plan in artefact.plans(paper.key, scale).items()}
-    open_runs = [f"{name}: {how}" for name, how in states.items() if how != "finished"]
-    if len(open_runs) == len(states) and all(how == "not run" for how in states.values()):
+    states = {name: runner.state(plan, options.runs) for name, plan in artefact.plans(paper.key, scale).items()}
+    states |= {name: computation.state(task, options.runs) for name, task in artefact.tasks(paper.key, scale).items()}
+    if set(states.values()) == {"not run"}:
         return "not run"
-    if open_runs:
-        return "; ".join(open_runs)
+    if open_parts := [f"{name}: {how}" for name, how in states.items() if how != "finished"]:
+        return "; ".join(open_parts)
     file = folder_of(options.out, paper, artefact, scale) / "verdict.json"
     return json.loads(file.read_text())["counts"] if file.exists() else "runs finished"
 
@@ -137,10 +140,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scale", choices=SCALES, default="smoke", help="smoke (default): minutes; paper: in full")
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
-    parser.add_argument("--data-root", metavar="DIR", help="where the data are, as for fit (data)")
-    parser.add_argument("--no-train", action="store_true", help="train nothing: say what the runs that are there show")
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")
+    parser.add_argument("--no-train", action="store_true", help="make nothing: say what the runs that are there show")
     parser.add_argument(
-        "--only", type=lambda text: text.split(","), metavar="RUN,...", help="train only these runs now"
+        "--only", type=lambda text: text.split(","), metavar="RUN,...", help="make only these runs or computations now"
     )
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
     options = parser.parse_args(own)
@@ -148,7 +151,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
     options.scale = SCALES[options.scale]
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
-    options.fit = [*(["--data.init_args.root", options.data_root] if options.data_root else []), *_checked(fit)]
+    root = ["--data.init_args.root", str(options.data_root)] if options.data_root else []
+    options.fit = [*root, *_checked(fit)]
     return options
 
 

@@ -84,10 +84,10 @@ def stairs(axes: Axes, counts: np.ndarray, edges: np.ndarray, arm: str, label: s
     axes.stairs(counts, edges, color=colour(arm), linewidth=1.1, label=label)
 
 
-def legend(axes: Axes) -> None:
-    """A legend, where there is something to explain."""
+def legend(axes: Axes, beside: bool = False) -> None:
+    """A legend, where there is something to explain; beside the axes where it would hide what they show."""
     if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+        axes.legend(**({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
 
 
 def note(figure: Figure, words: str) -> None:

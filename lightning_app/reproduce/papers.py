@@ -9,7 +9,10 @@ from lightning_app.reproduce.artefact import Artefact, Paper
 
 __all__ = ["PAPERS", "find", "paper"]
 
-PAPERS = {"yu-tomasi": "lightning_app.reproduce.yu_tomasi"}  # key -> its file
+PAPERS = {  # key -> its file or package
+    "yu-tomasi": "lightning_app.reproduce.yu_tomasi",
+    "li-et-al": "lightning_app.reproduce.li_et_al",
+}
 
 
 @cache

@@ -13,7 +13,7 @@ import yaml
 from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
 
-__all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale"]
+__all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale", "digest_of", "group_of"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -56,8 +56,7 @@ class Plan:
 
     @property
     def group(self) -> str:
-        """Folder of the paper's runs below the root of all runs."""
-        return self.paper if self.scale is PAPER else f"{self.paper}-{self.scale.name}"
+        return group_of(self.paper, self.scale)
 
     @property
     def config(self) -> Path:
@@ -91,7 +90,7 @@ class Plan:
         """16 hex digits of all that the plan says of a run but its place, speed and seeds. The run keeps it."""
         asked = {**_leaves(self._layers), **self.options}
         science = {key: value for key, value in asked.items() if not key.startswith(PLACES)}
-        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(science)
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
@@ -105,6 +104,16 @@ class Plan:
     def _layers(self) -> dict[str, Any]:
         """base.yaml with the paper's YAML on top, as ``fit`` layers them."""
         return _merged(*(yaml.safe_load(path.read_text()) for path in (CONFIGS / "base.yaml", self.config)))
+
+
+def group_of(paper: str, scale: Scale) -> str:
+    """Folder of a paper's runs and computations below the root of all runs."""
+    return paper if scale is PAPER else f"{paper}-{scale.name}"
+
+
+def digest_of(science: Mapping[str, Any]) -> str:
+    """16 hex digits that change with whatever decides a result."""
+    return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an artefact's runs measured, by run, arm and seed. A number that no run produced is not there."""
+"""What an artefact's runs measured, by run, arm and seed, and what was computed. A number that nothing produced is not there."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.report.evidence import Net, gather
+from lightning_app.reproduce.computation import Arrays, Computed
 from lightning_app.reproduce.plan import PAPER, Plan, Scale
 from lightning_app.reproduce.runner import Found
 from lightning_app.reproduce.verdicts import Sample
@@ -24,17 +25,25 @@ class Trained:
 
 
 class Results:
-    """Read access to the runs of one artefact.
+    """Read access to the runs and computations of one artefact.
 
     Args:
         plans: the artefact's plans by run name.
         runs: what was found for each; a seed that several runs trained is taken from the most complete one.
         scale: of all of them.
+        computed: by computation, the pieces that are there.
     """
 
-    def __init__(self, plans: Mapping[str, Plan], runs: Mapping[str, Sequence[Found]], scale: Scale) -> None:
+    def __init__(
+        self,
+        plans: Mapping[str, Plan],
+        runs: Mapping[str, Sequence[Found]],
+        scale: Scale,
+        computed: Mapping[str, Computed] | None = None,
+    ) -> None:
         self.plans = plans
         self.scale = scale
+        self._computed = computed or {}
         self._trained = {name: _read(plans[name], found) for name, found in runs.items()}
 
     def nets(self, run: str, arm: str) -> list[Net]:
@@ -114,6 +123,19 @@ class Results:
             if epochs and (epoch is None or epoch in epochs):
                 found.append(net.arrays(family, epochs[-1] if epoch is None else epoch))
         return [arrays for arrays in found if arrays]
+
+    def computed(self, computation: str) -> Mapping[str, Arrays]:
+        """The pieces of a computation that are there, complete or not."""
+        return self._computed[computation].pieces
+
+    def of_pieces(
+        self, computation: str, pieces: Sequence[str], value: Callable[..., float | Sequence[float]]
+    ) -> Sample:
+        """A number, or one of each seed, from the arrays of some pieces; missing if one of these is."""
+        there = self.computed(computation)
+        if lacking := [piece for piece in pieces if piece not in there]:
+            return self.absent(f"{lacking[0]} of {computation} was not computed")
+        return self.known(*np.atleast_1d(value(*(there[piece] for piece in pieces))))
 
     def last_epoch(self, run: str) -> int | None:
         """The earliest of the last epochs of the run's nets."""

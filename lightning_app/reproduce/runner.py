@@ -1,17 +1,16 @@
 """Finds the runs a plan needs, resumes the interrupted ones and trains what is missing, each as a process of its own."""
 
 import contextlib
-import fcntl
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from lightning_app.errors import UserError
+from lightning_app.reproduce.lock import claimed
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.seeds import parse_seeds, spell_seeds
@@ -82,7 +81,7 @@ def complete(plan: Plan, root: Path, options: Sequence[str] = (), seeds: Collect
         RunFailed: if a training process does not end with 0, or before its last epoch.
     """
     wanted = set(plan.seeds) & set(plan.seeds if seeds is None else seeds)
-    with _claimed(plan, root, wanted) as lock:
+    with claimed(root / plan.group, f"{plan.name}.{spell_seeds(wanted)}", f"run {plan.name}") as lock:
         lacking = wanted - _covered(plan, root)
         for run in found_runs(plan, root):
             if run.state == "interrupted" and lacking & set(run.seeds):
@@ -121,21 +120,3 @@ def _wait(process: subprocess.Popen) -> int:
                 return process.wait()
     finally:
         signal.signal(signal.SIGTERM, earlier)
-
-
-@contextlib.contextmanager
-def _claimed(plan: Plan, root: Path, seeds: Collection[int]) -> Iterator[IO]:
-    """One process at a time trains these seeds; another one waits, then finds them finished. Freed on any death."""
-    home = root / plan.group
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / f".{plan.name}.{spell_seeds(seeds)}.lock").open("w")
-    except OSError as error:
-        raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"run {plan.name}: another process is at it; waiting.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock

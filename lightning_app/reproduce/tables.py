@@ -89,14 +89,14 @@ def _ours(mean: float, sd: float, count: int) -> str:
 
 def _number(value: object, digits: int = 4) -> str:
     """
-    >>> _number(0.07227), _number("76 %"), _number(None), _number(25033.2), _number(2.7e-7)
-    ('0.07227', '76 %', '–', '25033', '2.7e-07')
+    >>> _number(0.07227), _number("76 %"), _number(None), _number(25033.2), _number(2.7e-7), _number(4.25e12)
+    ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12')
     """
     if isinstance(value, str):
         return value
     if value is None or pd.isna(value):
         return "–"
-    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
 
 
 def _markdown(table: pd.DataFrame) -> str:

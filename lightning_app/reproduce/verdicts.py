@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-__all__ = ["Claim", "Outcome", "Reading", "Sample", "Verdict", "described", "holds", "judge", "untested"]
+__all__ = ["Claim", "Outcome", "Reading", "Sample", "Verdict", "described", "holds", "judge", "one", "untested"]
 
 
 class Verdict(StrEnum):
@@ -95,6 +95,11 @@ class Claim:
     def ours(self) -> Sample:
         """Under the first reading, the one this project takes for the paper's."""
         return self.readings[0].ours
+
+
+def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome) -> Claim:
+    """A claim that has one reading."""
+    return Claim(quantity, paper, test, (Reading("", ours, outcome),))
 
 
 def judge(claim: Claim) -> tuple[Verdict, str]:

@@ -19,6 +19,7 @@ from lightning_app.reproduce.checks import (
     all_of,
     epochs_to,
     excludes_zero,
+    if_measured,
     matched,
     within,
     within_factor,
@@ -27,7 +28,7 @@ from lightning_app.reproduce.checks import (
 )
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Reading, Sample, described, holds, untested
+from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 from lightning_app.statistics import error_at_risk, paired
 
 __all__ = ["PAPER", "implied_norm"]
@@ -40,16 +41,6 @@ SEED_RUNS = {name: Run(name, seeds=3) for name in ("depth20", "depth32", "plain4
 EQUIVALENT = {depth: Run(f"equivalent{depth}") for depth in DEPTHS}
 FIG_2 = Run("fig2", seeds=13)
 FULL = Run("full20", seeds=3)
-
-
-def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome) -> Claim:
-    """A claim that has one reading."""
-    return Claim(quantity, paper, test, (Reading("", ours, outcome),))
-
-
-def if_measured(ours: Sample, test: Callable[[], Outcome]) -> Outcome:
-    """The test's outcome, once there is something to test."""
-    return test() if ours.count and not math.isnan(ours.mean) else untested(ours.missing or "not measured")
 
 
 def quotient(numerator: float, denominator: float) -> float:

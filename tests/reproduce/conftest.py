@@ -43,8 +43,9 @@ def leave(tmp_path) -> Callable[..., RunFolder]:
         seeds: tuple[int, ...] | None = None,
         arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         name: str | None = None,
+        paper: str = "yu-tomasi",
     ) -> RunFolder:
-        plan = Plan("yu-tomasi", run, scale)
+        plan = Plan(paper, run, scale)
         seeds = seeds or plan.seeds
         folder = RunFolder(tmp_path / "runs" / plan.group / (name or run.name))
         folder.path.mkdir(parents=True)
@@ -77,14 +78,14 @@ def leave(tmp_path) -> Callable[..., RunFolder]:
 def made(tmp_path) -> Callable[..., dict[str, str]]:
     """Verdicts by quantity of an artefact, from the runs that were left."""
 
-    def made(artefact: str, scale: Scale = PAPER) -> dict[str, str]:
+    def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi") -> dict[str, str]:
         import json
 
         from lightning_app.reproduce.making import make
         from lightning_app.reproduce.papers import find
 
-        ((paper, found),) = find(f"yu-tomasi/{artefact}")
-        result = make(paper, found, scale, tmp_path / "runs", tmp_path / "results")
+        ((its_paper, found),) = find(f"{paper}/{artefact}")
+        result = make(its_paper, found, scale, tmp_path / "runs", tmp_path / "results")
         return json.loads((result.folder / "verdict.json").read_text())["verdicts"]
 
     return made

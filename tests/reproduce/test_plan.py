@@ -1,8 +1,10 @@
 """What a scale may change, and how a run that did what a plan asks is recognised."""
 
+import pytest
 import yaml
 
-from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
+from lightning_app.reproduce.papers import PAPERS
+from lightning_app.reproduce.plan import CONFIGS, PAPER, SMOKE, Plan, Run
 from tests.reproduce.conftest import written_config
 
 DEPTH_20 = Plan("yu-tomasi", Run("depth20", seeds=3), PAPER)
@@ -70,7 +72,9 @@ def test_smoke_runs_do_not_pass_for_paper_runs():
     assert not DEPTH_20.matches(written_config(SMOKE_20, (0, 1)))
 
 
-def test_every_paper_yaml_names_its_own_group_and_run():
-    for path in (DEPTH_20.config.parent).glob("*.yaml"):
-        run = yaml.safe_load(path.read_text())["run"]
-        assert run == {"group": "yu-tomasi", "name": path.stem}
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_paper_yaml_names_its_own_group_and_run(paper):
+    found = list((CONFIGS / "papers" / paper).glob("*.yaml"))
+    assert found
+    for path in found:
+        assert yaml.safe_load(path.read_text())["run"] == {"group": paper, "name": path.stem}

@@ -1,0 +1,319 @@
+"""Figures 7 and 8: the best final loss over a grid of learning rates, by depth, of linear nets and of nets with ReLU."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.checks import if_measured
+from lightning_app.reproduce.computation import Arrays, Computation, Source
+from lightning_app.reproduce.li_et_al.data import SUBSET, WHITENING, whitened
+from lightning_app.reproduce.li_et_al.nets import (
+    ORTHOGONAL,
+    SHORTCUT_1,
+    SHORTCUT_2,
+    SHORTCUT_3,
+    SHORTCUT_4,
+    XAVIER,
+    Net,
+    draw_curve,
+)
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Reading, Sample, holds, one
+
+__all__ = ["EPOCHS", "FIG_7", "FIG_8", "LINEAR", "RATES", "RELU", "best_of", "piece_of"]
+
+EPOCHS = 1000  # "We run different networks for 1000 epochs using different learning rates at log scale"
+EXPONENTS = tuple(np.arange(-3, 0.5, 0.25).tolist())  # -3, -2.75, ..., 0.25: the paper does not print its grid
+RATES = tuple(10**exponent for exponent in EXPONENTS)
+
+
+def final_losses(
+    source: Source,
+    net: Mapping[str, Any],
+    depth: int,
+    mid: str,
+    exponents: Sequence[float],
+    epochs: int,
+    seeds: int,
+    limit: int | None,
+) -> Arrays:
+    """Final losses and mean norms of every seed and rate, (seeds, rates); inf where a run diverged. Initial losses (seeds,)."""
+    import torch
+
+    from lightning_app.descent import descend
+
+    data, kind = whitened(source, limit), Net.asked(net)
+    rates = 10 ** torch.tensor(exponents, dtype=torch.float64)
+    start = kind.start(depth, seeds).repeat_interleave(len(rates), dim=0)
+    descent = descend(data.problem(kind.shortcut, mid), start, rates.repeat(seeds), epochs)
+    shape = (seeds, len(rates))
+    return {
+        "rates": rates.numpy(),
+        "losses": descent.losses[:, -1].reshape(shape).numpy(),
+        "norms": descent.norms[:, -1].reshape(shape).numpy(),
+        "initial": descent.losses[:: len(rates), 0].numpy(),
+        "optimum": np.array(data.moments.optimum()),  # of linear nets
+        "data": np.array(data.name),
+    }
+
+
+def piece_of(net: Net, depth: int) -> str:
+    return f"{net.name}-{depth:02d}"
+
+
+def _pieces(depths: Mapping[Net, Sequence[int]], mid: str, limit: int | None) -> dict[str, dict[str, Any]]:
+    shared = {"mid": mid, "exponents": EXPONENTS, "epochs": EPOCHS, "seeds": 3, "limit": limit}
+    return {
+        piece_of(net, depth): {"net": net.parameters, "depth": depth, **shared}
+        for net, at in depths.items()
+        for depth in at
+    }
+
+
+def best_rate(arrays: Arrays) -> int:
+    """Which rate has the least final loss on average over seeds: "the average final losses corresponding to the optimal
+    learning rates". A rate at which a seed diverges has none."""
+    return int(np.argmin(arrays["losses"].mean(axis=0)))
+
+
+def best_of(arrays: Arrays, values: np.ndarray) -> np.ndarray:
+    """Each seed's value at that rate, (seeds,)."""
+    return values[:, best_rate(arrays)]
+
+
+def largest_usable(arrays: Arrays) -> float:
+    """The largest rate at which every seed ends below its initial loss; nan if none.
+
+    >>> largest_usable({"rates": np.array([0.1, 1.0]), "losses": np.array([[0.4, np.inf]]), "initial": np.array([5.0])})
+    0.1
+    """
+    usable = (arrays["losses"] < arrays["initial"][:, None]).all(axis=0)
+    return float(arrays["rates"][usable].max(initial=-np.inf)) if usable.any() else float("nan")
+
+
+# -- Fig. 7: linear nets --------------------------------------------------------------------------------------------------
+
+BY_TWO = (2, 4, 8, 16, 32, 64)
+LINEAR_DEPTHS = {
+    XAVIER: BY_TWO,
+    ORTHOGONAL: BY_TWO,
+    SHORTCUT_2: BY_TWO,
+    SHORTCUT_1: BY_TWO,
+    SHORTCUT_3: (3, 6, 12, 24, 48),
+    SHORTCUT_4: (4, 8, 16, 32, 64),
+}
+NEAR = 0.01  # of the optimum: what "close to optimal" is taken to mean
+LINEAR = Computation("losses-linear", final_losses, _pieces(LINEAR_DEPTHS, "identity", None))
+
+
+def fig_7_claims(results: Results) -> list[Claim]:
+    rivals = (XAVIER, ORTHOGONAL, SHORTCUT_1)
+    return [
+        _stays_near(results),
+        *(_drifts_off(results, net) for net in (XAVIER, ORTHOGONAL, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4)),
+        *(_best_of_all(results, net) for net in rivals),
+        *(_higher_rates(results, LINEAR, net, BY_TWO) for net in rivals),
+    ]
+
+
+def _relative_gap(arrays: Arrays) -> np.ndarray:
+    """Each seed's gap to the optimum at the best rate, as a share of the optimum."""
+    return best_of(arrays, arrays["losses"]) / arrays["optimum"] - 1
+
+
+def _gap_at(results: Results, net: Net, depth: int) -> Sample:
+    return results.of_pieces(LINEAR.name, [piece_of(net, depth)], _relative_gap)
+
+
+def _worst(results: Results, net: Net) -> Sample:
+    """Of each seed, the largest gap over depths."""
+    pieces = [piece_of(net, depth) for depth in LINEAR_DEPTHS[net]]
+    return results.of_pieces(LINEAR.name, pieces, lambda *all_: np.max([_relative_gap(each) for each in all_], axis=0))
+
+
+def _stays_near(results: Results) -> Claim:
+    ours = _worst(results, SHORTCUT_2)
+    near = if_measured(ours, lambda: holds(ours.mean <= NEAR, f"{ours.mean:.3g}"))
+    quantity = "gap to the optimum / optimum at the depth where it is largest, 2-shortcut"
+    return one(quantity, "close to optimal", f"at most {NEAR:g}", ours, near)
+
+
+def _drifts_off(results: Results, net: Net) -> Claim:
+    deepest = LINEAR_DEPTHS[net][-1]
+    ours = _gap_at(results, net, deepest)
+    off = if_measured(ours, lambda: holds(ours.mean > NEAR, f"{ours.mean:.3g}"))
+    quantity = f"gap to the optimum / optimum at depth {deepest}, {net.name}"
+    return one(quantity, "not close to optimal", f"above {NEAR:g}", ours, off)
+
+
+def _best_of_all(results: Results, net: Net) -> Claim:
+    depths = [depth for depth in BY_TWO if depth >= 8]
+    pieces = [piece_of(each, depth) for depth in depths for each in (net, SHORTCUT_2)]
+
+    def least(*arrays: Arrays) -> float:
+        gaps = [_relative_gap(each).mean() for each in arrays]
+        return min(other / ours for other, ours in zip(gaps[::2], gaps[1::2]))
+
+    ours = results.of_pieces(LINEAR.name, pieces, least)
+    larger = if_measured(ours, lambda: holds(ours.mean > 1, f"{ours.mean:.3g}"))
+    quantity = f"least ratio of gaps over depths {depths[0]} to {depths[-1]}, {net.name} / 2-shortcut"
+    return one(quantity, "> 1", "above 1, means over seeds", ours, larger)
+
+
+def _higher_rates(results: Results, computation: Computation, net: Net, depths: Sequence[int]) -> Claim:
+    """ "Higher learning rates can also be applied"."""
+    pieces = [piece_of(each, depth) for depth in depths for each in (net, SHORTCUT_2)]
+
+    def least(*arrays: Arrays) -> float:
+        rates = [largest_usable(each) for each in arrays]
+        return min(ours / other for other, ours in zip(rates[::2], rates[1::2]))
+
+    ours = results.of_pieces(computation.name, pieces, least)
+    higher = if_measured(ours, lambda: holds(ours.mean >= 1, f"{ours.mean:.3g}"))
+    deepest = results.of_pieces(computation.name, pieces[-2:], least)
+    strictly = if_measured(deepest, lambda: holds(deepest.mean > 1, f"{deepest.mean:.3g}"))
+    readings = (
+        Reading("at every depth, where it is least", ours, higher),
+        Reading(f"in deep networks, depth {depths[-1]}", deepest, strictly),
+    )
+    return Claim(
+        f"largest usable rate, 2-shortcut / {net.name}",
+        "> 1",
+        "above 1 at the deepest; at least 1 at every depth",
+        readings,
+    )
+
+
+def draw_fig_7(results: Results) -> Figure:
+    """Best final loss, its gap to the optimum, and the largest usable rate, against depth."""
+    figure, ((left, middle, right),) = figures.canvas(1, 3)
+    computed = results.computed(LINEAR.name)
+    for net, depths in LINEAR_DEPTHS.items():
+        _draw_net(left, computed, net, depths, lambda arrays: best_of(arrays, arrays["losses"]))
+        _draw_net(middle, computed, net, depths, _relative_gap)
+        _draw_net(right, computed, net, depths, lambda arrays: np.atleast_1d(largest_usable(arrays)))
+    optimum = next((float(arrays["optimum"]) for arrays in computed.values()), None)
+    if optimum is not None:
+        left.axhline(optimum, color=figures.INK, linewidth=0.8)
+        left.set_ylim(0.97 * optimum, 1.6 * optimum)  # what is far off stands in the middle
+    _name_panels((left, middle, right), BY_TWO)
+    left.set(title="final loss at the best rate; line: optimum")
+    middle.set(title="its gap to the optimum / optimum, cut at 1e-8", yscale="log")
+    middle.set_ylim(bottom=1e-8)
+    figures.legend(right, beside=True)
+    return figure
+
+
+def _draw_net(axes: Axes, computed: Mapping[str, Arrays], net: Net, depths: Sequence[int], number) -> None:
+    there = [depth for depth in depths if piece_of(net, depth) in computed]
+    if there:
+        values = np.stack([number(computed[piece_of(net, depth)]) for depth in there], axis=1)
+        draw_curve(axes, net.name, np.array(there), values)
+
+
+def _name_panels(panels: Sequence[Axes], depths: Sequence[int]) -> None:
+    """The first shows final losses, the last usable rates, all against depth."""
+    for axes in panels:
+        axes.set(xlabel="depth L", xscale="log")
+        axes.set_xticks(depths, depths)
+        axes.minorticks_off()
+    panels[0].set(title="final loss at the best rate")
+    panels[-1].set(title="largest usable learning rate", yscale="log")
+
+
+# -- Fig. 8: ReLU at mid --------------------------------------------------------------------------------------------------
+
+RELU_DEPTHS = {net: (2, 4, 8, 16, 32) for net in (XAVIER, ORTHOGONAL, SHORTCUT_2)}
+RELU = Computation("losses-relu", final_losses, _pieces(RELU_DEPTHS, "relu", SUBSET))
+
+
+def fig_8_claims(results: Results) -> list[Claim]:
+    plain = (XAVIER, ORTHOGONAL)
+    return [
+        *(_above_shortcut(results, net) for net in plain),
+        *(_rises(results, net) for net in plain),
+        _does_not_rise(results),
+        *(_higher_rates(results, RELU, net, RELU_DEPTHS[net]) for net in plain),
+    ]
+
+
+def _losses_at(results: Results, net: Net) -> Sample:
+    """Of each seed, its final loss at the deepest over the least over depths, all at their best rates."""
+    pieces = [piece_of(net, depth) for depth in RELU_DEPTHS[net]]
+
+    def ratio(*arrays: Arrays) -> np.ndarray:
+        losses = np.stack([best_of(each, each["losses"]) for each in arrays])
+        return losses[-1] / losses.min(axis=0)
+
+    return results.of_pieces(RELU.name, pieces, ratio)
+
+
+def _above_shortcut(results: Results, net: Net) -> Claim:
+    depths = RELU_DEPTHS[net][1:]
+    pieces = [piece_of(each, depth) for depth in depths for each in (net, SHORTCUT_2)]
+
+    def least(*arrays: Arrays) -> float:
+        losses = [best_of(each, each["losses"]).mean() for each in arrays]
+        return min(other / ours for other, ours in zip(losses[::2], losses[1::2]))
+
+    ours = results.of_pieces(RELU.name, pieces, least)
+    larger = if_measured(ours, lambda: holds(ours.mean > 1, f"{ours.mean:.3g}"))
+    quantity = f"least ratio of final losses over depths {depths[0]} to {depths[-1]}, {net.name} / 2-shortcut"
+    return one(quantity, "> 1", "above 1, means over seeds", ours, larger)
+
+
+def _rises(results: Results, net: Net) -> Claim:
+    ours = _losses_at(results, net)
+    rises = if_measured(ours, lambda: holds(min(ours.values) > 1 + NEAR, f"{min(ours.values):.3g}"))
+    quantity = f"final loss at the deepest / least over depths, {net.name}"
+    return one(quantity, "has difficulties", f"more than {NEAR:.0%} above 1 in every seed", ours, rises)
+
+
+def _does_not_rise(results: Results) -> Claim:
+    ours = _losses_at(results, SHORTCUT_2)
+    flat = if_measured(ours, lambda: holds(max(ours.values) <= 1 + NEAR, f"{max(ours.values):.3g}"))
+    quantity = "final loss at the deepest / least over depths, 2-shortcut"
+    return one(quantity, "finds the optimum", f"at most {NEAR:.0%} above 1 in every seed", ours, flat)
+
+
+def draw_fig_8(results: Results) -> Figure:
+    figure, ((left, right),) = figures.canvas(1, 2)
+    computed = results.computed(RELU.name)
+    for net, depths in RELU_DEPTHS.items():
+        _draw_net(left, computed, net, depths, lambda arrays: best_of(arrays, arrays["losses"]))
+        _draw_net(right, computed, net, depths, lambda arrays: np.atleast_1d(largest_usable(arrays)))
+    _name_panels((left, right), RELU_DEPTHS[SHORTCUT_2])
+    figures.legend(left)
+    return figure
+
+
+GRID = (
+    "Full-batch gradient descent, 1,000 epochs, rates 10^-3, 10^-2.75, ..., 10^0.25; at each depth the rate with the least "
+    "final loss on average over 3 seeds. A rate is usable if every seed ends below its initial loss. Loss 1/(2m) Σ‖x^L - y‖². "
+    "Shortcut nets start from 0.01 times Xavier: results of shortcuts of depth 3 and 4 depend on that factor. "
+)
+
+FIG_7 = Artefact(
+    "fig-7",
+    "linear nets: final losses stay close to optimal with depth for 2-shortcut nets, which stand higher learning rates",
+    (),
+    fig_7_claims,
+    GRID + f"Close to optimal: within {NEAR:.0%}. " + WHITENING,
+    draw_fig_7,
+    (LINEAR,),
+)
+FIG_8 = Artefact(
+    "fig-8",
+    "the same with ReLU: only 2-shortcut nets find the optimum as depth grows",
+    (),
+    fig_8_claims,
+    GRID + "ReLU between the two matrices of a unit, in plain nets after odd layers: as many of them at equal depth. "
+    f"{SUBSET:,} training images, stratified by class. " + WHITENING,
+    draw_fig_8,
+    (RELU,),
+)

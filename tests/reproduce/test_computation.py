@@ -1,0 +1,148 @@
+"""Computations: what is kept, what is made anew, and what an interruption costs."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_app.errors import UserError
+from lightning_app.reproduce.artefact import Artefact, Paper
+from lightning_app.reproduce.checks import within
+from lightning_app.reproduce.computation import Computation, Source, Task, complete, found, state
+from lightning_app.reproduce.lock import claimed
+from lightning_app.reproduce.making import Work, make
+from lightning_app.reproduce.plan import PAPER, SMOKE
+from lightning_app.reproduce.verdicts import Verdict, one
+
+PIECES = {f"depth{depth}": {"depth": depth, "seeds": 3, "epochs": 100, "limit": None} for depth in (2, 4, 8)}
+
+
+class Depths:
+    """Makes depths times seed, and notes what it was asked for."""
+
+    def __init__(self, fail_at: int | None = None):
+        self.asked: list[dict] = []
+        self.sources: list[Source] = []
+        self.fail_at = fail_at
+
+    def __call__(self, source: Source, **asked):
+        if asked["depth"] == self.fail_at:
+            raise KeyboardInterrupt
+        self.asked.append(asked)
+        self.sources.append(source)
+        return {"depths": asked["depth"] * np.arange(asked["seeds"], dtype=float), "data": "three numbers"}
+
+
+def task(compute, pieces=PIECES, scale=PAPER, version: int = 1) -> Task:
+    return Task("paper", Computation("depths", compute, pieces, version), scale)
+
+
+def test_all_is_computed_once(tmp_path):
+    compute = Depths()
+    assert state(task(compute), tmp_path) == "not run"
+    for _ in range(2):
+        complete(task(compute), tmp_path, Path("data"))
+    assert [asked["depth"] for asked in compute.asked] == [2, 4, 8]
+    assert state(task(compute), tmp_path) == "finished"
+    computed = found(task(compute), tmp_path)
+    assert computed.pieces["depth8"]["depths"].tolist() == [0, 8, 16]
+    assert (computed.missing, computed.data) == ("", "three numbers")
+
+
+def test_an_interruption_costs_one_piece(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        complete(task(Depths(fail_at=4)), tmp_path, Path("data"))
+    assert state(task(Depths()), tmp_path) == "1 of 3 pieces"
+    assert list(found(task(Depths()), tmp_path).pieces) == ["depth2"]
+    compute = Depths()
+    complete(task(compute), tmp_path, Path("data"))
+    assert [asked["depth"] for asked in compute.asked] == [4, 8]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [
+        ({"version": 2}, [2, 4, 8]),
+        ({"pieces": PIECES | {"depth4": PIECES["depth4"] | {"limit": 10_000}}}, [4]),
+        ({"pieces": PIECES | {"depth16": PIECES["depth8"] | {"depth": 16}}}, [16]),
+        ({"scale": SMOKE}, [2, 4, 8]),
+    ],
+)
+def test_what_decides_a_piece_makes_it_anew(tmp_path, changed, again):
+    complete(task(Depths()), tmp_path, Path("data"))
+    compute = Depths()
+    complete(task(compute, **changed), tmp_path, Path("elsewhere"))  # the place of the data decides nothing
+    assert [asked["depth"] for asked in compute.asked] == again
+
+
+def test_a_file_that_is_no_piece_is_made_anew(tmp_path):
+    complete(task(Depths()), tmp_path, Path("data"))
+    task(Depths()).file("depth2", tmp_path).write_bytes(b"torn")
+    np.savez(task(Depths()).file("depth4", tmp_path), depths=np.zeros(3))
+    assert state(task(Depths()), tmp_path) == "1 of 3 pieces"
+    complete(task(Depths()), tmp_path, Path("data"))
+    assert state(task(Depths()), tmp_path) == "finished"
+
+
+def test_a_scale_caps_epochs_seeds_and_subset_only(tmp_path):
+    for scale, caps, stand_in in ((PAPER, (100, 3, None), False), (SMOKE, (2, 2, 512), True)):
+        compute = Depths()
+        complete(task(compute, scale=scale), tmp_path, tmp_path / "data")
+        assert [(a["epochs"], a["seeds"], a["limit"]) for a in compute.asked] == [caps] * 3
+        assert [a["depth"] for a in compute.asked] == [2, 4, 8]
+        assert compute.sources[0] == Source(tmp_path / "data", stand_in)
+    assert {path.name for path in tmp_path.iterdir()} == {"paper", "paper-smoke"}
+
+
+def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
+    slow, second = Depths(), Depths()
+    with claimed(tmp_path / "paper", "depths", "computation depths"):
+        waiting = threading.Thread(target=complete, args=(task(second), tmp_path, Path("data")))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        for piece in PIECES:  # what the holder of the lock does
+            from lightning_app.reproduce.computation import _write
+
+            _write(task(slow), piece, tmp_path, slow(None, depth=2, seeds=1))
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert second.asked == []
+    assert "computation depths: another process is at it; waiting." in capsys.readouterr().out
+
+
+def test_where_nothing_can_be_written_a_sentence_says_so(tmp_path):
+    (tmp_path / "paper").write_text("a file")
+    with pytest.raises(UserError, match="Choose another --runs"):
+        complete(task(Depths()), tmp_path, Path("data"))
+
+
+def artefact(compute) -> Artefact:
+    def claims(results):
+        ours = results.of_pieces("depths", ["depth2", "depth8"], lambda two, eight: eight["depths"] - two["depths"])
+        return [one("difference", 6.0, "within 0.1", ours, within(ours, 6.0, 0.1))]
+
+    computation = Computation("depths", compute, PIECES)
+    return Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,))
+
+
+def test_claims_are_about_pieces_that_are_there(tmp_path):
+    def made(work, scale=PAPER):
+        found = make(
+            Paper("paper", "A paper.", ()), artefact(Depths()), scale, tmp_path / "runs", tmp_path / "out", work
+        )
+        return found.counts, found.table
+
+    work = Work(tmp_path)
+    counts, table = made(None)
+    assert counts == f"1 {Verdict.NOT_TESTED}"
+    assert "depth2 of depths was not computed" in table
+    assert "depths 0 of 3 pieces." in table
+    assert not (tmp_path / "runs").exists()
+    assert made(Work(tmp_path, only=("other",)))[0] == f"1 {Verdict.NOT_TESTED}"
+    counts, table = made(work)
+    assert counts == f"1 {Verdict.REPRODUCED}"
+    assert "depths computed on three numbers." in table
+    assert made(work, SMOKE)[0] == f"1 {Verdict.NOT_TESTED}"
