@@ -103,7 +103,8 @@ def _said(evidence: Evidence, prefix: str) -> list[str]:
         "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the "
         "true ends.",
         "Shaded: the norm of the residual, and of the trace one standard error.",
-        "Index and condition number lie between the two lines.",
+        "Index and condition number lie between the two lines. Eigenvalues, trace and index are drawn on logarithmic axes "
+        "where they span more than a decade, linear ones next to zero; the condition number always.",
     ]
     if any(len(nets) > 1 for nets in evidence.groups.values()):
         says.append(

@@ -18,7 +18,7 @@ Views = dict[int, dict[Net, Bins]]  # FIRST or LAST -> what each net has
 CAPTION = (
     "Expected number of eigenvalues a bin, eight bins a decade to both sides of zero; both axes logarithmic, the horizontal "
     "one linear around zero. A run of m products tells the density at m points only, and these are the peaks: between them "
-    "it is not resolved, and the highest peak beside zero stands for eigenvalues on either side of it."
+    "it is not resolved, and the highest peaks, next to zero, stand for eigenvalues on either side of it."
 )
 
 

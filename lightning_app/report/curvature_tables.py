@@ -1,7 +1,9 @@
 """Spectra of the Hessian in numbers, at the last epoch that has one: of each net, and of its parts."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
 from lightning_app.report.curvature_keys import doubtful, ends, last_epoch, parts, value
@@ -11,16 +13,16 @@ __all__ = ["table", "tables_of_parts"]
 
 ENDS = {"top": "largest", "bottom": "most negative"}
 ORDINALS = {1: "", 2: "2nd ", 3: "3rd "}
-FIELDS = {  # below the eigenvalues
-    "unconverged": "Of these, not converged",
+FIELDS = {  # below the eigenvalues; these heads do not break, or many seeds would squeeze them
+    "unconverged": "Not converged",
     "trace": "Trace",
     "frobenius": "‖H‖, Frobenius",
-    "index_low": "Share of negative eigenvalues, at least",
-    "index_high": "Share of negative eigenvalues, at most",
-    "unresolved": "Share of eigenvalues of unresolved sign",
+    "index_low": "Share of λ < 0, at least",
+    "index_high": "Share of λ < 0, at most",
+    "unresolved": "Share of unresolved sign",
     "condition10_low": "|λ|max / |λ|10 %, at least",
     "condition10_high": "|λ|max / |λ|10 %, at most",
-    "id/leading": "Leading eigenvector: share on ID entries",
+    "id/leading": "Leading, on ID entries",
     "dimension": "Parameters",
     "products": "Products H v",
 }
@@ -29,10 +31,15 @@ ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 CAPTION = (
     "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual; some eigenvalue of H lies within "
-    "that distance. “Not converged”: the residual exceeds the tolerance asked for; such a number is not to be relied on. ± "
-    "beside trace and norm: one standard error, over random starts. No ±: computed exactly."
+    "that distance, apart from rounding (in single precision about 1e-7 of the largest |λ|). “Not converged”: the residual "
+    "exceeds the share of |λ| that was asked for; such a number is not to be relied on. ± beside trace and norm: one standard "
+    "error, over random starts. No ±: computed exactly. Leading, on ID entries: the share of the leading eigenvector's "
+    "square; spread evenly over all parameters it would be the small number."
 )
-PARTS = "The same of diagonal blocks of H: of one layer's parameters (weights and biases), of the ID entries, of all others."
+PARTS = (
+    "The same of diagonal blocks of H: of the ID entries (id), of all other parameters (rest), of the weights and biases of one "
+    "layer. An eigenvalue of about 0, as the smallest of a layer mostly is, does not converge by a measure relative to itself."
+)
 
 
 def table(evidence: Evidence, prefix: str, title: str) -> Table:
@@ -40,7 +47,8 @@ def table(evidence: Evidence, prefix: str, title: str) -> Table:
     names = _eigenvalues(evidence.nets, prefix) | FIELDS
     names = {key: head for key, head in names.items() if any(f"{prefix}/{key}" in net.names for net in evidence.nets)}
     columns = [column for group, nets in evidence.groups.items() for column in _columns(group, nets, prefix, names)]
-    rows = zip(map(Cell, ["Epoch", *names.values()]), *(cells for _, cells in columns), strict=True)
+    heads = (Cell(head.replace(" ", "\u00a0")) for head in ["Epoch", *names.values()])
+    rows = zip(heads, *(cells for _, cells in columns), strict=True)
     return Table(CAPTION, ["", *(label for label, _ in columns)], [list(row) for row in rows], title=title)
 
 
@@ -77,11 +85,16 @@ def _means(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]
     if len(epochs) > 1:
         return [Cell("–")] * (1 + len(names))
     (epoch,) = epochs
-    return [Cell(str(epoch)), *(_mean([value(net, f"{prefix}/{key}", epoch) for net in nets]) for key in names)]
+    bad = Counter(key for net in nets for key in doubtful(net, prefix, epoch))
+    values = {key: [value(net, f"{prefix}/{key}", epoch) for net in nets] for key in names}
+    return [Cell(str(epoch)), *(_mean(values[key], bad[key]) for key in names)]
 
 
-def _mean(values: Sequence[float | None]) -> Cell:
-    return cell(math.inf, NO_BOUND) if math.inf in values else mean_cell(values)
+def _mean(values: Sequence[float | None], bad: int) -> Cell:
+    """With how many seeds did not converge; no mean of infinite ends."""
+    if math.inf in values:
+        return cell(math.inf, NO_BOUND)
+    return replace(mean_cell(values), note=f"{bad} {NOT_CONVERGED}" if bad else "")
 
 
 def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
@@ -115,4 +128,4 @@ def _note(net: Net, prefix: str, key: str, epoch: int | None, number: float | No
 def _share_of_id(net: Net, prefix: str, epoch: int | None) -> str:
     """How much of the eigenvector would lie there if it were spread evenly, where weight mass counted ID entries."""
     count, size = net.final("weight_mass/id_count"), value(net, f"{prefix}/dimension", epoch)
-    return f"spread evenly: {count.value / size:.2g}" if count and size else ""
+    return f"evenly {count.value / size:.2g}" if count and size else ""
