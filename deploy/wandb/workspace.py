@@ -6,8 +6,11 @@
 Runs are grouped by the configuration's architecture, so that it fits what the job arrays, the sweeps and the logger's
 `run_per: seed` leave behind: a run a seed. A job of several seeds in one run (`run_per: job`) has its mean, minimum and
 maximum over seeds as curves, in sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test
-trains these and finds every key in what W&B recorded. BatchNorm's scales and Hessian spectra have no panels, because no
-callback logs them yet.
+trains these and finds every key in what W&B recorded. BatchNorm's scales have no panels, because no callback logs them yet.
+
+Of the Hessian's condition number only the lower end of its interval has a panel. The upper end is infinite while the
+percentile below it may be 0, as it is for most nets: W&B records "Infinity" then, which no line can be drawn through, and the
+mean over seeds, which leaves infinite ones out, is then no upper end of anything. The report shows both ends.
 """
 
 import argparse
@@ -39,6 +42,15 @@ MASSES = {
     "Mass of w": "weight_mass/all",
     "ID entries of t above 0.7": "weight_mass_transferred/above_07",
 }
+CURVATURE = {  # with the keys that belong into one panel
+    "Largest eigenvalue of H": ("hessian/top1",),
+    "Most negative eigenvalue of H": ("hessian/bottom1",),
+    "Trace of H": ("hessian/trace",),
+    "Share of negative eigenvalues, between": ("hessian/index_low", "hessian/index_high"),
+    "Condition number (10th percentile), at least": ("hessian/condition10_low",),
+    "Eigenvalues that did not converge": ("hessian/unconverged",),
+    "Leading eigenvector: share on ID entries": ("hessian/id/leading",),
+}
 READINGS = {
     "identity in A x, not in the norm (the paper)": "median",
     "identity in both": "median_transferred",
@@ -63,9 +75,11 @@ def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
             _section("Weight mass", _curves(MASSES)),
             _section("Layer cushions", _cushions()),
             _section("Interlayer cushions", _interlayer_cushions()),
+            _section("Curvature", _curvature()),
             _section(f"{ONE_RUN}: learning curves", _spreads(CURVES)),
             _section(f"{ONE_RUN}: weight mass", _spreads(MASSES)),
             _section(f"{ONE_RUN}: layer cushions", [*_spreads(_layer_10()), *_mean_profiles()]),
+            _section(f"{ONE_RUN}: curvature", _spreads(_curvature_keys())),
             _section(f"{ONE_RUN}: each seed", [_each_seed(title, key) for title, key in (CURVES | MASSES).items()]),
         ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=100),
@@ -118,6 +132,26 @@ def _interlayer_cushions() -> list[wr.LinePlot | wr.BarPlot]:
         for mode, prefix in BN_MODES.items()
     ]
     return [*_curves(curves), *profiles]
+
+
+def _curvature() -> list[wr.LinePlot]:
+    """The light spectrum over the epochs, then of both arms of one run."""
+    return [
+        *(_over_seeds(title, list(keys)) for title, keys in CURVATURE.items()),
+        *(
+            _over_seeds(f"{title}, plain and residual in one run", [f"{key}/{arm}" for key in keys for arm in ARMS])
+            for title, keys in CURVATURE.items()
+        ),
+    ]
+
+
+def _curvature_keys() -> dict[str, str]:
+    """Each key with a title of its own: ends of an interval have a spread each."""
+    return {
+        title if len(keys) == 1 else f"{title}, {key.rsplit('_')[-1]} end": key
+        for title, keys in CURVATURE.items()
+        for key in keys
+    }
 
 
 def _spreads(keys: dict[str, str]) -> list[wr.LinePlot]:

@@ -2,8 +2,8 @@
 
 The way through: ``evidence`` reads runs once and names their nets (``naming``: which are seeds of one, ``pairs``:
 which plain belongs to which residual), one file a section (``headline``, ``learning``, ``seeds``, ``twins``,
-``weights``, ``cushions``, ``costs``, ``configs``) turns them into ``blocks`` -- figures, tables, texts --, and ``page`` puts
-these through the template. A new section is one file and one line in ``page.SECTIONS``.
+``weights``, ``cushions``, ``curvature``, ``costs``, ``configs``) turns them into ``blocks`` -- figures, tables, texts --, and
+``page`` puts these through the template. A new section is one file and one line in ``page.SECTIONS``.
 """
 
 from lightning_app.report.command import main

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 
-__all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "number"]
+__all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "mean_cell", "number"]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 
@@ -39,6 +40,16 @@ class Cell:
 def cell(value: float | None, note: str = "") -> Cell:
     """A number as a cell; a dash for None: not measured."""
     return Cell("–") if value is None else Cell(number(value), repr(float(value)), note)
+
+
+def mean_cell(values: Sequence[float | None]) -> Cell:
+    """Mean and sample standard deviation; a dash if one was not measured."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return Cell("–")
+    mean = float(np.mean(known))
+    deviation = float(np.std(known, ddof=1)) if np.isfinite(known).all() else math.nan
+    return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 
 from lightning_app.report.blocks import Panel
@@ -30,6 +31,7 @@ __all__ = [
     "median_mark",
     "panel",
     "spread_of",
+    "symmetric_log",
 ]
 
 RC = AXES | {
@@ -167,10 +169,11 @@ def curve(axes: Axes, line: pd.Series, style: Style, every: bool = False) -> Non
     axes.plot(line.index, line, **_line(style), marker=style.marker, markevery=marks)
 
 
-def histogram(axes: Axes, counts: np.ndarray, edges: np.ndarray, style: Style) -> None:
-    """Counts per bin as steps, lightly filled."""
-    axes.stairs(counts, edges, color=style.colour, fill=True, alpha=0.15)
-    axes.stairs(counts, edges, color=style.colour, linestyle=style.dash, linewidth=1.4)
+def histogram(axes: Axes, counts: np.ndarray, edges: np.ndarray, style: Style, floor: float = 0) -> None:
+    """Counts per bin as steps, lightly filled; from ``floor`` on, which a logarithmic axis needs above zero."""
+    counts = np.maximum(counts, floor)
+    axes.stairs(counts, edges, baseline=floor, color=style.colour, fill=True, alpha=0.15)
+    axes.stairs(counts, edges, baseline=floor, color=style.colour, linestyle=style.dash, linewidth=1.4)
 
 
 def median_mark(axes: Axes, x: float, style: Style) -> None:
@@ -213,6 +216,27 @@ def _scale(axis, log: bool) -> None:
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:
+    """Logarithmic to both sides of zero, linear below the smallest of the magnitudes; to be called when all is drawn.
+
+    Linear throughout where magnitudes lie within a decade. Linear, too, so many decades below the largest.
+    """
+    sizes = np.abs(np.asarray([*values], dtype=float))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not sizes.size or sizes.max() < 10 * sizes.min():
+        return
+    last = int(np.ceil(np.log10(sizes.max())))
+    first = max(int(np.floor(np.log10(sizes.min()) + 1e-9)), last - decades)
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("symlog", linthresh=10.0**first, linscale=0.5)
+    gap = -(-(last - first) // 3)  # decades between ticks; the first is not nearer to 0 than it must be
+    powers = 10.0 ** np.arange(last, first - 0.5 + 0.75 * gap, -gap)
+    axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
+    axis.axes.autoscale_view()
 
 
 def _svg(canvas: Canvas, attributes: str) -> str:

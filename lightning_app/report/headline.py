@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_app.report.blocks import Cell, Section, Table, cell, number
+from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.evidence import Evidence, Final, Net
 
 __all__ = ["diverged", "section"]
@@ -76,13 +76,8 @@ def _statistics(group: str, nets: Sequence[Net]) -> list[Cell]:
     columns = zip(*(_finals(net) for net in nets), strict=True)
     epochs = sorted({net.epoch for net in nets})
     span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
-    return [Cell(f"{group}: mean ± sd of {len(nets)}"), Cell(span), *map(_mean_and_deviation, columns)]
+    return [Cell(f"{group}: mean ± sd of {len(nets)}"), Cell(span), *map(_mean, columns)]
 
 
-def _mean_and_deviation(finals: Sequence[Final | None]) -> Cell:
-    values = [last.value for last in finals if last is not None]
-    if len(values) < len(finals):
-        return Cell("–")
-    mean = float(np.mean(values))
-    deviation = float(np.std(values, ddof=1)) if np.isfinite(values).all() else float("nan")
-    return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")
+def _mean(finals: Sequence[Final | None]) -> Cell:
+    return mean_cell([None if last is None else last.value for last in finals])

@@ -1,6 +1,7 @@
 """Sweeps ask for what the command line has; the dashboard names keys that runs record. Saving either needs an account."""
 
 import itertools
+import math
 import re
 import warnings
 from pathlib import Path
@@ -156,6 +157,19 @@ def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, b
         drawn = {key for key in found if re.search(pattern, key)}
         assert {key.split("/")[1] for key in drawn} == {"03", "04"}
         assert {re.split(r"/(?=plain$|residual$)", key)[-1] for key in drawn} >= {"plain", "residual"}
+
+
+@pytest.mark.slow
+def test_infinite_upper_ends_are_words_and_not_in_the_dashboard(dashboard, banks):
+    """W&B records a string there, and its panels draw numbers; a mean over seeds has none to take."""
+    upper = "hessian/condition10_high"
+    log = RunFolder(banks / "arm").log().query("name == @upper and epoch == 1")["value"]
+    assert log.tolist() == [math.inf, math.inf]
+    rows = [record["history"]["item"] for record in recorded(banks / "arm") if record["type"] == "history"]
+    (last,) = [row for row in rows if row["epoch"] == 1 and f"seed/03/{upper}" in row]
+    assert (last[f"seed/03/{upper}"], last[f"{upper}/mean"]) == ("Infinity", "NaN")
+    assert not any(upper in key for panel in panels(dashboard) for key in named(panel))
+    assert {f"{upper.removesuffix('high')}low"} < set().union(*map(named, panels(dashboard)))
 
 
 @pytest.mark.slow

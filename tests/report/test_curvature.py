@@ -1,0 +1,312 @@
+"""The curvature section: its numbers are the run folder's, and what a spectrum leaves open is said beside them."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from lightning_app.measures.spectrum import EDGES
+from lightning_app.report import page as sections
+from lightning_app.report import write_report
+from lightning_app.runs import Row, RunFolder
+from tests.report.conftest import make_run, of_member, rows
+from tests.report.test_page import Page, section, value
+
+HEADS = {
+    "λ, largest": "top1",
+    "λ, 2nd largest": "top2",
+    "λ, most negative": "bottom1",
+    "λ, 2nd most negative": "bottom2",
+    "Not converged": "unconverged",
+    "Trace": "trace",
+    "‖H‖, Frobenius": "frobenius",
+    "Share of λ < 0, at least": "index_low",
+    "Share of λ < 0, at most": "index_high",
+    "Share of unresolved sign": "unresolved",
+    "|λ|max / |λ|10 %, at least": "condition10_low",
+    "|λ|max / |λ|10 %, at most": "condition10_high",
+    "Leading, on ID entries": "id/leading",
+    "Parameters": "dimension",
+    "Products H v": "products",
+}
+
+
+def spectrum(rng: np.random.Generator, **known: float) -> dict[str, float]:
+    """Numbers of one spectrum: the outermost eigenvalues converged, the second ones did not."""
+    top, bottom = 30 + rng.random(), -2 - rng.random()
+    return {
+        "dimension": 269_034,
+        "products": 12,
+        "unconverged": 2,
+        "trace": 50 + rng.random(),
+        "trace_error": 4.25,
+        "frobenius": 40 + rng.random(),
+        "frobenius_error": 1.5,
+        "index_low": 0.001 * rng.random(),
+        "index_high": 0.99 + 0.01 * rng.random(),
+        "unresolved": 0.98,
+        "condition10_low": 900 + rng.random(),
+        "condition10_high": 5000 + rng.random(),
+        "top1": top,
+        "top1_residual": 1e-5,
+        "top2": top / 2,
+        "top2_residual": 0.5,
+        "bottom1": bottom,
+        "bottom1_residual": 1e-4,
+        "bottom2": bottom / 2,
+        "bottom2_residual": 0.125,
+    } | known
+
+
+def density(prefix: str, at: Sequence[float]) -> dict[str, np.ndarray]:
+    """Its arrays: one eigenvalue at each of the values."""
+    counts, edges = np.histogram(at, EDGES.numpy())
+    outside = np.array([np.sum(at < edges[0]), np.sum(at > edges[-1])], dtype=float)
+    parts = {"counts": counts.astype(float), "edges": edges, "outside": outside}
+    return {f"{prefix}/density/{name}": array for name, array in parts.items()}
+
+
+def measure(
+    run: RunFolder,
+    members: Sequence[str] = ("plain", "residual"),
+    epochs: Sequence[int] = (0, 3, 6),
+    prefix: str = "hessian",
+    parts: Sequence[str] = (),
+    at: Sequence[float] = (-2.0, 1e-8, 3.5, 30.0),
+    **known: float,
+) -> RunFolder:
+    """The run with spectra."""
+    rng = np.random.default_rng(7)
+    for epoch in epochs:
+        arrays = {}
+        for member in members:
+            found = spectrum(rng, **known) | {"id/leading": rng.random()}
+            for part in parts:
+                found |= {f"{part}/{key}": number for key, number in spectrum(rng).items()}
+            run.append(rows(member, epoch, {f"{prefix}/{key}": number for key, number in found.items()}))
+            shares = {f"{prefix}/leading": rng.dirichlet(np.ones(20))}
+            arrays |= of_member(member, density(prefix, np.asarray(at)) | shares)
+        run.save_arrays(epoch, prefix, arrays)
+    return run
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> RunFolder:
+    return measure(make_run(tmp_path_factory.mktemp("curved") / "quick"))
+
+
+@pytest.fixture(scope="module")
+def shown(measured) -> str:
+    return curvature(measured)
+
+
+def curvature(*runs: RunFolder) -> str:
+    """The section's HTML; the others' panels would take seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_app.report.page.SECTIONS", (sections.curvature,))
+        return section(write_report(runs).read_text(), "curvature")
+
+
+def row(text: str, head: str, part: int = 0) -> list[tuple[str, str]]:
+    return Page(text).row(head.replace(" ", "\u00a0"), part)[1:]
+
+
+def data(text: str, head: str) -> Iterator[list[str]]:
+    """Rows of the figure's data that begins with these columns."""
+    found = next(pre for pre in Page(text).pre if pre.startswith(head))
+    return (line.split(",") for line in found.splitlines()[1:])
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_section_without_a_spectrum(page):
+    assert 'id="curvature"' not in page
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_table_is_the_last_epoch_of_the_log(measured, shown, head):
+    exact = [title for _, title in row(shown, head)]
+    assert exact == [repr(value(measured, net, f"hessian/{HEADS[head]}", 6)) for net in ("plain", "residual")]
+
+
+def test_the_curves_data_is_the_log(measured, shown):
+    found = {(net, name, int(epoch)): float(number) for net, name, epoch, number in data(shown, "net,name,epoch,value")}
+    for name in (
+        "top1",
+        "bottom1",
+        "top1_residual",
+        "trace",
+        "trace_error",
+        "index_low",
+        "condition10_high",
+        "id/leading",
+    ):
+        for net in ("plain", "residual"):
+            for epoch in (0, 3, 6):
+                assert found[net, f"hessian/{name}", epoch] == value(measured, net, f"hessian/{name}", epoch)
+
+
+def test_the_density_has_every_eigenvalue_at_both_ends_of_training(shown):
+    found = [*data(shown, "net,epoch,bin_from")]
+    assert {(net, epoch) for net, epoch, *_ in found} == {
+        (net, epoch) for net in ("plain", "residual") for epoch in "06"
+    }
+    for _, _, low, high, count in found:
+        assert sum(float(low) <= x < float(high) for x in (-2.0, 1e-8, 3.5, 30.0)) == float(count) == 1
+    assert len(found) == 2 * 2 * 4
+
+
+def test_eigenvalues_beyond_the_bins_are_counted(run):
+    assert "Not drawn, beyond -10000 and 10000: 4." in curvature(measure(run, at=(1.0, 2e5), epochs=(0, 1)))
+
+
+def test_the_leading_eigenvector_by_layer_is_the_array(measured, shown):
+    share = measured.arrays(6, "hessian")["residual/hessian/leading"]
+    found = [
+        float(x) for net, what, *_, x in data(shown, "net,quantity,layer") if (net, what) == ("residual", "leading")
+    ]
+    assert found == share.tolist()
+
+
+# -- what is left open ----------------------------------------------------------------------------------------------------
+
+
+def test_what_did_not_converge_says_so_beside_the_number(shown):
+    for head, residual in {"λ, 2nd largest": "0.5", "λ, 2nd most negative": "0.12"}.items():
+        assert all(text.endswith(f"± {residual}, not converged") for text, _ in row(shown, head))
+    for head in ("λ, largest", "λ, most negative"):
+        assert not any("not converged" in text for text, _ in row(shown, head))
+    assert [text for text, _ in row(shown, "Not converged")] == ["2 of 4"] * 2
+    assert all(text.endswith("± 4.2") for text, _ in row(shown, "Trace"))
+
+
+def test_as_many_are_marked_as_were_counted(run):
+    text = curvature(measure(run, unconverged=3))
+    marked = [head for head in [*HEADS][:4] if "not converged" in row(text, head)[0][0]]
+    assert marked == ["λ, 2nd largest", "λ, most negative", "λ, 2nd most negative"]  # the smallest ratio is top1's
+
+
+def test_exact_spectra_have_no_errors(run):
+    exact = {f"{end}{place}_residual": 0.0 for end in ("top", "bottom") for place in (1, 2)}
+    text = curvature(measure(run, **exact, trace_error=0.0, frobenius_error=0.0, unconverged=0))
+    assert "±" not in "".join(cell for head in HEADS for cell, _ in row(text, head))
+
+
+def test_an_infinite_upper_end_is_said_and_drawn_to_the_top(run, shown):
+    text = curvature(measure(run, condition10_high=math.inf))
+    assert [cell for cell, _ in row(text, "|λ|max / |λ|10 %, at most")] == ["inf no upper bound"] * 2
+    assert "drawn to the top of the axes: plain (3 of 3 spectra), residual (3 of 3 spectra)." in text
+    assert "no upper bound" not in shown
+    assert "top of the axes" not in shown
+    assert abs(room_above_band(text)) < 1e-3
+    assert room_above_band(shown) > 10
+
+
+def room_above_band(text: str) -> float:
+    """Between the top of the axes and the first net's interval of condition numbers, in units of the SVG."""
+    svg = re.search(r'<div id="curvature-hessian-condition">.*?</svg>', text, re.DOTALL)[0]
+    _, frame = re.findall(r'<path d="([^"]*z\s)" style="fill: none"', svg)  # of the picture, of the axes
+    name, shift = re.search(r'href="#(\w+)" x="0" y="(\d+)" style="[^"]*fill-opacity', svg).groups()
+    return float(shift) + highest(re.search(rf'id="{name}" d="([^"]*)"', svg)[1]) - highest(frame)
+
+
+def highest(path: str) -> float:
+    return min(float(y) for y in re.findall(r"[ML] \S+ (\S+)", path))
+
+
+def test_the_unresolved_share_is_said(shown):
+    assert "unresolved at the last epoch: plain 0.98, residual 0.98." in shown
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_diverged_spectrum_is_kept(run, lost):
+    measure(run)
+    names = [name for name in run.log()["name"].unique() if name.startswith("hessian")]
+    run.append(Row("residual", 6, 1, name, lost) for name in names)
+    assert row(curvature(run), "Trace")[1][1] == repr(lost)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_spectrum_without_arrays_of_one_net(run):
+    text = curvature(measure(run, ["plain"], epochs=[0]))
+    assert [title for _, title in row(text, "Trace")] == [repr(value(run, "plain", "hessian/trace", 0))]
+    next(run.path.rglob("hessian.npz")).unlink()
+    assert "curvature-hessian-density" not in curvature(run)
+
+
+def test_the_samples_are_those_of_the_configuration(run):
+    callback = {"class_path": "callbacks.HessianSpectrum", "init_args": {"prefix": "hessian", "samples": 77}}
+    (run.path / "config.yaml").write_text(f"trainer: {{callbacks: [{callback}]}}\n")
+    assert "over the first 77 probe samples" in curvature(measure(run))
+
+
+# -- several --------------------------------------------------------------------------------------------------------------
+
+SEEDS = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
+
+
+def test_several_seeds_have_a_mean_and_say_what_did_not_converge(make):
+    run = measure(make("bank", SEEDS, 2), SEEDS, epochs=(0, 2))
+    text = curvature(run)
+    for key in ("top2", "trace"):
+        values = [value(run, f"plain-seed{seed:02d}", f"hessian/{key}", 2) for seed in range(3)]
+        found = row(text, next(head for head in HEADS if HEADS[head] == key))
+        assert [title for _, title in found[:3]] == [repr(x) for x in values]
+        assert float(found[3][1].split(" ± ")[0]) == pytest.approx(np.mean(values), rel=1e-12)
+        assert ("3 not converged" in found[3][0]) == (key == "top2")
+    assert "Of several seeds the first is shown." in text
+    assert not any(name.startswith("hessian/condition10") for _, _, name, *_ in data(text, "epoch,group,name"))
+
+
+def test_an_infinite_end_of_one_seed_has_no_mean(make):
+    run = measure(make("bank", SEEDS, 2), SEEDS, epochs=(0, 2))
+    run.append([Row("plain-seed01", 2, 1, "hessian/condition10_high", math.inf)])
+    found = row(curvature(run), "|λ|max / |λ|10 %, at most")
+    assert found[3][0] == "inf no upper bound"
+    assert " ± " in found[7][0]
+
+
+def test_seeds_that_are_not_equally_far_have_no_mean(make):
+    run = measure(make("bank", SEEDS, 2), SEEDS, epochs=(0, 2))
+    run.append([Row("plain-seed01", 3, 1, "hessian/unconverged", 0.0)])
+    assert row(curvature(run), "Trace")[3][0] == "–"
+
+
+def test_every_prefix_is_shown_under_its_name(run):
+    measure(run)
+    measure(run, prefix="hessian_full", epochs=(0, 6), products=100)
+    text = curvature(run)
+    assert [text.count(f"<h3>{prefix}</h3>") for prefix in ("hessian", "hessian_full")] == [1, 1]
+    assert [row(text, "Products H v", part)[0][0] for part in (0, 1)] == ["12", "100"]
+    assert all(
+        f'id="curvature-{prefix}-{figure}"' in text for prefix in ("hessian", "hessian_full") for figure in FIGURES
+    )
+    assert "hessian_full: Trace" in text
+
+
+FIGURES = ("curves", "density", "layers")
+
+
+def test_parts_are_no_prefixes_and_have_a_row_each(run):
+    measure(run, parts=("id", "rest", "layer01", "layer02"))
+    text = curvature(run)
+    assert text.count("<h3>") == 2
+    parts = {
+        found[0][0]: found for found in Page(text).rows if found and found[0][0] in ("id", "rest", "layer01", "layer02")
+    }
+    for part, found in parts.items():
+        assert found[1][1] == repr(
+            value(run, "residual", f"hessian/{part}/top1", 6)
+        )  # the second table's, as it comes last
+        assert found[3][0] == "2 of 4"
+    assert len(parts) == 4
+    by_layer = [float(x) for net, what, *_, x in data(text, "net,quantity,layer") if (net, what) == ("plain", "trace")]
+    assert by_layer == [value(run, "plain", f"hessian/layer{number:02d}/trace", 6) for number in (1, 2)]
+
+
+def test_same_input_same_bytes(measured, shown):
+    assert curvature(measured) == shown
