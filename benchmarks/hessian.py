@@ -62,7 +62,7 @@ def main() -> None:
 def trained(net: nn.Module, arm: str, checkpoint: Path | None) -> nn.Module:
     torch.manual_seed(0)
     if checkpoint:
-        state = torch.load(checkpoint, weights_only=True)["state_dict"]
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
         prefix = f"nets.{arm}."
         net.load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
     return net

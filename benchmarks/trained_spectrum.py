@@ -43,9 +43,9 @@ def main() -> None:
     start = time.perf_counter()
     found, _ = spectrum(Hessian(net, data.probe_loader()), **asked)
     content = {
-        "command": f"python -m benchmarks.trained_spectrum last.ckpt --arm {options.arm} --samples {options.samples}",
+        "command": f"python -m benchmarks.trained_spectrum last.ckpt {_spelled(options)}",
         "commit": commit(),
-        "epoch": torch.load(options.checkpoint, weights_only=True)["epoch"] + 1,
+        "epoch": torch.load(options.checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1,
         "machine": machine(),
         "seconds": round(time.perf_counter() - start),
         "asked": asked,
@@ -53,6 +53,14 @@ def main() -> None:
     }
     options.json.write_text(json.dumps(content, indent=1) + "\n")
     print({name: value for name, value in content.items() if name not in ("nodes", "weights", "density")})
+
+
+def _spelled(options: argparse.Namespace) -> str:
+    """What decides the numbers, as options."""
+    names = ("arm", "depth", "samples", "k", "steps", "probes", "probe_steps")
+    return " ".join(
+        f"{'-' if name == 'k' else '--'}{name.replace('_', '-')} {getattr(options, name)}" for name in names
+    )
 
 
 def _plain(value: object) -> object:

@@ -20,7 +20,7 @@ from typing_extensions import override
 from callbacks.emit import emit
 from lightning_app.errors import UserError
 
-__all__ = ["EpochCallback", "Measure", "first_samples", "isolated", "members_of", "probe_batches"]
+__all__ = ["EpochCallback", "Measure", "few_samples", "isolated", "members_of", "probe_batches"]
 
 
 class EpochCallback(pl.Callback, ABC):
@@ -114,10 +114,14 @@ def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor,
         yield images.to(like.device, like.dtype), labels.to(like.device)
 
 
-def first_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first so many of the probe samples, in the loader's batches."""
-    for images, labels in probe_batches(trainer, net):
-        yield images[:samples], labels[:samples]
-        samples -= len(images)
-        if samples <= 0:
-            return
+def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """So many of the probe samples, evenly spread over it (a source may be sorted by class), in the loader's batches."""
+    batches = list(probe_batches(trainer, net))
+    total, start = sum(len(labels) for _, labels in batches), 0
+    few = min(samples, total)
+    for images, labels in batches:
+        first, last = (-(-place * few // total) for place in (start, start + len(labels)))  # samples before this batch
+        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
+        if len(rows):
+            yield images[rows], labels[rows]
+        start += len(labels)

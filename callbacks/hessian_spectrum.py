@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure, first_samples
+from callbacks.base import Measure, few_samples
 from lightning_app.errors import UserError
-from lightning_app.measures import Hessian, Restricted, Spectrum, dense, exact_spectrum, spectrum
+from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
 
 __all__ = ["HessianSpectrum"]
@@ -28,7 +28,8 @@ class HessianSpectrum(Measure):
     |---|---|
     | ``hessian/<part>/top1``, ``top1_residual``, ... | largest eigenvalues; one lies within the residual of each |
     | ``hessian/<part>/bottom1``, ``bottom1_residual``, ... | the most negative ones |
-    | ``hessian/<part>/unconverged`` | how many of these are not to be relied on; 0 is good |
+    | ``hessian/<part>/unconverged`` | how many of these are not to be relied on; 0: eigenvalues up to multiplicity |
+    | ``hessian/<part>/dimension``, ``products`` | number of eigenvalues; H v that it took |
     | ``hessian/<part>/trace``, ``frobenius``, ``trace_error``, ... | with standard errors |
     | ``hessian/<part>/index_low``, ``index_high`` | share of negative eigenvalues: the interval it lies in |
     | ``hessian/<part>/unresolved`` | share of eigenvalues too close to 0 for so few products to know their sign |
@@ -37,14 +38,14 @@ class HessianSpectrum(Measure):
     | ``hessian/id/leading`` | share of the leading eigenvector's square that lies on ID entries |
     | ``hessian/leading`` | the same by layer: array (layers,) |
 
-    ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's parameters, ``id`` and ``rest``: of the ID
-    entries and of all others.
+    ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm), ``id`` and
+    ``rest``: of the ID entries and of all others.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one. A product H v costs two gradients of
             the probe samples: the defaults take 3,800 gradients of an image, 8 % of a CIFAR-10 epoch.
         at_start: also before the first training step.
-        samples: the first so many of the probe.
+        samples: so many of the probe, evenly spread over it.
         k: eigenvalues at either end.
         steps: products of the run that finds the ends.
         probes: further runs that sample density, trace and norm of what is left; 0: the first run serves for both.
@@ -76,16 +77,11 @@ class HessianSpectrum(Measure):
         prefix: str = "hessian",
     ) -> None:
         super().__init__(every_n_epochs, at_start)
-        for name, value, least in (
-            ("samples", samples, 1),
-            ("k", k, 1),
-            ("steps", steps, 1),
-            ("probes", probes, 0),
-            ("probe_steps", probe_steps, 1),
-            ("exact", exact, 0),
-        ):
-            if value < least:
-                raise UserError(f"{name} of HessianSpectrum must be at least {least}, got {value}.")
+        check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
+        if samples < 1 or exact < 0:
+            raise UserError(
+                f"HessianSpectrum needs samples of at least 1 and exact of at least 0, got {samples}, {exact}."
+            )
         self.samples = samples
         self.asked = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps, "tolerance": tolerance}
         self.asked["seed"] = seed
@@ -96,8 +92,9 @@ class HessianSpectrum(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        loss = getattr(trainer.lightning_module, "loss", F.cross_entropy)
-        few = list(first_samples(trainer, net, self.samples))
+        loss = getattr(trainer.lightning_module, "loss", None)
+        loss = loss if callable(loss) else F.cross_entropy
+        few = list(few_samples(trainer, net, self.samples))
         if sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact:
             return self._exactly(net, Hessian(net, few, loss, double=True))
         hessian = Hessian(net, few, loss, double=self.double)
@@ -147,7 +144,7 @@ def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
     masks = {layer.weight_name: layer.id_mask() for layer in layers_of(net) if layer.has_id}
     parts = [masks.get(name, torch.zeros_like(w, dtype=torch.bool)) for name, w in hessian.parameters.items()]
     flat = torch.cat([part.flatten() for part in parts])
-    return {"id": flat, "rest": ~flat} if masks else {}
+    return {"id": flat, "rest": ~flat} if flat.any() else {}
 
 
 def _where_layers(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:

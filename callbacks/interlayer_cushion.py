@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, first_samples, members_of
+from callbacks.base import Measure, few_samples, members_of
 from lightning_app.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.batch_of_one import BnMode
@@ -77,7 +77,7 @@ class InterlayerCushion(Measure):
         spans = self._spans(net)
         if not spans:
             return {}
-        images = [images for images, _ in first_samples(trainer, net, self.samples)]
+        images = [images for images, _ in few_samples(trainer, net, self.samples)]
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure, first_samples, probe_batches
+from callbacks.base import Measure, few_samples, probe_batches
 from lightning_app.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
@@ -52,7 +52,7 @@ class NoiseStability(Measure):
             the defaults it costs 0.15 (plain) to 0.2 (residual) of a training epoch of a simplified net of depth 20 on
             CIFAR-10, so that at every tenth epoch it takes 2 % of the time. The share grows with the depth.
         at_start: also before the first training step.
-        samples: the first so many of the probe are used for what is dear: noise injection, smoothness and minimal
+        samples: so many of the probe, evenly spread over it, are used for what is dear: noise injection, smoothness and minimal
             interlayer cushions. The bound's other factors are over the whole probe.
         strengths: s of the noise in the weights.
         draws: noises a layer.
@@ -86,7 +86,7 @@ class NoiseStability(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        few = list(first_samples(trainer, net, self.samples))
+        few = list(few_samples(trainer, net, self.samples))
         injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed)
         results: dict[str, Any] = {"noise/contraction": contraction(net, probe_batches(trainer, net))}
         for scale, responses in injected.items():

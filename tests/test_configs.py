@@ -18,7 +18,12 @@ CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 OVERLAYS = ("base.yaml", "gpus.yaml", "curvature.yaml")
 RUNS = [path for path in CONFIGS if path.name not in OVERLAYS]
 FIG_2 = ROOT / "configs" / "papers" / "yu-tomasi" / "fig2.yaml"
-WATCHED = {"Learning", "WeightMass", "LayerCushion", "HessianSpectrum"}  # where a configuration does not replace the callbacks
+WATCHED = {
+    "Learning",
+    "WeightMass",
+    "LayerCushion",
+    "HessianSpectrum",
+}  # where a configuration does not replace the callbacks
 
 
 def build(monkeypatch, tmp_path, *words: str) -> TrainingCLI:

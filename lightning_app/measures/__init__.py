@@ -11,7 +11,7 @@ from lightning_app.measures.noise_bound import NoiseBound, margins, noise_bound
 from lightning_app.measures.noise_injection import SCALES, STRENGTHS, NoiseResponses, noise_injection, noise_norms
 from lightning_app.measures.probe import LayerNorms, ProbeResult, probe_forward
 from lightning_app.measures.smoothness import Smoothness, smoothness
-from lightning_app.measures.spectrum import Spectrum, exact_spectrum, spectrum
+from lightning_app.measures.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
 from lightning_app.measures.travel import conv_weights, distance
 from lightning_app.measures.twins import Divergence, Flip, Gap, Growth, SignWatch, growth, sign_flips, twin_divergence
 from lightning_app.measures.weight_mass import WeightStatistics, weight_mass
@@ -46,6 +46,7 @@ __all__ = [
     "Restricted",
     "Spectrum",
     "Symmetric",
+    "check_asked",
     "dense",
     "exact_spectrum",
     "spectrum",

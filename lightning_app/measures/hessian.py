@@ -6,18 +6,22 @@ that graph: H v = d<g(w), v>/dw. Kept graphs make a product cost two gradients, 
 the same and is useless here: it steps over ReLU kinks.
 
 What is differentiated is the mean loss over fixed samples, without penalty (lambda/2 ||w||^2 would shift every eigenvalue
-by lambda), with BatchNorm as the net's mode has it. At a ReLU's kink PyTorch's derivative is 0: at exactly zero weights
+by lambda), with BatchNorm's running statistics. At a ReLU's kink PyTorch's derivative is 0: at exactly zero weights
 behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.theory` has the limit).
 """
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_app.errors import UserError
 from lightning_app.measures.watch import shared_copy
@@ -31,8 +35,14 @@ CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images,
 COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
-ADVICE = "It has no Hessian: leave the measure out (HessianSpectrum in trainer.callbacks)."
-UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twice")  # in torch's own words
+CHECKED = 8  # samples on which the loss is tried
+ADVICE = "Otherwise leave the measure out: HessianSpectrum in trainer.callbacks."
+UNDIFFERENTIABLE = (
+    "not implemented",
+    "not differentiable",
+    "differentiate twice",
+    "incompatible with",
+)  # in torch's own words
 DEAD_END = (
     "torch::autograd::Error"  # behind a once_differentiable function: silently skipped, as if there were no curvature
 )
@@ -58,16 +68,18 @@ class Hessian:
     """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
 
     Args:
-        net: inputs -> outputs. Used in the mode it is in; it may be compiled, the products are not.
+        net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go. It may be compiled, the products are
+            not.
         batches: (inputs, labels) on the net's device, in any batch size: the Hessian is of all of them together.
-        loss: (outputs, labels) -> mean over a batch. Batches are cut and weighed.
+        loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their sizes.
         names: parameters to differentiate in; None for all trainable ones. A diagonal block then, and cheaper.
         double: in float64, on a copy of the net.
         memory: bytes for kept graphs. Chunks that do not fit are computed anew in every product, at 3.5 instead of
             2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
 
     Raises:
-        UserError: for half precision, no samples, names that are none, or a net that cannot be differentiated twice.
+        UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, or a net that
+            cannot be differentiated twice.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
@@ -85,6 +97,7 @@ class Hessian:
         memory: int = MEMORY,
     ) -> None:
         self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
+        _check_mode(self._net)
         self._loss = loss
         self.parameters = _chosen(self._net, names)
         self._weights = list(self.parameters.values())
@@ -92,6 +105,7 @@ class Hessian:
         self._samples = sum(len(labels) for _, labels in self._chunks)
         if not self._samples:
             raise UserError("a Hessian needs at least one sample, got none.")
+        self._check_loss()
         kept = self._how_many_fit(memory)
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
         self._anew = self._chunks[kept:]
@@ -140,8 +154,12 @@ class Hessian:
     def _gradient(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """This chunk's share of the gradient, with its graph."""
         try:
-            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-                share = self._loss(self._net(inputs), labels) * (len(labels) / self._samples)
+            with (
+                torch.enable_grad(),
+                sdpa_kernel(SDPBackend.MATH),
+                _no_tf32(),
+            ):  # fused attention has no second derivative
+                share = self._of(inputs, labels) * (len(labels) / self._samples)
                 gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         except RuntimeError as error:
             raise _not_twice(self._net, error) from error
@@ -151,25 +169,48 @@ class Hessian:
             )
         return gradient
 
+    def _of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of some samples."""
+        outputs = self._net(inputs)
+        if not isinstance(outputs, Tensor):
+            kind = type(outputs).__name__
+            raise UserError(
+                f"a Hessian needs a net that returns one tensor, {type(self._net).__name__} returns a {kind}. {ADVICE}"
+            )
+        return self._loss(outputs, labels)
+
+    @torch.no_grad()
+    def _check_loss(self) -> None:
+        """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
+        inputs, labels = (part[:CHECKED] for part in self._chunks[0])
+        whole, parts = self._of(inputs, labels), [self._of(*one) for one in zip(inputs.split(1), labels.split(1))]
+        mean = torch.stack(parts).mean()
+        if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise UserError(
+                f"a Hessian needs a loss that is a mean over samples, without weights: of {len(labels)} samples it is "
+                f"{float(whole):.4g}, and the mean of their losses {float(mean):.4g}. {ADVICE}"
+            )
+
     def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
         curved = [(g, part) for g, part in zip(gradient, parts) if g.requires_grad]  # others do not depend on w
         if not curved:
             return [torch.zeros_like(part) for part in parts]
         try:
-            products = torch.autograd.grad(
-                [g for g, _ in curved],
-                self._weights,
-                [part for _, part in curved],
-                retain_graph=keep,
-                allow_unused=True,
-                is_grads_batched=batched,
-            )
+            with _no_tf32():
+                products = torch.autograd.grad(
+                    [g for g, _ in curved],
+                    self._weights,
+                    [part for _, part in curved],
+                    retain_graph=keep,
+                    allow_unused=True,
+                    is_grads_batched=batched,
+                )
         except RuntimeError as error:
             raise _not_twice(self._net, error) from error
         return [torch.zeros_like(part) if p is None else p for p, part in zip(products, parts)]
 
     def _how_many_fit(self, memory: int) -> int:
-        """Chunks whose graphs can be kept, from what the graph of one sample holds."""
+        """How many chunks' graphs can be kept, from what the graph of one sample holds."""
         inputs, labels = self._chunks[0]
         storages = {}
 
@@ -181,7 +222,8 @@ class Hessian:
             self._gradient(inputs[:1], labels[:1])
         for weight in self._net.parameters():
             storages.pop(weight.untyped_storage().data_ptr(), None)
-        return int(memory / (len(labels) * max(1, sum(storages.values()))))
+        sizes = itertools.accumulate(len(of_chunk) for _, of_chunk in self._chunks)
+        return sum(size * sum(storages.values()) <= memory for size in sizes)
 
 
 class Restricted:
@@ -225,7 +267,8 @@ def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Paramet
         if weight.dtype not in (torch.float32, torch.float64):
             raise UserError(
                 f"a Hessian is computed in float32 or float64, and {name} is {weight.dtype}: rounding to 3 digits would "
-                "decide the sign of most eigenvalues. Train with bf16-mixed, which keeps float32 weights, or set double."
+                "decide the sign of most eigenvalues. Train with bf16-mixed, which keeps float32 weights, or set double. "
+                f"{ADVICE}"
             )
     return chosen
 
@@ -234,10 +277,36 @@ def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """The samples in pieces of at most `CHUNK` numbers, whatever the loader's batch size."""
     pieces = []
     for inputs, labels in batches:
+        if not len(labels):
+            continue
         size = max(1, CHUNK // max(1, inputs[:1].numel()))
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
         pieces += zip(inputs.split(size), labels.split(size))
     return pieces
+
+
+def _check_mode(net: nn.Module) -> None:
+    """In training mode BatchNorm mixes samples and moves its statistics, and dropout makes every product another map."""
+    for name, module in net.named_modules():
+        if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
+            raise UserError(
+                f"a Hessian needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
+                "call net.eval()."
+            )
+
+
+@contextlib.contextmanager
+def _no_tf32() -> Iterator[None]:
+    """GPUs round the factors of convolutions to 10 bits unless told otherwise: three digits, as of half precision."""
+    places = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before):
+            place.allow_tf32 = value
 
 
 def _graph(tensors: Iterable[Tensor]) -> set:

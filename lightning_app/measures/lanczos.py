@@ -16,7 +16,7 @@ from lightning_app.measures.hessian import Symmetric
 
 __all__ = ["Krylov", "lanczos", "sphere"]
 
-BREAKDOWN = 64  # roundings of the largest entry of T: a smaller remainder is an invariant subspace
+ROUNDING = 64  # roundings of H's norm: a smaller remainder is an invariant subspace, a smaller eigenvalue any sign
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class Krylov:
     diagonal: np.ndarray  # (m,) float64, of T
     beside: np.ndarray  # (m - 1,) float64
     beyond: float  # the next entry beside the diagonal; 0 if the rows span an invariant subspace
+    floor: float = 0.0  # what rounding alone does to an eigenvalue, in the precision of the products
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues of T, increasing, and the weights (sum 1) of the Gauss rule for the start's spectral measure."""
@@ -38,8 +39,8 @@ class Krylov:
         return eigh_tridiagonal(self.diagonal, self.beside)
 
     def residuals(self) -> np.ndarray:
-        """||H y - theta y|| of the Ritz pairs: an eigenvalue of H lies within this distance of each Ritz value."""
-        return self.beyond * np.abs(self.eigen()[1][-1])
+        """||H y - theta y|| of the Ritz pairs, and at least the rounding: an eigenvalue of H lies so near each Ritz value."""
+        return np.maximum(self.beyond * np.abs(self.eigen()[1][-1]), self.floor)
 
     def vectors(self, which: np.ndarray) -> Tensor:
         """Ritz vectors, (k, n), orthonormal."""
@@ -73,11 +74,10 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         product = operator @ vector
         diagonal.append(float(vector.double() @ product.double()))
         vector, length = _orthogonal(product, basis[: step + 1], against)
-        scale = max(map(abs, (*diagonal, *beside)))
-        if length <= BREAKDOWN * torch.finfo(basis.dtype).eps * scale:
-            length = 0.0
+        floor = ROUNDING * torch.finfo(basis.dtype).eps * max(map(abs, (*diagonal, *beside, length)))
+        length = 0.0 if length <= floor else length
         beside.append(length)
-    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length)
+    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
 
 
 def sphere(operator: Symmetric, generator: torch.Generator) -> Tensor:

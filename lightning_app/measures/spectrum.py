@@ -1,8 +1,11 @@
 """The spectrum of a symmetric map from a few dozen products: its ends with bounds, its trace, density, index and condition.
 
 A first Lanczos run finds the ends. Further runs, when asked for, start from random vectors of what the found eigenvectors
-leave over and sample the rest, as in Hutch++ (Meyer et al. 2021): the eigenvalues found count exactly, and a few outliers
-no longer decide the errors of trace and norm. Without further runs the first one serves for both.
+leave over and sample the rest, as in Hutch++ (Meyer et al. 2021). Without further runs the first one serves for both. Either
+way the eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm.
+
+One start sees one copy of a multiple eigenvalue: the ends are right up to multiplicity, which only exactly symmetric nets
+have. Those are small, and small nets get all eigenvalues (`exact_spectrum`).
 
 What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
 negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`quadrature`): nets have most of
@@ -21,13 +24,16 @@ from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures.hessian import Symmetric
 from lightning_app.measures.histogram import Histogram
 from lightning_app.measures.lanczos import Krylov, lanczos
-from lightning_app.measures.quadrature import Bounds, mass_below, mass_within, spread_of_share
+from lightning_app.measures.quadrature import Bounds, Rule, mass_below, mass_within, widened
 
 __all__ = ["EDGES", "Spectrum", "exact_spectrum", "spectrum"]
 
 ZERO = 1e-10  # of |lambda|max: below it an exactly computed eigenvalue counts as 0 (double precision)
 PERCENT = 10  # Li et al. (2016), appendix B: the 10th percentile of |lambda| instead of the minimum
 SURE = 2  # standard errors that widen an interval
+SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of freedom: above this, y stands for several
+TINY = 1e-9  # of this: a copy of a multiple eigenvalue that the start does not see
+LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
@@ -46,7 +52,9 @@ class Spectrum:
     top_residual: Tensor  # (k,), ||H y - theta y||: an eigenvalue lies within this distance
     bottom: Tensor  # (k,), the smallest (most negative) ones, increasing
     bottom_residual: Tensor  # (k,)
-    unconverged: int  # of these 2k: residual above the tolerance; 0 says that the ends can be relied on
+    unconverged: (
+        int  # of these 2k: residual above the tolerance; 0: they are eigenvalues, if not each copy of a multiple one
+    )
     trace: float
     trace_error: float  # standard error; 0 if exact
     frobenius: float  # ||H||_F
@@ -85,26 +93,40 @@ def spectrum(
         UserError: for counts that make no spectrum.
         DivergedError: where H v is not finite.
     """
-    for name, value, least in (
-        ("k", k, 1),
-        ("steps", steps, 1),
-        ("probes", probes, 0),
-        ("probe_steps", probe_steps, 1),
-    ):
-        if value < least:
-            raise UserError(f"a spectrum needs {name} of at least {least}, got {value}.")
+    check_asked("a spectrum", k, steps, probes, probe_steps, tolerance)
     generator = torch.Generator().manual_seed(seed)
     first = _finite(lanczos(operator, steps, generator))
     values, residuals = first.eigen()[0], first.residuals()
-    found = np.flatnonzero(residuals <= tolerance * np.abs(values))
-    runs, known = [first], np.empty(0)
-    if probes and len(found) < operator.size:
-        known, locked = values[found], first.vectors(found)
-        runs = [_finite(lanczos(operator, probe_steps, generator, locked)) for _ in range(probes)]
     ends = _Ends(values, residuals, min(k, len(values)), tolerance)
-    products = len(values) + (sum(len(run.diagonal) for run in runs) if runs[0] is not first else 0)
     leading = first.vectors(np.abs(values).argmax(keepdims=True))[0]
-    return _described(ends, _Sampled(operator.size, known, runs), products), leading
+    if len(values) == operator.size:
+        return _described(ends, _Exact(values, first.floor), len(values)), leading
+    found = (residuals <= tolerance * np.abs(values)) & (values != 0)
+    if probes:
+        locked = first.vectors(np.flatnonzero(found))
+        rules = [Rule.of(_finite(lanczos(operator, probe_steps, generator, locked))) for _ in range(probes)]
+        products = len(values) + sum(len(rule.nodes) for rule in rules)
+        return _described(ends, _Sampled(operator.size, values[found], rules), products), leading
+    whole = Rule.of(first)
+    found &= _simple(whole, operator.size)
+    return _described(ends, _Sampled(operator.size, values[found], [whole.without(found)]), len(values)), leading
+
+
+def _simple(rule: Rule, dimension: int) -> np.ndarray:
+    """Which nodes may stand for one eigenvalue each: not several (too heavy), not a further copy of one (no weight)."""
+    heavy = dimension * rule.weights
+    simple = (heavy > TINY) & (heavy <= SINGLE)
+    return simple & ~simple.all()  # something is left to be sampled
+
+
+def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tolerance: float) -> None:
+    """Refuse counts that make no spectrum, in the name of whoever was asked."""
+    least = {"k": (k, 1), "steps": (steps, LEAST), "probes": (probes, 0), "probe_steps": (probe_steps, LEAST)}
+    for name, (value, smallest) in least.items():
+        if value < smallest:
+            raise UserError(f"{name} of {who} must be at least {smallest}, got {value}.")
+    if not 0 < tolerance < 1:
+        raise UserError(f"tolerance of {who} is a share of an eigenvalue, between 0 and 1, got {tolerance}.")
 
 
 def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
@@ -117,18 +139,19 @@ def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
     if not bool(matrix.isfinite().all()):
         raise _not_finite()
     values, vectors = torch.linalg.eigh(matrix.double().cpu())
+    zero = ZERO * float(values.abs().max())
     ends = _Ends(values.numpy(), np.zeros(len(values)), min(k, len(values)), 1.0)
     leading = vectors[:, values.abs().argmax()]
-    return _described(ends, _Exact(values.numpy()), len(values)), leading.to(matrix)
+    return _described(ends, _Exact(values.numpy(), zero), len(values)), leading.to(matrix)
 
 
 class _Exact:
     """A distribution known eigenvalue by eigenvalue."""
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, zero: float) -> None:
         self.dimension = len(values)
         self._values = values
-        self._zero = ZERO * float(np.abs(values).max())
+        self._zero = zero  # what is not larger counts as 0
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         return float(function(self._values).sum()), 0.0
@@ -149,57 +172,56 @@ class _Exact:
 class _Sampled:
     """``known`` eigenvalues, and random runs in the complement of their eigenvectors."""
 
-    def __init__(self, dimension: int, known: np.ndarray, runs: Sequence[Krylov]) -> None:
+    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule]) -> None:
         self.dimension = dimension
         self._known = known
-        self._runs = runs
+        self._rules = rules
         self._rest = dimension - len(known)  # dimension of the complement
+        self._floor = max(rule.floor for rule in rules)
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere."""
         rest, square = self._mean(function), self._mean(lambda values: function(values) ** 2)
-        variance = 2 * self._rest**2 * max(0.0, square - rest**2) / (self._rest + 2) / len(self._runs)
+        variance = 2 * self._rest**2 * max(0.0, square - rest**2) / (self._rest + 2) / len(self._rules)
         return float(function(self._known).sum()) + self._rest * rest, math.sqrt(variance)
 
     def rule(self) -> tuple[np.ndarray, np.ndarray]:
         """Nodes and weights of the whole density."""
-        share = self._rest / self.dimension / len(self._runs)
-        rules = [run.nodes() for run in self._runs]
-        nodes = np.concatenate([self._known, *(nodes for nodes, _ in rules)])
+        share = self._rest / self.dimension / len(self._rules)
+        nodes = np.concatenate([self._known, *(rule.nodes for rule in self._rules)])
         exact = np.full(len(self._known), 1 / self.dimension)
-        return nodes, np.concatenate([exact, *(weights * share for _, weights in rules)])
+        return nodes, np.concatenate([exact, *(rule.weights * share for rule in self._rules)])
 
     def negative(self) -> tuple[Bounds, float]:
-        """Share of negative eigenvalues, and how much of it is open."""
-        open_at_zero = self._whole(lambda run: mass_below(run, 0.0), float((self._known < 0).sum()))
-        return self._widened(open_at_zero), open_at_zero.high - open_at_zero.low
+        """Share of negative eigenvalues, and how much of it is open: to the products, and to rounding."""
+        below = float((self._known < 0).sum())
+        low = self._whole(lambda rule: mass_below(rule, -self._floor), below).low
+        high = self._whole(lambda rule: mass_below(rule, self._floor), below).high
+        return self._widened(Bounds(low, high)), high - low
 
     def percentile(self, largest: float) -> Bounds:
-        """Between which sizes the 10th percentile of |lambda| lies."""
+        """Between which sizes the 10th percentile of |lambda| lies; sizes below the rounding may be 0."""
 
         def within(size: float) -> Bounds:
             known = float((np.abs(self._known) <= size).sum())
-            return self._widened(self._whole(lambda run: mass_within(run, size), known))
+            return self._widened(self._whole(lambda rule: mass_within(rule, size), known))
 
         low = _first(lambda size: within(size).high >= PERCENT / 100, largest)
         high = _first(lambda size: within(size).low >= PERCENT / 100, largest)
-        return Bounds(low, min(high, largest))
+        return Bounds(low if low > self._floor else 0.0, min(max(high, self._floor), largest))
 
     def _mean(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
-        return float(np.mean([function(nodes) @ weights for nodes, weights in (run.nodes() for run in self._runs)]))
+        return float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
 
-    def _whole(self, bounds: Callable[[Krylov], Bounds], known: float) -> Bounds:
+    def _whole(self, bounds: Callable[[Rule], Bounds], known: float) -> Bounds:
         """Of the whole spectrum: a mean over the runs, and the known ones."""
-        found = [bounds(run) for run in self._runs]
+        found = [bounds(rule) for rule in self._rules]
         low, high = (float(np.mean([getattr(each, end) for each in found])) for end in ("low", "high"))
         return Bounds(*((known + self._rest * share) / self.dimension for share in (low, high)))
 
     def _widened(self, share: Bounds) -> Bounds:
         """By what the random starts leave open."""
-        errors = [
-            SURE * spread_of_share(end, self._rest) / math.sqrt(len(self._runs)) for end in (share.low, share.high)
-        ]
-        return Bounds(max(0.0, share.low - errors[0]), min(1.0, share.high + errors[1]))
+        return widened(share, (self._rest + 2) * len(self._rules), SURE)
 
 
 class _Ends:
@@ -210,7 +232,9 @@ class _Ends:
         self.bottom, self.bottom_residual = (torch.from_numpy(each[:k].copy()) for each in (values, residuals))
         pairs = ((self.top, self.top_residual), (self.bottom, self.bottom_residual))
         self.unconverged = sum(int((residual > tolerance * value.abs()).sum()) for value, residual in pairs)
-        self.largest = float(np.abs(values).max())
+        place = np.abs(values).argmax()
+        self.largest = float(np.abs(values[place]))
+        self.at_most = self.largest + float(residuals[place])
 
 
 def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> Spectrum:
@@ -236,7 +260,7 @@ def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> S
         index_high=index.high,
         unresolved=unresolved,
         condition10_low=_ratio(ends.largest, percentile.high),
-        condition10_high=_ratio(ends.largest, percentile.low),
+        condition10_high=_ratio(ends.at_most, percentile.low),
         nodes=nodes,
         weights=weights,
         density=_binned(nodes, weights * distribution.dimension),

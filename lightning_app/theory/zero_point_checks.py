@@ -77,7 +77,3 @@ def _leading_term(theory: ZeroPoint, direction: Tensor) -> float:
 
 def _distance(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())

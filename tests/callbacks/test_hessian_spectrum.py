@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import HessianSpectrum
-from callbacks.base import isolated
+from callbacks.base import few_samples, isolated
 from lightning_app.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense
 from lightning_app.modules import Arm
@@ -40,7 +40,7 @@ def measured(make, callback: HessianSpectrum, **data):
 
 def test_a_small_net_gets_all_its_eigenvalues():
     found, net, (x, y) = measured(tiny_net, HessianSpectrum(samples=SAMPLES, k=3))
-    x, y = x[:SAMPLES].double(), y[:SAMPLES]
+    x, y = x[:SAMPLES].double(), y[:SAMPLES]  # all of the probe
     net.double()
     names, weights = zip(*((name, w.detach()) for name, w in net.named_parameters()))
     sizes = [w.numel() for w in weights]
@@ -68,7 +68,9 @@ def test_parts_are_diagonal_blocks(exact):
     hessian = Hessian(net, [(x[:SAMPLES].double(), y[:SAMPLES])])
     matrix, places = dense(hessian).detach(), hessian.places()
     conv = np.r_[places["blocks.0.conv.weight"], places["blocks.0.conv.bias"]]
-    assert found["hessian/layer02/top1"] == pytest.approx(float(torch.linalg.eigvalsh(matrix[conv][:, conv])[-1]), rel=1e-3)
+    assert found["hessian/layer02/top1"] == pytest.approx(
+        float(torch.linalg.eigvalsh(matrix[conv][:, conv])[-1]), rel=1e-3
+    )
     assert parts["id"].dimension == sum(int(layer.id_mask().sum()) for layer in net.layers() if layer.has_id)
     assert parts["id"].dimension + parts["rest"].dimension == parts["hessian"].dimension == hessian.size
     for name, part in parts.items():  # Cauchy: a diagonal block's eigenvalues lie between those of the whole
@@ -99,7 +101,20 @@ def test_a_light_and_a_full_one_side_by_side(tmp_path):
     assert {"plain/hessian/nodes", "plain/hessian/density/counts", "residual/hessian/leading"} <= set(saved)
 
 
-@pytest.mark.parametrize("wrong", ["samples", "k", "steps"])
-def test_wrong_counts_are_a_sentence(wrong):
-    with pytest.raises(UserError, match=f"{wrong} of HessianSpectrum must be at least 1, got 0"):
+@pytest.mark.parametrize(("wrong", "least"), [("k", 1), ("steps", 3), ("probe_steps", 3)])
+def test_wrong_counts_are_a_sentence(wrong, least):
+    with pytest.raises(UserError, match=f"{wrong} of HessianSpectrum must be at least {least}, got 0"):
         HessianSpectrum(**{wrong: 0})
+    with pytest.raises(UserError, match="samples of at least 1"):
+        HessianSpectrum(samples=0)
+
+
+def test_few_samples_are_spread_over_the_probe():
+    """A source sorted by class would otherwise give the first classes only."""
+    runner = fit(classifier({"plain": arm(False)}), epochs=1, data=digits(eval_batch_size=7)).trainer
+    net = runner.lightning_module.members[0].net
+    everything = torch.cat([labels for _, labels in runner.datamodule.probe_loader()])
+    for samples in (1, 3, 10, 20, 50):
+        few = torch.cat([labels for _, labels in few_samples(runner, net, samples)])
+        rows = [number * 20 // min(samples, 20) for number in range(min(samples, 20))]
+        assert torch.equal(few, everything[rows])

@@ -112,6 +112,7 @@ def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
     kept, anew = Hessian(net, [(x, y)]), Hessian(net, [(x, y)], memory=0)
     vector = torch.ones(kept.size).double()
     assert len(kept._graphs) == 3 and not anew._graphs
+    assert len(Hessian(net, [(x[:0], y[:0]), (x[:1], y[:1]), (x[1:], y[1:])])._graphs) == 4  # nothing of an empty batch
     assert torch.equal(kept @ vector, anew @ vector)
     assert torch.equal(anew @ vector, anew @ vector)
 
@@ -212,6 +213,11 @@ class Once(torch.autograd.Function):
         return g * 2
 
 
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
 class OnceNet(nn.Linear):
     def forward(self, x):
         return Once.apply(super().forward(x))
@@ -225,9 +231,13 @@ class OnceNet(nn.Linear):
         (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is no trainable parameter"),
         (lambda: Hessian(conv_net().requires_grad_(False), [images()]), "no trainable parameters"),
         (lambda: dense(Hessian(OnceNet(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))])), "differentiated twice"),
+        (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),
+        (lambda: Hessian(nn.Sequential(conv_net(), nn.Dropout()).train(), [images()]), "is in training mode"),
+        (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
+        (lambda: Hessian(Pair(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]), "returns a tuple"),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
     ],
-    ids=["half", "empty", "name", "frozen", "once", "subspace"],
+    ids=["half", "empty", "name", "frozen", "once", "norm", "dropout", "sum", "tuple", "subspace"],
 )
 def test_refusals(make, said):
     with pytest.raises(UserError, match=said):
