@@ -43,6 +43,12 @@ class Sample:
         """Over seeds, n - 1 in the denominator; nan for fewer than two."""
         return float(np.std(self.values, ddof=1)) if self.count > 1 else float("nan")
 
+    @property
+    def range(self) -> str:
+        """ "0.113 to 0.126": the smallest and the largest of the finite ones; "" for none."""
+        finite = [value for value in self.values if math.isfinite(value)]
+        return f"{min(finite):.3g} to {max(finite):.3g}" if finite else ""
+
     def map(self, function, *others: "Sample") -> "Sample":
         """The function seed by seed, of this and other samples over the same seeds."""
         missing = next((sample.missing for sample in (self, *others) if sample.missing), "")

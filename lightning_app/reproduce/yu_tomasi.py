@@ -543,7 +543,8 @@ def _paired(results: Results, values: dict[str, list[float]], quantity: str, pap
     )
     ours = Sample(reached, missing)
     test = "95 % bootstrap interval of the paired difference above 0"
-    arms = [Reading(arm, results.known(*values[arm]), described(_range(values[arm]))) for arm in ARMS]
+    samples = {arm: results.known(*values[arm]) for arm in ARMS}
+    arms = [Reading(arm, sample, described(sample.range)) for arm, sample in samples.items()]
     return Claim(quantity, paper, test, (Reading("", ours, excludes_zero(ours)), *arms))
 
 
@@ -552,15 +553,9 @@ def _at_end(results: Results, symbol: str, name: str) -> Claim:
     plain, residual = (results.final(FIG_2.name, arm, name) for arm in ARMS)
     differences = plain.map(lambda p, r: p - r, residual)
     found = paired(differences.values, [0.0] * differences.count)
-    arms = [Reading(arm, ours, described(_range(ours.values))) for arm, ours in zip(ARMS, (plain, residual))]
+    arms = [Reading(arm, ours, described(ours.range)) for arm, ours in zip(ARMS, (plain, residual))]
     readings = (Reading("", differences, described(str(found) if found.count else "")), *arms)
     return Claim(f"{symbol} of plain minus residual, final epoch", "", "none: shown in the figure only", readings)
-
-
-def _range(values: Iterable[float]) -> str:
-    """ "0.113 to 0.126": the smallest and the largest over seeds."""
-    finite = [value for value in values if math.isfinite(value)]
-    return f"{min(finite):.3g} to {max(finite):.3g}" if finite else ""
 
 
 def draw_fig_2(results: Results) -> Figure:

@@ -13,7 +13,16 @@ import pytest
 from lightning_app.reproduce import main
 from lightning_app.reproduce.computation import Computation, Source, Task, complete, found
 from lightning_app.reproduce.li_et_al import PAPER as LI_ET_AL
-from lightning_app.reproduce.li_et_al import cifar, constructions, losses, norms, spectra, zero_point
+from lightning_app.reproduce.li_et_al import (
+    cifar,
+    constructions,
+    eigenvalues,
+    initial,
+    losses,
+    norms,
+    spectra,
+    zero_point,
+)
 from lightning_app.reproduce.li_et_al.fitting import exponential, power
 from lightning_app.reproduce.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
 from lightning_app.reproduce.plan import PAPER
@@ -219,7 +228,7 @@ def starts(**laws: Callable[[int], float]):
     ],
 )
 def test_fig_4_by_its_laws(left, verdicts, laws, wrong):
-    left(spectra.INITIAL, starts(**{("2_shortcut" if key == "two" else key): law for key, law in laws.items()}))
+    left(initial.INITIAL, starts(**{("2_shortcut" if key == "two" else key): law for key, law in laws.items()}))
     found = verdicts("fig-4")
     assert [any(q.startswith(start) for q in only(found, NOT)) for start in wrong] == [True] * len(wrong)
     assert len(only(found, NOT)) == len(wrong)
@@ -410,27 +419,27 @@ CONDITION = {  # (net, depth) -> (cond or None where a seed's luck decides it, c
 @pytest.mark.parametrize(("net", "depth"), CONDITION)
 def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
     cond, cond10 = CONDITION[net, depth]
-    found = spectra.initial(mnist, spectra.STARTS[net].parameters, depth, seeds=2, limit=10_000)
-    assert spectra.cond10(found) == pytest.approx(cond10, rel=0.15)
+    found = initial.initial(mnist, initial.STARTS[net].parameters, depth, seeds=2, limit=10_000)
+    assert eigenvalues.cond10(found) == pytest.approx(cond10, rel=0.15)
     if cond is not None:
-        assert spectra.cond(found) == pytest.approx(cond, rel=0.15)
+        assert eigenvalues.cond(found) == pytest.approx(cond, rel=0.15)
 
 
 @pytest.mark.slow
 def test_xavier_is_ill_conditioned_at_the_start_on_real_mnist(mnist):
     """Heavy tails: right to an order of magnitude."""
     for depth, cond10 in ((2, 39), (8, 5.5e5)):
-        found = spectra.initial(mnist, XAVIER.parameters, depth, seeds=3, limit=10_000)
-        assert abs(np.log10(spectra.cond10(found) / cond10)).max() < 1
+        found = initial.initial(mnist, XAVIER.parameters, depth, seeds=3, limit=10_000)
+        assert abs(np.log10(eigenvalues.cond10(found) / cond10)).max() < 1
 
 
 @pytest.mark.slow
 def test_an_orthogonal_net_has_the_1_shortcut_net_s_condition_number(mnist):
     one, other = (
-        spectra.initial(mnist, spectra.STARTS[net].parameters, 12, seeds=1, limit=10_000)
+        initial.initial(mnist, initial.STARTS[net].parameters, 12, seeds=1, limit=10_000)
         for net in ("orthogonal", "1-shortcut")
     )
-    assert spectra.cond10(one) == pytest.approx(spectra.cond10(other), rel=0.15)
+    assert eigenvalues.cond10(one) == pytest.approx(eigenvalues.cond10(other), rel=0.15)
 
 
 def test_pieces_name_every_parameter_that_their_function_takes():

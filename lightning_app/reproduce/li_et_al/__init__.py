@@ -7,9 +7,10 @@ of them. Tests and tolerances were fixed before any run. Where the paper's figur
 from lightning_app.reproduce.artefact import Paper
 from lightning_app.reproduce.li_et_al.cifar import FIG_9
 from lightning_app.reproduce.li_et_al.constructions import LEMMAS, THEOREM_1
+from lightning_app.reproduce.li_et_al.initial import FIG_4
 from lightning_app.reproduce.li_et_al.losses import FIG_7, FIG_8
 from lightning_app.reproduce.li_et_al.norms import FIG_2, FIG_3
-from lightning_app.reproduce.li_et_al.spectra import FIG_4, FIG_5, FIG_6
+from lightning_app.reproduce.li_et_al.spectra import FIG_5, FIG_6
 from lightning_app.reproduce.li_et_al.zero_point import THEOREM_2
 
 __all__ = ["PAPER"]

@@ -1,13 +1,10 @@
-"""Figures 4 to 6: eigenvalues of the Hessian of linear nets, at the start by depth and along the descent by epoch.
+"""Figures 5 and 6: eigenvalues of the Hessian of linear nets along a descent, epoch by epoch.
 
-Both come from the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the samples.
+From the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the number of samples.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,250 +15,20 @@ from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
-from lightning_app.reproduce.li_et_al.fitting import exponential, power
+from lightning_app.reproduce.li_et_al.eigenvalues import SPECTRUM, Spectrum, cond10
 from lightning_app.reproduce.li_et_al.nets import (
     ORTHOGONAL,
     SHORTCUT_2,
     WIDTH,
     XAVIER,
     Net,
-    draw_curve,
     style,
 )
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 from lightning_app.statistics import value_where_reached
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["FIG_4", "FIG_5", "FIG_6", "INITIAL", "SPECTRA", "Spectrum"]
-
-ROUNDING = 1e-10  # of the largest: eigenvalues below are zero
-
-SPECTRUM = (
-    "cond10 = max |λ| / 10th percentile of |λ| (linear between order statistics), the paper's substitute for the condition "
-    "number; index: share of λ < -1e-10 max |λ|. Loss 1/(2m) Σ‖x^L - y‖²: another factor changes no condition number. "
-    "All entries of all weight matrices, in the order of Def. 5. M = I - Σ_YX, and with it the spectrum, depends on sign "
-    "and order of the principal components. "
-)
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """What the figures say of a Hessian."""
-
-    largest: float  # of |λ|
-    percentile10: float  # of |λ|
-    smallest: float  # of |λ|
-    zeros: float  # how many |λ| <= 1e-10 of the largest
-    index: float  # share of negative eigenvalues
-
-    @classmethod
-    def of(cls, hessian: "Tensor") -> "Spectrum":
-        """
-        >>> import torch
-        >>> Spectrum.of(torch.diag(torch.tensor([40.0, -20.0, 0.0, 10.0, 30.0])))
-        Spectrum(largest=40.0, percentile10=4.0, smallest=0.0, zeros=1, index=0.2)
-        """
-        import torch
-
-        if not hessian.isfinite().all():  # of a descent that has diverged
-            return cls(*[math.nan] * 5)
-        values = torch.linalg.eigvalsh(hessian).numpy()
-        sizes = np.abs(values)
-        largest, zero = float(sizes.max()), ROUNDING * float(sizes.max())
-        ends = largest, float(np.percentile(sizes, 10)), float(sizes.min())
-        return cls(*ends, int((sizes <= zero).sum()), float((values < -zero).mean()))
-
-
-# -- Fig. 4: condition numbers at the start ---------------------------------------------------------------------------------
-
-DEPTHS = (2, 4, 8, 12, 16, 20, 24, 32)
-AT_ZERO = Net("1-shortcut", 1, True, "zero", 0.0)  # exactly at zero, where Theorem 2 is about
-STARTS = {net.name: net for net in (XAVIER, ORTHOGONAL, SHORTCUT_2, AT_ZERO)}
-
-
-def initial(source: Source, net: Mapping[str, Any], depth: int, seeds: int, limit: int | None) -> Arrays:
-    """The spectrum of each seed's Hessian before training: arrays (seeds,) by the fields of `Spectrum`."""
-    from lightning_app.theory import linear
-
-    data = whitened(source, limit)
-    kind = Net.asked(net)
-    spectra = [
-        Spectrum.of(linear.hessian(weights, data.moments, kind.shortcut)) for weights in kind.start(depth, seeds)
-    ]
-    return _columns(spectra) | {"data": np.array(data.name)}
-
-
-def _columns(spectra: list[Spectrum]) -> dict[str, np.ndarray]:
-    rows = [asdict(spectrum) for spectrum in spectra]
-    return {field: np.array([row[field] for row in rows]) for field in rows[0]}
-
-
-def _start(net: str, depth: int) -> str:
-    return f"{net}-{depth:02d}"
-
-
-INITIAL = Computation(
-    "initial-hessian",
-    initial,
-    {
-        _start(name, depth): {"net": net.parameters, "depth": depth, "seeds": 1 if net is AT_ZERO else 5, "limit": None}
-        for name, net in STARTS.items()
-        for depth in DEPTHS
-    },
-)
-
-
-def cond10(arrays: Arrays) -> np.ndarray:
-    """inf where a tenth of the eigenvalues is zero."""
-    with np.errstate(divide="ignore"):
-        return arrays["largest"] / arrays["percentile10"]
-
-
-def cond(arrays: Arrays) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return arrays["largest"] / arrays["smallest"]
-
-
-def fig_4_claims(results: Results) -> list[Claim]:
-    return [
-        _constant(results),
-        _grows(results, XAVIER.name),
-        _grows(results, ORTHOGONAL.name),
-        _slower(results),
-        _law(results, XAVIER.name, "exponential"),
-        _law(results, ORTHOGONAL.name, "power"),
-        _like_1_shortcut(results),
-        *(_at_start(results, name, depth) for name in STARTS for depth in (2, 8, 20)),
-    ]
-
-
-def _across(results: Results, net: str, value) -> Sample:
-    """A number of each seed from its cond10 at all depths; value gets (depths,)."""
-
-    def of_seeds(*pieces: Arrays) -> list[float]:
-        table = np.stack([cond10(arrays) for arrays in pieces], axis=1)
-        return [value(row) for row in table]
-
-    return results.of_pieces(INITIAL.name, [_start(net, depth) for depth in DEPTHS], of_seeds)
-
-
-def _constant(results: Results) -> Claim:
-    readings = []
-    for convention, number in (("cond10", cond10), ("all eigenvalues: max |λ| / min |λ|", cond)):
-
-        def spread(*pieces: Arrays, number=number) -> np.ndarray:
-            table = np.stack([number(arrays) for arrays in pieces])
-            return table.max(axis=0) / table.min(axis=0)
-
-        pieces = [_start(SHORTCUT_2.name, depth) for depth in DEPTHS]
-        ours = results.of_pieces(INITIAL.name, pieces, spread)
-        flat = if_measured(ours, lambda o=ours: holds(max(o.values) < 1.05, f"{max(o.values):.3g}"))
-        readings.append(Reading(convention, ours, flat))
-    quantity = f"largest / smallest condition number over depths {DEPTHS[0]} to {DEPTHS[-1]}, 2-shortcut"
-    return Claim(quantity, "constant", "below 1.05 in every seed", tuple(readings))
-
-
-def _grows(results: Results, net: str) -> Claim:
-    """ "Go to infinity": from every depth to the next one, on the geometric mean over seeds."""
-    pieces = [_start(net, depth) for depth in DEPTHS]
-    ours = results.of_pieces(INITIAL.name, pieces, lambda *arrays: min(_growth(arrays)))
-    up = if_measured(ours, lambda: holds(ours.mean > 1, f"a factor {ours.mean:.3g}"))
-    test = "above 1: geometric means over seeds rise from every depth to the next"
-    return one(f"least growth of cond10 from one depth to the next, {net}", "> 1", test, ours, up)
-
-
-def _growth(pieces: tuple[Arrays, ...]) -> list[float]:
-    means = [np.exp(np.log(cond10(arrays)).mean()) for arrays in pieces]
-    return [later / earlier for earlier, later in pairwise(means)]
-
-
-def _slower(results: Results) -> Claim:
-    """Xavier's growth from the shallowest to the deepest, over orthogonal's."""
-    ends = [_start(net, depth) for net in (XAVIER.name, ORTHOGONAL.name) for depth in (DEPTHS[0], DEPTHS[-1])]
-    ours = results.of_pieces(
-        INITIAL.name,
-        ends,
-        lambda x2, x32, o2, o32: cond10(x32) / cond10(x2) / (cond10(o32) / cond10(o2)),
-    )
-    faster = if_measured(ours, lambda: holds(min(ours.values) > 1, f"{min(ours.values):.3g}"))
-    quantity = f"growth of cond10 from depth {DEPTHS[0]} to {DEPTHS[-1]}, Xavier / orthogonal"
-    return one(quantity, "> 1", "above 1 in every seed", ours, faster)
-
-
-def _law(results: Results, net: str, law: str) -> Claim:
-    """Which of two laws leaves the smaller residuals of log cond10."""
-    other = {"exponential": "power", "power": "exponential"}[law]
-    fits = {"exponential": exponential, "power": power}
-    ours = _across(results, net, lambda row: fits[other](DEPTHS, row).rms / fits[law](DEPTHS, row).rms)
-    better = if_measured(ours, lambda: holds(min(ours.values) > 1, f"{min(ours.values):.3g} in the worst seed"))
-    exponent = _across(results, net, lambda row: fits[law](DEPTHS, row).slope)
-    words = "cond10 ~ exp(s L), s" if law == "exponential" else "cond10 ~ L^s, s"
-    readings = (
-        Reading("", ours, better),
-        Reading(words, exponent, described(_range(exponent))),
-    )
-    quantity = f"residuals of log cond10, {other} / {law} law, {net}"
-    return Claim(
-        quantity,
-        "to infinity; the law is not said",
-        f"above 1 in every seed: the {law} law is the better one",
-        readings,
-    )
-
-
-def _range(sample: Sample) -> str:
-    return f"{min(sample.values):.3g} to {max(sample.values):.3g}" if sample.count else ""
-
-
-def _like_1_shortcut(results: Results) -> Claim:
-    """Theorem 2 and Section 5 say it of shortcuts of depth 1: "essentially equivalent to no shortcuts"."""
-    pieces = [_start(net, depth) for depth in DEPTHS for net in (ORTHOGONAL.name, AT_ZERO.name)]
-
-    def worst(*arrays: Arrays) -> float:
-        ratios = [cond10(one).mean() / cond10(other).mean() for one, other in zip(arrays[::2], arrays[1::2])]
-        return max(max(ratio, 1 / ratio) for ratio in ratios)
-
-    ours = results.of_pieces(INITIAL.name, pieces, worst)
-    close = if_measured(ours, lambda: holds(ours.mean <= 1.15, f"a factor {ours.mean:.3g}"))
-    quantity = "cond10, orthogonal against 1-shortcut at zero, at the depth where they differ most"
-    return one(quantity, "equivalent", "within a factor 1.15 at every depth", ours, close)
-
-
-def _at_start(results: Results, net: str, depth: int) -> Claim:
-    """The paper shows these in its figure only."""
-    readings = []
-    for convention, number in (("cond10", cond10), ("max |λ| / min |λ|", cond)):
-        ours = results.of_pieces(INITIAL.name, [_start(net, depth)], number)
-        readings.append(Reading(convention, ours, described(_range(ours))))
-    return Claim(
-        f"condition number at the start, {net}, depth {depth}", "", "none: shown in the figure", tuple(readings)
-    )
-
-
-def draw_fig_4(results: Results) -> Figure:
-    """cond10 by depth as in the paper, logarithmic; beside it the two that grow slowly, on linear axes."""
-    figure, ((left, right),) = figures.canvas(1, 2)
-    computed = results.computed(INITIAL.name)
-    for name in STARTS:
-        depths = [depth for depth in DEPTHS if _start(name, depth) in computed]
-        if not depths:
-            continue
-        values = np.stack([cond10(computed[_start(name, depth)]) for depth in depths], axis=1)
-        label = f"{name} at zero" if name == AT_ZERO.name else name
-        draw_curve(left, name, depths, values, label=label)
-        if name != XAVIER.name:
-            draw_curve(right, name, depths, values)
-    left.set(title="initial cond10", xlabel="depth L", yscale="log")
-    right.set(title="the same without Xavier, linear", xlabel="depth L")
-    right.set_ylim(bottom=0)
-    figures.legend(left)
-    return figure
-
-
-# -- Figs. 5 and 6: along the descent ---------------------------------------------------------------------------------------
+__all__ = ["FIG_5", "FIG_6", "SPECTRA"]
 
 DEPTH = 8  # 800 parameters
 RATES = {XAVIER: 10**-1.5, ORTHOGONAL: 0.1, SHORTCUT_2: 0.1}  # at 0.1 one of Xavier's three seeds diverges
@@ -292,7 +59,9 @@ def spectra(
     size = depth * WIDTH**2
     memory = torch.empty(size, size, dtype=torch.float64)
     along = [
-        _columns([Spectrum.of(linear.hessian(weights, data.moments, kind.shortcut, memory)) for weights in path])
+        Spectrum.columns(
+            [Spectrum.of(linear.hessian(weights, data.moments, kind.shortcut, memory)) for weights in path]
+        )
         for path in descent.path
     ]
     return {
@@ -442,7 +211,7 @@ def _drop_at_peak(results: Results) -> Claim:
     epochs = results.of_pieces(SPECTRA.name, [SHORTCUT_2.name], apart)
     readings = (
         Reading("", ours, near),
-        Reading("epochs, fall minus peak", epochs, described(_range(epochs))),
+        Reading("epochs, fall minus peak", epochs, described(epochs.range)),
     )
     quantity = "from the gradient norm's peak to the index's steepest fall, share of training, 2-shortcut"
     return Claim(quantity, "together", "at most 0.1 in every seed", readings)
@@ -500,17 +269,6 @@ MATCHED = (
     "net with L matrices at least 1 - 1/L of the eigenvalues are zero, so that cond10 diverges as training converges."
 )
 
-FIG_4 = Artefact(
-    "fig-4",
-    "initial condition numbers: constant for 2-shortcut nets, growing without bound for Xavier and orthogonal ones",
-    (),
-    fig_4_claims,
-    SPECTRUM
-    + "L counts weight matrices. Xavier N(0, 1/d); orthogonal: QR with the signs of R's diagonal; 2-shortcut: 0.01 "
-    "times Xavier; 1-shortcut: exactly zero, one draw. Five seeds. " + WHITENING,
-    draw_fig_4,
-    (INITIAL,),
-)
 FIG_5 = Artefact(
     "fig-5",
     "2-shortcut nets are better conditioned at every loss, most where it is large",
