@@ -104,7 +104,7 @@ def _same_bits(one, two):
     """Log, arrays, weights and the optimizer's state."""
     assert log_rows(one) == log_rows(two)
     files = sorted((one / "measurements").rglob("*.npz"))
-    assert {"twin.npz", "interlayer.npz", "cushion.npz"} <= {file.name for file in files}
+    assert {"twin.npz", "interlayer.npz", "cushion.npz", "hessian.npz"} <= {file.name for file in files}
     for file in files:
         assert file.read_bytes() == (two / file.relative_to(one)).read_bytes()
     ours, theirs = checkpoint(one), checkpoint(two)
