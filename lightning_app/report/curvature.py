@@ -34,7 +34,8 @@ WHAT = (
     "that all eigenvalues were computed. Ends and averages of the spectrum come with errors. The share of negative "
     "eigenvalues (λ < 0; the index, over the number of parameters) and the condition number |λ|max / |λ|10 %, with the 10th "
     "percentile of |λ|, lie in an interval: no more follows from so few products, as most eigenvalues are too close to zero "
-    "to tell their sign and size. Neither end nor the middle of an interval is an estimate."
+    "to tell their sign and size. It is widened by two standard errors of the random starts; neither its ends nor its middle "
+    "are estimates. Where all eigenvalues were computed both are exact, and |λ| up to 1e-10 of the largest counts as zero."
 )
 CURVES = ("top1", "bottom1", "trace", "index_low", "index_high", "unresolved", "condition10_low", "condition10_high")
 LEADING = "id/leading"

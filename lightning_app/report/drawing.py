@@ -227,11 +227,11 @@ def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     if not sizes.size or sizes.max() < 10 * sizes.min():
         return
-    last = int(np.ceil(np.log10(sizes.max())))
-    first = max(int(np.floor(np.log10(sizes.min()) + 1e-9)), last - decades)
+    last = round(float(np.log10(sizes.max())))
+    first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
     set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     set_scale("symlog", linthresh=10.0**first, linscale=0.5)
-    gap = -(-(last - first) // 3)  # decades between ticks; the first is not nearer to 0 than it must be
+    gap = max(1, -(-(last - first) // 3))  # decades between ticks, of which none comes too near to that at 0
     powers = 10.0 ** np.arange(last, first - 0.5 + 0.75 * gap, -gap)
     axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
