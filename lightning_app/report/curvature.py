@@ -175,8 +175,9 @@ def _wide(axes: Axes, evidence: Evidence, names: Iterable[str]) -> None:
 def _index_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
         _intervals(axes, evidence, f"{prefix}/index", 1.0)
-        from_zero(axes)
         _wide(axes, evidence, [f"{prefix}/index_{end}" for end in ("low", "high")])
+        if axes.get_yscale() == "linear":
+            from_zero(axes)
 
     title = f"{name}Share of negative λ: interval"
     return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", whole_x=True)

@@ -71,6 +71,7 @@ def _panel(evidence: Evidence, lines: Lines, what: str, key: str, name: str) -> 
         if what == "leading":
             from_zero(axes)
         else:
+            axes.axhline(0, color="none")  # so that rounding errors of zero are drawn there
             symmetric_log(axes.yaxis, (x for quantity in drawn for line in lines[quantity].values() for x in line))
 
     return panel(f"{key}-layers-{what}", f"{name}{title}", draw, x="layer", y=y, whole_x=True)
