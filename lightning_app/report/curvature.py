@@ -22,6 +22,7 @@ from lightning_app.report.drawing import (
     group_mean,
     panel,
     symmetric_log,
+    with_zero,
 )
 from lightning_app.report.evidence import Evidence, Net
 
@@ -141,7 +142,7 @@ def _ends_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
         for end in ("top1", "bottom1"):
             _with_error(axes, evidence, f"{prefix}/{end}", f"{prefix}/{end}_residual")
-        axes.axhline(0, color="none")  # zero belongs to the picture
+        with_zero(axes)
         _wide(axes, evidence, [f"{prefix}/{end}" for end in ("top1", "bottom1")])
 
     return panel(f"{key}-ends", f"{name}Largest and smallest λ", draw, x="epoch", y="eigenvalue λ", whole_x=True)

@@ -32,6 +32,7 @@ __all__ = [
     "panel",
     "spread_of",
     "symmetric_log",
+    "with_zero",
 ]
 
 RC = AXES | {
@@ -216,6 +217,12 @@ def _scale(axis, log: bool) -> None:
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def with_zero(axes: Axes) -> None:
+    """Make the y axis reach zero. A line there, drawn with axhline, would be at 1e-18 for a rounding."""
+    left, _ = axes.xaxis.get_data_interval()
+    axes.update_datalim([(left, 0)], updatex=False)
 
 
 def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:

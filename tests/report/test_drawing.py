@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lightning_app.report.drawing import symmetric_log
+from lightning_app.report.drawing import symmetric_log, with_zero
 
 
 def drawn(values):
@@ -31,3 +31,15 @@ def test_over_decades_all_is_within_and_ticks_stand_apart(values):
     assert 2 <= len(seen) <= 9
     apart = np.diff(axes.yaxis.get_transform().transform(seen))
     assert apart.min() > 0.5 * apart.max()
+
+
+def test_zero_is_on_the_axis_and_rounding_errors_of_it_too():
+    axes = Figure().add_subplot()
+    axes.plot([1, 2, 3], [1e-12, 1e-3, 1.0])
+    with_zero(axes)
+    symmetric_log(axes.yaxis, [1e-12, 1e-3, 1.0])
+    assert axes.get_yscale() == "symlog"
+    assert axes.get_ylim()[0] <= 0
+    assert axes.get_xlim()[0] > 0.5
+    drawn_at = axes.yaxis.get_transform().transform([0, 1e-12, 1.0])
+    assert drawn_at[1] - drawn_at[0] < 1e-3 * (drawn_at[2] - drawn_at[0])
