@@ -75,7 +75,7 @@ def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
             _section("Weight mass", _curves(MASSES)),
             _section("Layer cushions", _cushions()),
             _section("Interlayer cushions", _interlayer_cushions()),
-            _section("Curvature", _curvature()),
+            _section("Curvature", [_over_seeds(title, list(keys)) for title, keys in CURVATURE.items()]),
             _section(f"{ONE_RUN}: learning curves", _spreads(CURVES)),
             _section(f"{ONE_RUN}: weight mass", _spreads(MASSES)),
             _section(f"{ONE_RUN}: layer cushions", [*_spreads(_layer_10()), *_mean_profiles()]),
@@ -132,17 +132,6 @@ def _interlayer_cushions() -> list[wr.LinePlot | wr.BarPlot]:
         for mode, prefix in BN_MODES.items()
     ]
     return [*_curves(curves), *profiles]
-
-
-def _curvature() -> list[wr.LinePlot]:
-    """The light spectrum over the epochs, then of both arms of one run."""
-    return [
-        *(_over_seeds(title, list(keys)) for title, keys in CURVATURE.items()),
-        *(
-            _over_seeds(f"{title}, plain and residual in one run", [f"{key}/{arm}" for key in keys for arm in ARMS])
-            for title, keys in CURVATURE.items()
-        ),
-    ]
 
 
 def _curvature_keys() -> dict[str, str]:

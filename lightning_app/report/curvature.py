@@ -22,6 +22,7 @@ from lightning_app.report.drawing import (
     group_mean,
     panel,
     symmetric_log,
+    with_zero,
 )
 from lightning_app.report.evidence import Evidence, Net
 
@@ -34,7 +35,8 @@ WHAT = (
     "that all eigenvalues were computed. Ends and averages of the spectrum come with errors. The share of negative "
     "eigenvalues (λ < 0; the index, over the number of parameters) and the condition number |λ|max / |λ|10 %, with the 10th "
     "percentile of |λ|, lie in an interval: no more follows from so few products, as most eigenvalues are too close to zero "
-    "to tell their sign and size. Neither end nor the middle of an interval is an estimate."
+    "to tell their sign and size. It is widened by two standard errors of the random starts; neither its ends nor its middle "
+    "are estimates. Where all eigenvalues were computed both are exact, and |λ| up to 1e-10 of the largest counts as zero."
 )
 CURVES = ("top1", "bottom1", "trace", "index_low", "index_high", "unresolved", "condition10_low", "condition10_high")
 LEADING = "id/leading"
@@ -140,7 +142,7 @@ def _ends_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
         for end in ("top1", "bottom1"):
             _with_error(axes, evidence, f"{prefix}/{end}", f"{prefix}/{end}_residual")
-        axes.axhline(0, color="none")  # zero belongs to the picture
+        with_zero(axes)
         _wide(axes, evidence, [f"{prefix}/{end}" for end in ("top1", "bottom1")])
 
     return panel(f"{key}-ends", f"{name}Largest and smallest λ", draw, x="epoch", y="eigenvalue λ", whole_x=True)
@@ -174,8 +176,9 @@ def _wide(axes: Axes, evidence: Evidence, names: Iterable[str]) -> None:
 def _index_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
         _intervals(axes, evidence, f"{prefix}/index", 1.0)
-        from_zero(axes)
         _wide(axes, evidence, [f"{prefix}/index_{end}" for end in ("low", "high")])
+        if axes.get_yscale() == "linear":
+            from_zero(axes)
 
     title = f"{name}Share of negative λ: interval"
     return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", whole_x=True)

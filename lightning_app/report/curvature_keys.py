@@ -1,8 +1,8 @@
 """Spectra of the Hessian as runs hold them: under which prefixes, of which parts, and which eigenvalues can be relied on."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
-from itertools import count, takewhile
 
 from lightning_app.report.evidence import Evidence, Net
 
@@ -44,7 +44,11 @@ def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
     names = {name for net in nets for name in net.names}
 
     def logged(end: str) -> list[str]:
-        return [*takewhile(lambda key: f"{prefix}/{key}" in names, (f"{end}{place}" for place in count(1)))]
+        return [
+            *itertools.takewhile(
+                lambda key: f"{prefix}/{key}" in names, (f"{end}{place}" for place in itertools.count(1))
+            )
+        ]
 
     return {end: logged(end) for end in ("top", "bottom")}
 
@@ -74,7 +78,8 @@ def asked_samples(evidence: Evidence, prefix: str) -> list[int]:
     """Of how many probe samples the configurations ask for the mean loss; empty where they do not say."""
     callbacks = [each for record in evidence.records for each in _callbacks(record.config)]
     asked = [each.get("init_args") or {} for each in callbacks if str(each.get("class_path")).endswith(CALLBACK)]
-    return sorted({args["samples"] for args in asked if args.get("prefix") == prefix and "samples" in args})
+    counts = [args.get("samples") for args in asked if args.get("prefix") == prefix]
+    return sorted({count for count in counts if isinstance(count, int)})
 
 
 def _callbacks(config: dict) -> list[dict]:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.report.blocks import Figure, Panel, csv_text
 from lightning_app.report.curvature_keys import last_epoch, parts, value
-from lightning_app.report.drawing import curves, from_zero, group_legend, panel, symmetric_log
+from lightning_app.report.drawing import curves, from_zero, group_legend, panel, symmetric_log, with_zero
 from lightning_app.report.evidence import Evidence, Net
 
 __all__ = ["figure"]
@@ -71,6 +71,7 @@ def _panel(evidence: Evidence, lines: Lines, what: str, key: str, name: str) -> 
         if what == "leading":
             from_zero(axes)
         else:
+            with_zero(axes)  # so that rounding errors of zero are drawn there
             symmetric_log(axes.yaxis, (x for quantity in drawn for line in lines[quantity].values() for x in line))
 
     return panel(f"{key}-layers-{what}", f"{name}{title}", draw, x="layer", y=y, whole_x=True)

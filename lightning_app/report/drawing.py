@@ -32,6 +32,7 @@ __all__ = [
     "panel",
     "spread_of",
     "symmetric_log",
+    "with_zero",
 ]
 
 RC = AXES | {
@@ -218,25 +219,36 @@ def _scale(axis, log: bool) -> None:
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
+def with_zero(axes: Axes) -> None:
+    """Make the y axis reach zero. A line there, drawn with axhline, would be at 1e-18 for a rounding."""
+    left, _ = axes.xaxis.get_data_interval()
+    axes.update_datalim([(left, 0)], updatex=False)
+
+
 def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:
     """Logarithmic to both sides of zero, linear below the smallest of the magnitudes; to be called when all is drawn.
 
-    Linear throughout where magnitudes lie within a decade. Linear, too, so many decades below the largest.
+    Linear throughout where magnitudes lie within a decade, logarithmic where all that is drawn is positive. Linear, too, so
+    many decades below the largest.
     """
     sizes = np.abs(np.asarray([*values], dtype=float))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     if not sizes.size or sizes.max() < 10 * sizes.min():
         return
-    last = int(np.ceil(np.log10(sizes.max())))
-    first = max(int(np.floor(np.log10(sizes.min()) + 1e-9)), last - decades)
+    if axis.get_data_interval()[0] > 0:
+        return _scale(axis, log=True)
+    last = round(float(np.log10(sizes.max())))
+    first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
     set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     set_scale("symlog", linthresh=10.0**first, linscale=0.5)
-    gap = -(-(last - first) // 3)  # decades between ticks; the first is not nearer to 0 than it must be
-    powers = 10.0 ** np.arange(last, first - 0.5 + 0.75 * gap, -gap)
+    axis.axes.autoscale_view()
+    gap = max(1, -(-(last - first) // 3))  # decades between ticks
+    low, high = axis.get_view_interval()
+    near_zero = 0.75 * gap if low <= 0 <= high else 0  # no tick that close to the one at 0
+    powers = 10.0 ** np.arange(last, first - 0.5 + near_zero, -gap)
     axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.axes.autoscale_view()
 
 
 def _svg(canvas: Canvas, attributes: str) -> str:

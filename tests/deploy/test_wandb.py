@@ -147,10 +147,15 @@ def banks(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, banks, tmp_path):
-    done = command("fit", "--config", "configs/full_res20.yaml", *SMALL, cwd=checkout(tmp_path))
-    assert done.returncode == 0, done.stderr
-    single, pair = tmp_path / "runs/cifar10/full_res20", pods / "runs/yu-tomasi/fig2-seed0"
-    found = set().union(*(keys(recorded(run)) for run in (single, pair, banks / "arm", banks / "job")))
+    app = checkout(tmp_path)
+    for config, more in (("full_res20", ()), ("res20", ("--trainer.callbacks", "HessianSpectrum"))):  # with ID entries
+        done = command("fit", "--config", f"configs/{config}.yaml", *SMALL, *more, cwd=app)
+        assert done.returncode == 0, done.stderr
+    singles, pair = (
+        [app / "runs/cifar10" / name for name in ("full_res20", "res20")],
+        pods / "runs/yu-tomasi/fig2-seed0",
+    )
+    found = set().union(*(keys(recorded(run)) for run in (*singles, pair, banks / "arm", banks / "job")))
     assert not set().union(*map(named, panels(dashboard))) - found
     assert patterns(dashboard)
     for pattern in patterns(dashboard):
