@@ -59,9 +59,9 @@ def section(evidence: Evidence) -> Section | None:
 def _what(evidence: Evidence, found: Sequence[str]) -> str:
     asked = {prefix: " or ".join(map(str, asked_samples(evidence, prefix))) for prefix in found}
     if len(found) == 1:
-        return WHAT.format(samples=f"the first {asked[found[0]]} probe samples".replace("  ", " "))
+        return WHAT.format(samples=f"{asked[found[0]]} probe samples".strip())
     each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in asked.items())
-    return WHAT.format(samples=f"the first probe samples ({each})")
+    return WHAT.format(samples=f"probe samples ({each})")
 
 
 def _blocks(evidence: Evidence, prefix: str, several: bool) -> list:

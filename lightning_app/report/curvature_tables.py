@@ -30,8 +30,8 @@ OF_PARTS = {"top1": "λmax", "bottom1": "λmin"} | {key: FIELDS[key] for key in 
 ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 CAPTION = (
-    "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual; some eigenvalue of H lies within "
-    "that distance, apart from rounding (in single precision about 1e-7 of the largest |λ|). “Not converged”: the residual "
+    "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual, and at least its rounding (in single "
+    "precision 8e-6 of the largest |λ|); some eigenvalue of H lies within that distance. “Not converged”: the residual "
     "exceeds the share of |λ| that was asked for; such a number is not to be relied on. ± beside trace and norm: one standard "
     "error, over random starts. No ±: computed exactly. Leading, on ID entries: the share of the leading eigenvector's "
     "square; spread evenly over all parameters it would be the small number."
