@@ -40,11 +40,11 @@ def main() -> None:
     data.prepare_data()
     data.setup("fit")
     asked = {"k": options.k, "steps": options.steps, "probes": options.probes, "probe_steps": options.probe_steps}
-    start = time.perf_counter()
+    start, code = time.perf_counter(), commit()
     found, _ = spectrum(Hessian(net, data.probe_loader()), **asked)
     content = {
         "command": f"python -m benchmarks.trained_spectrum last.ckpt {_spelled(options)}",
-        "commit": commit(),
+        "commit": code,
         "epoch": torch.load(options.checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1,
         "machine": machine(),
         "seconds": round(time.perf_counter() - start),
