@@ -47,24 +47,13 @@ def test_it_measures_the_blocks_and_samples_it_is_asked_for(tmp_path):
     images, _ = next(iter(digits().probe_loader()))
     net = module.members[0].net.eval()
     names = ["block02", "block02-block03"]
-    expected = interlayer_cushions(net, [span_of(net, name) for name in names], [images[:7]])
+    spread = images[[number * 20 // 7 for number in range(7)]]  # of the 20 probe images
+    expected = interlayer_cushions(net, [span_of(net, name) for name in names], [spread])
     logged = {name.split("/")[1] for _, name in log.index if name.startswith("interlayer/")}
     assert logged == set(names)
     for name in names:
         assert log["net", f"interlayer/{name}/mean"] == pytest.approx(expected[name].mean)
         assert log["net", f"interlayer/{name}/probes"] == 0
-
-
-def test_samples_are_counted_over_batches():
-    class Data:
-        def probe_loader(self):
-            return [(torch.full((4, 1), float(i)), torch.zeros(4)) for i in range(3)]
-
-    class Trainer:
-        datamodule = Data()
-
-    taken = list(InterlayerCushion(samples=6)._images(Trainer(), torch.nn.Linear(1, 1)))
-    assert [len(images) for images in taken] == [4, 2]
 
 
 def test_a_net_without_blocks_is_left_alone(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from callbacks import NoiseStability
-from callbacks.base import isolated, probe_batches
+from callbacks.base import few_samples, isolated, probe_batches
 from lightning_app.errors import UserError
 from lightning_app.measures import contraction, minimal_cushions, noise_injection, smoothness
 from lightning_app.modules import Arm
@@ -66,8 +66,7 @@ def test_its_numbers_are_the_measures_own():
     ((_, net),) = module.members
     with isolated(net):
         found = callback.measure(module.trainer, net)
-        (one, of_one), (two, of_two), *_ = probe_batches(module.trainer, net)
-        batches = [(one, of_one), (two[:4], of_two[:4])]
+        batches = list(few_samples(module.trainer, net, 10))
         injected = noise_injection(net, batches, [0.2], draws=3, seed=3)
         interlayer = minimal_cushions(net, batches, 5, 3)
         expected = contraction(net, probe_batches(module.trainer, net)), smoothness(net, batches, seed=3)
