@@ -16,7 +16,8 @@ from lightning_app.measures.hessian import Symmetric
 
 __all__ = ["Krylov", "lanczos", "sphere"]
 
-ROUNDING = 64  # roundings of H's norm: a smaller remainder is an invariant subspace, a smaller eigenvalue any sign
+ROUNDING = 64  # roundings of H's norm: a smaller eigenvalue may have any sign
+BREAKDOWN = 1e-10  # of H's norm: with a smaller remainder (or one below the rounding) the subspace is invariant
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +75,9 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         product = operator @ vector
         diagonal.append(float(vector.double() @ product.double()))
         vector, length = _orthogonal(product, basis[: step + 1], against)
-        floor = ROUNDING * torch.finfo(basis.dtype).eps * max(map(abs, (*diagonal, *beside, length)))
-        length = 0.0 if length <= floor else length
+        norm = max(map(abs, (*diagonal, *beside, length)))
+        floor = ROUNDING * torch.finfo(basis.dtype).eps * norm
+        length = 0.0 if length <= max(floor, BREAKDOWN * norm) else length
         beside.append(length)
     return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
 

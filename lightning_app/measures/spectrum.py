@@ -32,7 +32,7 @@ ZERO = 1e-10  # of |lambda|max: below it an exactly computed eigenvalue counts a
 PERCENT = 10  # Li et al. (2016), appendix B: the 10th percentile of |lambda| instead of the minimum
 SURE = 2  # standard errors that widen an interval
 SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of freedom: above this, y stands for several
-TINY = 1e-9  # of this: a copy of a multiple eigenvalue that the start does not see
+TINY = 1e-9  # of the same: no random start has so little of an eigenvector
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
 
@@ -52,9 +52,7 @@ class Spectrum:
     top_residual: Tensor  # (k,), ||H y - theta y||: an eigenvalue lies within this distance
     bottom: Tensor  # (k,), the smallest (most negative) ones, increasing
     bottom_residual: Tensor  # (k,)
-    unconverged: (
-        int  # of these 2k: residual above the tolerance; 0: they are eigenvalues, if not each copy of a multiple one
-    )
+    unconverged: int  # of these 2k: residual above the tolerance; 0: all are eigenvalues, up to multiplicity
     trace: float
     trace_error: float  # standard error; 0 if exact
     frobenius: float  # ||H||_F
@@ -113,10 +111,14 @@ def spectrum(
 
 
 def _simple(rule: Rule, dimension: int) -> np.ndarray:
-    """Which nodes may stand for one eigenvalue each: not several (too heavy), not a further copy of one (no weight)."""
+    """Which nodes may stand for one eigenvalue each: those not too heavy for one, where the start met no multiple ones.
+
+    A node without weight is a further copy of an eigenvalue, found when the start's own subspace was exhausted. Then the rule
+    is that of few multiple eigenvalues, and is left as it is.
+    """
     heavy = dimension * rule.weights
-    simple = (heavy > TINY) & (heavy <= SINGLE)
-    return simple & ~simple.all()  # something is left to be sampled
+    simple = heavy <= SINGLE
+    return np.zeros_like(simple) if simple.all() or (heavy < TINY).any() else simple
 
 
 def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tolerance: float) -> None:
