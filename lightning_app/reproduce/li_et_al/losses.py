@@ -24,7 +24,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     draw_curve,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, holds, one
+from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["EPOCHS", "FIG_7", "FIG_8", "LINEAR", "RATES", "RELU", "best_of", "piece_of"]
 
