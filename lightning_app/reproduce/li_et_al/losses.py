@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
@@ -23,7 +24,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     draw_curve,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, holds, one
+from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["EPOCHS", "FIG_7", "FIG_8", "LINEAR", "RATES", "RELU", "best_of", "piece_of"]
 
@@ -218,12 +219,14 @@ def _draw_net(axes: Axes, computed: Mapping[str, Arrays], net: Net, depths: Sequ
 
 def _name_panels(panels: Sequence[Axes], depths: Sequence[int]) -> None:
     """The first shows final losses, the last usable rates, all against depth."""
+    panels[0].set(title="final loss at the best rate")
+    panels[-1].set(title="largest usable learning rate", yscale="log")
+    panels[-1].yaxis.set_major_locator(FixedLocator([0.01, 0.03, 0.1, 0.3, 1]))
+    panels[-1].yaxis.set_major_formatter("{x:g}")
     for axes in panels:
         axes.set(xlabel="depth L", xscale="log")
         axes.set_xticks(depths, depths)
         axes.minorticks_off()
-    panels[0].set(title="final loss at the best rate")
-    panels[-1].set(title="largest usable learning rate", yscale="log")
 
 
 # -- Fig. 8: ReLU at mid --------------------------------------------------------------------------------------------------
@@ -255,16 +258,20 @@ def _losses_at(results: Results, net: Net) -> Sample:
 
 def _above_shortcut(results: Results, net: Net) -> Claim:
     depths = RELU_DEPTHS[net][1:]
-    pieces = [piece_of(each, depth) for depth in depths for each in (net, SHORTCUT_2)]
 
-    def least(*arrays: Arrays) -> float:
-        losses = [best_of(each, each["losses"]).mean() for each in arrays]
-        return min(other / ours for other, ours in zip(losses[::2], losses[1::2]))
+    def ratio(*arrays: Arrays) -> float:
+        other, ours = (best_of(each, each["losses"]).mean() for each in arrays)
+        return other / ours
 
-    ours = results.of_pieces(RELU.name, pieces, least)
+    at = {
+        depth: results.of_pieces(RELU.name, [piece_of(net, depth), piece_of(SHORTCUT_2, depth)], ratio)
+        for depth in depths
+    }
+    ours = at[depths[0]].map(min, *(at[depth] for depth in depths[1:]))
     larger = if_measured(ours, lambda: holds(ours.mean > 1, f"{ours.mean:.3g}"))
+    each = (Reading(f"depth {depth}", sample, described("")) for depth, sample in at.items())
     quantity = f"least ratio of final losses over depths {depths[0]} to {depths[-1]}, {net.name} / 2-shortcut"
-    return one(quantity, "> 1", "above 1, means over seeds", ours, larger)
+    return Claim(quantity, "> 1", "above 1, means over seeds", (Reading("", ours, larger), *each))
 
 
 def _rises(results: Results, net: Net) -> Claim:
