@@ -1,5 +1,6 @@
 """Curvature: the spectrum of the Hessian of the risk on fixed probe samples, after epochs."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.base import Measure, few_samples
-from lightning_app.errors import UserError
+from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
 
 __all__ = ["HessianSpectrum"]
+
+log = logging.getLogger(__name__)
 
 
 class HessianSpectrum(Measure):
@@ -92,6 +95,13 @@ class HessianSpectrum(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
+        try:
+            return self._spectra(trainer, net)
+        except DivergedError as error:  # whoever trains the net decides what follows
+            log.warning(f"epoch {trainer.current_epoch + 1}: no {self.prefix} keys: {error}")
+            return {}
+
+    def _spectra(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
         loss = getattr(trainer.lightning_module, "loss", None)
         loss = loss if callable(loss) else F.cross_entropy
         few = list(few_samples(trainer, net, self.samples))

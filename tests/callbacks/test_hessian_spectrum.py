@@ -118,3 +118,13 @@ def test_few_samples_are_spread_over_the_probe():
         few = torch.cat([labels for _, labels in few_samples(runner, net, samples)])
         rows = [number * 20 // min(samples, 20) for number in range(min(samples, 20))]
         assert torch.equal(few, everything[rows])
+
+
+def test_a_diverged_net_has_no_spectrum_and_stops_nobody(caplog):
+    runner = fit(classifier({"plain": arm(False)}), epochs=1).trainer
+    net = runner.lightning_module.members[0].net
+    with torch.no_grad():
+        net.conv0.weight.fill_(torch.nan)
+    with isolated(net):
+        assert HessianSpectrum(samples=5, steps=3).measure(runner, net) == {}
+    assert "no hessian keys" in caplog.text and "diverged" in caplog.text
