@@ -19,15 +19,29 @@ def quiet_machine():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def cifar10_root(tmp_path_factory) -> Path:
-    """A data root with the real CIFAR-10 arrays, unpacked from the folder beside the checkout when need be."""
+def real_data(name: str, sign: str, folder: Path) -> Path:
+    """A data root with a real data set, unpacked from the folder beside the checkout when need be.
+
+    Args:
+        name: of the data set, as the unpacker knows it.
+        sign: file or folder below the root that says it is there.
+        folder: empty, to unpack into.
+    """
     for root in filter(None, (os.environ.get("SKIPSCOPE_DATA"), ROOT / "data")):
-        if (Path(root) / "cifar10" / "train_images.npy").exists():
+        if (Path(root) / sign).exists():
             return Path(root)
     unpack = ROOT.parent / "shared" / "datasets" / "unpack.py"
     if not unpack.exists():
-        pytest.skip("no CIFAR-10 arrays here: set SKIPSCOPE_DATA to a folder that has cifar10/train_images.npy")
-    root = tmp_path_factory.mktemp("data")
-    subprocess.run([sys.executable, str(unpack), "--only", "cifar10", "--to", str(root)], check=True)
-    return root
+        pytest.skip(f"no {name} here: set SKIPSCOPE_DATA to a folder that has {sign}")
+    subprocess.run([sys.executable, str(unpack), "--only", name, "--to", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cifar10_root(tmp_path_factory) -> Path:
+    return real_data("cifar10", "cifar10/train_images.npy", tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def mnist_root(tmp_path_factory) -> Path:
+    return real_data("mnist", "MNIST/raw", tmp_path_factory.mktemp("data"))

@@ -78,3 +78,14 @@ TINY = (  # options that make the quickstart a test of seconds
     *("--data.train_limit", "64", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
 )
+
+
+def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:
+    """BatchNorms that are not the identity, as after some training, from the global random state."""
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.normal_(module.bias, 0.0, 0.3)
+            module.running_mean.normal_(0.0, 0.3)
+            module.running_var.uniform_(0.5, 1.5)
+    return net

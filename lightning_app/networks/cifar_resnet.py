@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_app.identity import shortcut
 from lightning_app.networks.blocks import BlockParts
-from lightning_app.networks.initialisation import initialise
+from lightning_app.networks.initialisation import initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
 from lightning_app.networks.simplified import channels_of_blocks, check_size
 
@@ -80,13 +80,7 @@ class CifarResNet(nn.Module):
             *(CifarBlock(*sizes, residual) for sizes in channels_of_blocks(width, (depth - 2) // 6))
         )
         self.fc = nn.Linear(4 * width, num_classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for layer in self.layers():
-            if layer.is_conv:
-                initialise(layer.module, "kwi", fan="out")
-        nn.init.zeros_(self.fc.bias)
+        initialise_fan_out(self.layers(), self.fc)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn0(self.conv0(x)))

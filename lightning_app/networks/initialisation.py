@@ -5,14 +5,16 @@ S = C U V, the fan-in; Table 3's "1900" fits the fan-out D U V better for HMWI, 
 """
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from lightning_app.errors import UserError
+from lightning_app.networks.layers import Layer
 
-__all__ = ["Fan", "Scheme", "initialise", "standard_deviation"]
+__all__ = ["Fan", "Scheme", "initialise", "initialise_fan_out", "standard_deviation"]
 
 Scheme = Literal["kwi", "hmwi", "torch"]
 Fan = Literal["in", "out"]
@@ -44,3 +46,11 @@ def initialise(module: nn.Conv2d | nn.Linear, scheme: Scheme, fan: Fan = "in") -
     module.weight.normal_(0.0, standard_deviation(module.weight, scheme, fan))
     if module.bias is not None:
         module.bias.zero_()
+
+
+def initialise_fan_out(layers: Iterable[Layer], fc: nn.Linear) -> None:
+    """fb.resnet.torch's: convolutions N(0, 2/(D U V)), the linear layer as PyTorch makes it but with bias 0."""
+    for layer in layers:
+        if layer.is_conv:
+            initialise(layer.module, "kwi", fan="out")
+    nn.init.zeros_(fc.bias)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.identity import shortcut
-from lightning_app.networks.initialisation import initialise
+from lightning_app.networks.initialisation import initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
 from lightning_app.networks.simplified import channels_of_blocks, check_size
 
@@ -102,13 +102,7 @@ class PreactResNet(nn.Module):
         )
         self.norm = nn.BatchNorm2d(4 * width)
         self.fc = nn.Linear(4 * width, num_classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for layer in self.layers():
-            if layer.is_conv:
-                initialise(layer.module, "kwi", fan="out")
-        nn.init.zeros_(self.fc.bias)
+        initialise_fan_out(self.layers(), self.fc)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.conv0(x))

@@ -1,9 +1,6 @@
 """Whitened digits: the whitening against its definition, the datamodule against the loaders that it is made of."""
 
-import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from torch import Tensor
 
 from lightning_app.datamodules import Digits, WhitenedDigits, WhitenedMNIST, Whitening, whitened
 from lightning_app.errors import UserError
-from tests.conftest import ROOT
 from tests.helpers import trainer
 
 
@@ -190,20 +186,6 @@ def test_mnist_is_read_as_its_authors_wrote_it(tmp_path):
 def test_missing_mnist_is_a_sentence_and_never_other_digits(tmp_path):
     with pytest.raises(UserError, match=r"expected MNIST in .*mnist, found none there .* MNIST/raw"):
         whitened(str(tmp_path))
-
-
-@pytest.fixture(scope="module")
-def mnist_root(tmp_path_factory) -> Path:
-    """A data root with the real MNIST, unpacked from the folder beside the checkout when need be."""
-    for root in filter(None, (os.environ.get("SKIPSCOPE_DATA"), ROOT / "data")):
-        if (Path(root) / "MNIST" / "raw").is_dir():
-            return Path(root)
-    unpack = ROOT.parent / "shared" / "datasets" / "unpack.py"
-    if not unpack.exists():
-        pytest.skip("no MNIST here: set SKIPSCOPE_DATA to a folder that has MNIST/raw")
-    root = tmp_path_factory.mktemp("data")
-    subprocess.run([sys.executable, str(unpack), "--only", "mnist", "--to", str(root)], check=True)
-    return root
 
 
 @pytest.mark.slow

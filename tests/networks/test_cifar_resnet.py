@@ -11,7 +11,7 @@ from lightning_app.errors import UserError
 from lightning_app.identity import transfer, untransfer
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, blocks_of, layers_of, span_of
-from tests.helpers import classifier, digits, fit, same_weights
+from tests.helpers import classifier, digits, fit, same_weights, with_moved_norms
 
 KINDS = pytest.mark.parametrize("residual", [False, True])
 
@@ -19,14 +19,7 @@ KINDS = pytest.mark.parametrize("residual", [False, True])
 def net(seed: int = 0, **arguments) -> CifarResNet:
     """A net whose BatchNorms are not the identity, as after some training."""
     torch.manual_seed(seed)
-    some = CifarResNet(**arguments)
-    for module in some.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-            torch.nn.init.normal_(module.bias, 0.0, 0.3)
-            module.running_mean.normal_(0.0, 0.3)
-            module.running_var.uniform_(0.5, 1.5)
-    return some
+    return with_moved_norms(CifarResNet(**arguments))
 
 
 def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:

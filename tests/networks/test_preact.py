@@ -11,7 +11,7 @@ from lightning_app.errors import UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, PreactResNet, blocks_of, layers_of
-from tests.helpers import classifier, digits, fit, same_weights
+from tests.helpers import classifier, digits, fit, same_weights, with_moved_norms
 
 KINDS = pytest.mark.parametrize("residual", [False, True])
 DEPTHS_OF_N = pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
@@ -20,14 +20,7 @@ DEPTHS_OF_N = pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
 def net(seed: int = 0, **arguments) -> PreactResNet:
     """A net whose BatchNorms are not the identity, as after some training."""
     torch.manual_seed(seed)
-    some = PreactResNet(**arguments)
-    for module in some.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-            torch.nn.init.normal_(module.bias, 0.0, 0.3)
-            module.running_mean.normal_(0.0, 0.3)
-            module.running_var.uniform_(0.5, 1.5)
-    return some
+    return with_moved_norms(PreactResNet(**arguments))
 
 
 def images(count: int = 3, size: int = 32, dtype: torch.dtype = torch.float64) -> torch.Tensor:
