@@ -1,5 +1,6 @@
 """Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
+from callbacks.effective_depth import EffectiveDepth
 from callbacks.hessian_spectrum import HessianSpectrum
 from callbacks.interlayer_cushion import InterlayerCushion
 from callbacks.layer_cushion import LayerCushion
@@ -11,6 +12,7 @@ from callbacks.weight_mass import WeightMass
 from callbacks.weight_travel import WeightTravel
 
 __all__ = [
+    "EffectiveDepth",
     "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",
