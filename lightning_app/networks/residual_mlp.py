@@ -57,7 +57,7 @@ class MeanStdNorm(nn.Module):
         deviations = x.std(0, correction=0) if self.centred else torch.linalg.vector_norm(x, dim=0) / len(x) ** 0.5
         variance = deviations.mean(0, keepdim=True).square()
         with torch.no_grad():
-            self.running_var.lerp_(variance, self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
         return variance
 
 
