@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lightning_app.report.style import styles
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.checks import if_measured, within, within_share
@@ -126,6 +128,7 @@ FIG_1A, FIG_1B, FIG_1C = map(_histogram, BETAS)
 
 RATIOS = {"0.1": (1, 10), "0.5": (1, 2), "1": (1, 1), "2": (2, 1), "10": (10, 1)}  # beta = a / b
 DEEPEST = 100_000
+LOOKS = dict(zip(RATIOS, styles(("plain", "residual", "other") * 2)))
 
 
 def deepest(source: Source, a: int, b: int, depths: Sequence[int]) -> Arrays:
@@ -223,13 +226,18 @@ def draw_theorem_1(results: Results) -> Figure:
     figure, ((axes,),) = figures.canvas()
     for name, (a, b) in RATIOS.items():
         for arrays in filter(None, [results.computed(DEEP.name).get(f"beta{name}")]):
-            (line,) = axes.plot(arrays["depths"], arrays["argmax"][:, 1] / arrays["depths"], marker="o", markersize=3)
-            axes.axhline(a / (a + b), color=line.get_color(), linestyle=":", linewidth=1)
+            _line(axes, name, arrays["depths"], arrays["argmax"][:, 1] / arrays["depths"])
+            axes.axhline(a / (a + b), color=LOOKS[name].colour, linestyle=":", linewidth=1)
             axes.annotate(
                 f"β = {name}", (DEEPEST, a / (a + b)), (-4, 4), textcoords="offset points", ha="right", fontsize=8
             )
     axes.set(title="argmax ε_r / p and its limit β / (1 + β)", xlabel="depth p", xscale="log", ylim=(0, 1.05))
     return figure
+
+
+def _line(axes: Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
+    look = LOOKS[name]
+    axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label=f"β = {name}")
 
 
 THEOREM_1 = Artefact(
@@ -345,7 +353,7 @@ def draw_theorem_2(results: Results) -> Figure:
     figure, ((axes,),) = figures.canvas()
     for name in RATIOS:
         for arrays in filter(None, [results.computed(BANDS.name).get(f"beta{name}")]):
-            axes.plot(arrays["depths"], -arrays["log_outside"], marker="o", markersize=3, label=f"β = {name}")
+            _line(axes, name, arrays["depths"], -arrays["log_outside"])
     axes.set(title="-log of Σ ε_r² outside of the band", xlabel="depth p", xscale="log", yscale="log")
     figures.legend(axes)
     return figure
