@@ -1,0 +1,23 @@
+"""Littwin & Wolf (2016), *The Loss Surface of Residual Networks*: every theorem, lemma and figure.
+
+Theorems and lemmas by closed forms, exact enumeration on small nets and finite differences; the spin glass of section 5 sampled
+at small size and its critical points counted; figures of trained nets by runs. Tests and tolerances were fixed before any.
+"""
+
+from lightning_app.reproduce.artefact import Paper
+from lightning_app.reproduce.littwin_wolf.weights import FIG_1A, FIG_1B, FIG_1C, LEMMA_4, THEOREM_1, THEOREM_2
+
+__all__ = ["PAPER"]
+
+PAPER = Paper(
+    "littwin-wolf",
+    "Littwin & Wolf (2016), The Loss Surface of Residual Networks.",
+    (
+        FIG_1A,
+        FIG_1B,
+        FIG_1C,
+        THEOREM_1,
+        THEOREM_2,
+        LEMMA_4,
+    ),
+)
