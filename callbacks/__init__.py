@@ -1,5 +1,7 @@
 """Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
+from callbacks.bn_lambda import BnLambda
+from callbacks.driving_force import DrivingForce
 from callbacks.effective_depth import EffectiveDepth
 from callbacks.hessian_spectrum import HessianSpectrum
 from callbacks.interlayer_cushion import InterlayerCushion
@@ -12,6 +14,8 @@ from callbacks.weight_mass import WeightMass
 from callbacks.weight_travel import WeightTravel
 
 __all__ = [
+    "BnLambda",
+    "DrivingForce",
     "EffectiveDepth",
     "HessianSpectrum",
     "InterlayerCushion",

@@ -1,14 +1,25 @@
 """Pure functions on tensors, one quantity a file. Each returns frozen dataclasses; their fields are what gets logged."""
 
+from lightning_app.measures.absorption import absorb, absorbed_norms, absorbed_weight, check_norm, weight_norm
 from lightning_app.measures.contraction import Contraction, contraction
 from lightning_app.measures.cushions import CushionStatistics, WeightNorms, cushions, operator_norm, weight_norms
 from lightning_app.measures.cuts import CutNet
+from lightning_app.measures.driving_force import Comparison, Force, compare, driving_force, share
 from lightning_app.measures.hessian import Hessian, Restricted, Symmetric, dense
 from lightning_app.measures.histogram import Histogram, histogram
 from lightning_app.measures.interlayer import InterlayerStatistics, interlayer_cushions
 from lightning_app.measures.minimal_cushions import MinimalCushions, minimal_cushions
 from lightning_app.measures.noise_bound import NoiseBound, margins, noise_bound
 from lightning_app.measures.noise_injection import SCALES, STRENGTHS, NoiseResponses, noise_injection, noise_norms
+from lightning_app.measures.normalisation import (
+    LambdaStatistics,
+    LambdaTotals,
+    Normalisation,
+    effective_scale,
+    lambda_statistics,
+    lambda_totals,
+    normalisations_of,
+)
 from lightning_app.measures.paths import (
     EffectiveDepth,
     NoBranches,
@@ -91,4 +102,22 @@ __all__ = [
     # interlayer cushions (Yu & Tomasi 2019, section 5; Arora et al. 2018)
     "InterlayerStatistics",
     "interlayer_cushions",
+    # normalisation layers and what they multiply by (Littwin & Wolf 2016, sections 4.1 and 4.2)
+    "Comparison",
+    "Force",
+    "LambdaStatistics",
+    "LambdaTotals",
+    "Normalisation",
+    "absorb",
+    "absorbed_norms",
+    "absorbed_weight",
+    "check_norm",
+    "compare",
+    "driving_force",
+    "effective_scale",
+    "lambda_statistics",
+    "lambda_totals",
+    "normalisations_of",
+    "share",
+    "weight_norm",
 ]

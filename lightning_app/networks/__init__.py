@@ -4,6 +4,7 @@ from lightning_app.networks.blocks import Span, blocks_of, span_of
 from lightning_app.networks.cifar_resnet import CifarResNet
 from lightning_app.networks.layers import Layer, layers_of
 from lightning_app.networks.preact import PreactResNet
+from lightning_app.networks.residual_mlp import ResidualMLP
 from lightning_app.networks.shortcut import ShortcutNet, draw, shortcut_net_of_depth, units_of_depth
 from lightning_app.networks.simplified import SimplifiedNet
 
@@ -25,4 +26,6 @@ __all__ = [
     "draw",
     "shortcut_net_of_depth",
     "units_of_depth",
+    # Littwin & Wolf (2016)
+    "ResidualMLP",
 ]

@@ -12,6 +12,7 @@ __all__ = ["PAPERS", "find", "paper"]
 PAPERS = {  # key -> its file or package
     "yu-tomasi": "lightning_app.reproduce.yu_tomasi",
     "li-et-al": "lightning_app.reproduce.li_et_al",
+    "littwin-wolf": "lightning_app.reproduce.littwin_wolf",
 }
 
 

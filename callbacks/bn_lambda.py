@@ -1,0 +1,105 @@
+"""What normalisation multiplies by, and how large weights are: the scales of Littwin & Wolf (2016), after epochs."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import nn
+from typing_extensions import override
+
+from callbacks.base import probe_batches
+from callbacks.remembering import RememberingMeasure
+from lightning_app.measures import (
+    Normalisation,
+    absorbed_norms,
+    check_norm,
+    effective_scale,
+    lambda_statistics,
+    lambda_totals,
+    normalisations_of,
+)
+from lightning_app.measures.absorption import NormName
+from lightning_app.networks import layers_of
+
+__all__ = ["BnLambda"]
+
+log = logging.getLogger(__name__)
+
+
+class BnLambda(RememberingMeasure):
+    """Logs lambda, the factor of every normalisation layer, and the norms of the weights (section 4, Figs. 1d, 1e, 2, 3).
+
+    | key | meaning |
+    |---|---|
+    | ``bn_lambda/layer07/l2``, ``mean_abs`` | \\|\\|lambda\\|\\|_2 and mean \\|lambda\\| of the normalisation after that layer |
+    | ``bn_lambda/layer07/negative`` | entries below 0 |
+    | ``bn_lambda/layer07/sign_changes`` | entries whose sign differs from the last measurement's; 0 at the first |
+    | ``bn_lambda/layer07/absorbable`` | 1 where the layer before can absorb it, 0 elsewhere (pre-activation nets) |
+    | ``bn_lambda/layer07/values`` | lambda itself: array (channels,) |
+    | ``bn_lambda/layer07/scale`` | mean \\|lambda\\| / sqrt(var + eps), where there are running statistics |
+    | ``bn_lambda/l2``, ``mean_abs``, ``scale`` | means over layers |
+    | ``bn_lambda/negative``, ``sign_changes``, ``absorbable``, ``layers`` | sums over layers; how many have a lambda |
+    | ``weight_norm/layer07/own`` | norm of the layer's weights |
+    | ``weight_norm/layer07/absorbed`` | with the normalisation after it absorbed, where that is possible |
+    | ``weight_norm/own``, ``absorbed`` | means over convolutions, over all layers in a net without any |
+    | ``weight_norm/total`` | of all layers' weights together |
+
+    "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before all
+    layers has the name of its module. Normalisations without a lambda (``affine=False``) are absorbed but not listed, a
+    net without any has weight norms only. Cost: one forward pass on one image.
+
+    Args:
+        every_n_epochs: after every so many epochs, and always after the final one.
+        at_start: also before the first training step.
+        norm: of the weights, "frobenius"; "rms" and "filter" (mean norm of an output channel's weights) have keys
+            ``weight_norm_rms/...``, ``weight_norm_filter/...``.
+    """
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, norm: NormName = "frobenius") -> None:
+        super().__init__(every_n_epochs, at_start)
+        check_norm(norm)
+        self.norm = norm
+        suffix = "" if norm == "frobenius" else f"_{norm}"
+        self.family, self.prefix = f"bn_lambda{suffix}", f"weight_norm{suffix}"
+        self._warned = False
+
+    family = "bn_lambda"
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return self._generate_state_key(norm=self.norm)
+
+    @override
+    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
+        image = next(probe_batches(trainer, net))[0][:1]
+        norms = normalisations_of(net, image)
+        weights = absorbed_norms(layers_of(net), norms, self.norm)
+        return self._lambdas(trainer, net, norms) | self._scales(norms) | _under(self.prefix, weights)
+
+    def _lambdas(self, trainer: pl.Trainer, net: nn.Module, norms: Sequence[Normalisation]) -> dict[str, Any]:
+        listed = [norm for norm in norms if norm.has_lambda]
+        before = self.swap(trainer, net, {norm.name: norm.lambdas for norm in listed}) or {}
+        found = {norm.name: lambda_statistics(norm, before.get(norm.name)) for norm in listed}
+        return _under("bn_lambda", found) | ({"bn_lambda": lambda_totals(list(found.values()))} if found else {})
+
+    def _scales(self, norms: Sequence[Normalisation]) -> dict[str, float]:
+        for norm in norms:
+            if norm.lacks_statistics:
+                self._warn(norm)
+        found = {norm.name: effective_scale(norm) for norm in norms if norm.has_lambda and norm.has_statistics}
+        each = {f"bn_lambda/{name}/scale": scale for name, scale in found.items()}
+        return each | ({"bn_lambda/scale": sum(found.values()) / len(found)} if found else {})
+
+    def _warn(self, norm: Normalisation) -> None:
+        if not self._warned:
+            log.warning(
+                f"'{norm.path}' keeps no running statistics, so that its scale in evaluation mode is not defined and it "
+                "cannot be absorbed: its scale and absorbed keys are left out."
+            )
+        self._warned = True
+
+
+def _under(prefix: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}/{name}": result for name, result in results.items()}

@@ -1,0 +1,145 @@
+"""A mixture of Gaussians, the data of Littwin & Wolf's experiments (2016, Appendix C): vectors that need no file."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_app.datamodules.images import ImageData, Splits
+from lightning_app.datamodules.whitened import ResidentVectors
+from lightning_app.errors import UserError
+
+__all__ = ["GaussianMixture"]
+
+MEANS, TRAIN, TEST = range(3)  # independent streams of a seed
+
+
+class GaussianMixture(ImageData):
+    """K Gaussians N(mu_k, I) in d dimensions, one a class, with means mu_k ~ separation * N(0, I).
+
+    Batches are ``(vectors, labels)``: (B, dimensions) in the trainer's precision, and int64 (B,). Classes are balanced: their
+    sizes differ by one at most. Everything is a pure function of ``seed``; fewer samples are the first of more. Two means
+    are separation * sqrt(2 d) apart on average: at separation 1 the classes hardly overlap, at 0.35 they do.
+
+    The paper's appendix has 10 Gaussians in 50 dimensions, the caption of its Fig. 1 has 50 Gaussians; it says nothing of
+    their means. 10,000 training samples, batches of 50.
+
+    Args:
+        root: not used; there is no file.
+        classes: K.
+        dimensions: d.
+        separation: standard deviation of a mean's coordinates, in units of that of a sample around it.
+        samples: training samples.
+        test_samples: test samples.
+        seed: of means and samples.
+        batch_size: samples of a training batch.
+        val_size: samples set aside from the training samples for validation, stratified by class.
+        split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
+        probe_size: number of training samples in the probe (at most all of them), stratified by class.
+        train_limit: train on only so many samples, stratified by class.
+        test_limit: evaluate on only so many test samples, stratified by class.
+        evaluate_train: evaluate on the training samples too.
+
+    Raises:
+        UserError: for sizes and a separation that make no mixture.
+    """
+
+    EVAL_BATCH: ClassVar[int] = 10_000  # no argument, so that a configuration of images carries none over
+
+    def __init__(
+        self,
+        root: str = "data",
+        classes: int = 10,
+        dimensions: int = 50,
+        separation: float = 1.0,
+        samples: int = 10_000,
+        test_samples: int = 2_000,
+        seed: int = 0,
+        batch_size: int = 50,
+        val_size: int = 0,
+        split_seed: int = 0,
+        probe_size: int = 1000,
+        train_limit: int | None = None,
+        test_limit: int | None = None,
+        evaluate_train: bool = True,
+    ) -> None:
+        super().__init__(
+            root=root,
+            batch_size=batch_size,
+            eval_batch_size=self.EVAL_BATCH,
+            augment=False,
+            val_size=val_size,
+            split_seed=split_seed,
+            probe_size=probe_size,
+            train_limit=train_limit,
+            test_limit=test_limit,
+            evaluate_train=evaluate_train,
+        )
+        _check(classes, dimensions, separation, samples, test_samples, seed)
+        self.classes = classes
+        self.dimensions = dimensions
+        self.separation = separation
+        self.samples = samples
+        self.test_samples = test_samples
+        self.seed = seed
+
+    @property
+    def means(self) -> Tensor:
+        """mu, (classes, dimensions) float64."""
+        return self.separation * self._normal(MEANS, self.classes)
+
+    @override
+    def load(self) -> Splits:
+        train, test = (self._draw(stream, size) for stream, size in ((TRAIN, self.samples), (TEST, self.test_samples)))
+        return Splits(*train, *test, tuple(map(str, range(self.classes))))
+
+    def _draw(self, stream: int, size: int) -> tuple[Tensor, Tensor]:
+        """(size, dimensions) float64 and labels (size,) int64, 0, 1, ..., K - 1, 0, 1, ...: a batch's order is shuffled."""
+        labels = torch.arange(size) % self.classes
+        return self.means[labels] + self._normal(stream, size), labels
+
+    def _normal(self, stream: int, rows: int) -> Tensor:
+        """(rows, dimensions) float64; fewer rows are the beginning of more."""
+        random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream,)))
+        return torch.from_numpy(random.standard_normal((rows, self.dimensions)))
+
+    # Known without drawing anything, as an image set's are.
+
+    @property
+    @override
+    def num_classes(self) -> int:
+        return self.classes
+
+    @property
+    @override
+    def image_shape(self) -> tuple[int, ...]:
+        """(dimensions,): no image."""
+        return (self.dimensions,)
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        super().setup(stage)
+        self._resident.clear()  # another trainer may have another precision
+
+    @override
+    def _put_on_device(self, split: str) -> ResidentVectors:
+        source = "test" if split == "test" else "train"
+        vectors, labels = (getattr(self.splits, f"{source}_{kind}")[self._rows[split]] for kind in ("images", "labels"))
+        double = self.trainer is not None and self.trainer.precision == "64-true"
+        return ResidentVectors(vectors.to(self._device, None if double else torch.float32), labels.to(self._device))
+
+
+def _check(classes: int, dimensions: int, separation: float, samples: int, test_samples: int, seed: int) -> None:
+    if classes < 2:
+        raise UserError(f"a mixture to tell apart has at least 2 classes, got {classes}.")
+    if dimensions < 1:
+        raise UserError(f"a mixture has at least 1 dimension, got {dimensions}.")
+    if not 0 <= separation < float("inf"):
+        raise UserError(f"a mixture's separation is finite and not negative, got {separation}.")
+    for name, size in (("samples", samples), ("test_samples", test_samples)):
+        if size < classes:
+            raise UserError(f"each of the {classes} classes needs a sample: {name} is at least {classes}, got {size}.")
+    if seed < 0:
+        raise UserError(f"a mixture's seed is not negative, got {seed}.")

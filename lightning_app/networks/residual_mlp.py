@@ -1,0 +1,182 @@
+"""The residual MLP of Littwin & Wolf (2016): p blocks of one matrix each, all but the first with an identity around them.
+
+Their Eq. 8 without normalisation, Eq. 22 with the simple one that the analysis uses, and the net of the experiments
+(Appendix C) with an ordinary BatchNorm, whose place relative to the ReLU the paper does not say.
+"""
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+from lightning_app.networks.layers import Layer, number_layers
+
+__all__ = ["MeanStdNorm", "MlpBlock", "MlpNorm", "ResidualMLP"]
+
+MlpNorm = Literal["eq22", "before_relu", "after_relu", "none"]
+
+
+class MeanStdNorm(nn.Module):
+    """``lambda x / sigma`` with one sigma for all units: the mean over units of their standard deviations (Eq. 22).
+
+    No mean is subtracted and nothing is added. While training the deviations are those of the batch, in evaluation mode
+    sigma is the remembered one, sigma^2 = ``running_var``. As in a BatchNorm the scale is weight / sqrt(sigma^2 + eps).
+    (B, features) -> (B, features).
+
+    Args:
+        features: units.
+        scalar: one lambda a layer, as Eq. 22 writes it, or one a unit. They start at 1.
+        centred: standard deviations, as the text says; False takes root mean squares, with which the recursion
+            E N_{l+1}^2 = 1 + E N_l^2 below Eq. 22 has its 1 right.
+        eps: added to sigma^2.
+        momentum: share of the newest batch in the remembered sigma^2.
+
+    >>> norm = MeanStdNorm(2, eps=0.0)
+    >>> norm(torch.tensor([[0.0, 5.0], [2.0, 11.0]])).tolist()  # standard deviations 1 and 3: sigma is 2
+    [[0.0, 2.5], [1.0, 5.5]]
+    """
+
+    def __init__(
+        self, features: int, scalar: bool = True, centred: bool = True, eps: float = 1e-5, momentum: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1 if scalar else features))
+        self.register_buffer("running_var", torch.ones(1))
+        self.centred = centred
+        self.eps = eps
+        self.momentum = momentum
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance = self._of_batch(x) if self.training else self.running_var
+        return x * (self.weight * (variance + self.eps).rsqrt())
+
+    def _of_batch(self, x: Tensor) -> Tensor:
+        """sigma^2 of a batch, (1,), which is remembered. Dead units have deviation 0, of derivative 0."""
+        deviations = x.std(0, correction=0) if self.centred else torch.linalg.vector_norm(x, dim=0) / len(x) ** 0.5
+        variance = deviations.mean(0, keepdim=True).square()
+        with torch.no_grad():
+            self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
+        return variance
+
+
+class MlpBlock(nn.Module):
+    """``branch(x)``, or ``branch(x) + x`` when residual, with a branch of one matrix, a ReLU and a norm. (B, d) -> (B, n).
+
+    The branch is ``norm(relu(W x))``, or ``relu(norm(W x))`` when ``norm_first``, or ``relu(W x)``. No biases but a
+    BatchNorm's own: Eqs. 8 and 22 have none.
+    """
+
+    def __init__(self, inputs: int, width: int, norm: nn.Module | None, norm_first: bool, residual: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width, bias=False)
+        self.norm = norm
+        self.norm_first = norm_first
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self._branch(x)
+        return out + x if self.residual else out
+
+    def _branch(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        if self.norm is None:
+            return F.relu(out)
+        return F.relu(self.norm(out)) if self.norm_first else self.norm(F.relu(out))
+
+
+class ResidualMLP(nn.Module):
+    """p blocks of one layer, identities around all but the first, and a linear readout. (B, inputs) -> logits (B, classes).
+
+    The first block maps inputs to units and cannot be skipped: a path from input to readout has r = 1, ..., p layers, and
+    there are binom(p - 1, r - 1) of length r. Defaults are Appendix C's: 50 inputs, 10 blocks of 20 units.
+
+    Matrices, the readout's too, are N(0, gain^2 / inputs of the layer). Gain 1 is the scheme that the paper names
+    (C = 1/sqrt(n)), with which beta = rho. The readout alone has a bias, 0 at first.
+
+    Args:
+        inputs: d.
+        width: n, units of a block.
+        blocks: p.
+        classes: number of logits.
+        norm: "eq22" (`MeanStdNorm` behind the ReLU), "before_relu" or "after_relu" (BatchNorm there), or "none".
+        residual: add the identities.
+        gain: of the initialisation.
+        scalar: "eq22" has one lambda a layer, else one a unit.
+        centred: "eq22" divides by standard deviations, else by root mean squares.
+
+    Raises:
+        UserError: for a size or a name that does not exist.
+
+    >>> net = ResidualMLP(blocks=3, norm="none")
+    >>> [tuple(layer.weight.shape) for layer in net.layers()]
+    [(20, 50), (20, 20), (20, 20), (10, 20)]
+    """
+
+    def __init__(
+        self,
+        inputs: int = 50,
+        width: int = 20,
+        blocks: int = 10,
+        classes: int = 10,
+        norm: MlpNorm = "eq22",
+        residual: bool = True,
+        gain: float = 1.0,
+        scalar: bool = True,
+        centred: bool = True,
+    ) -> None:
+        super().__init__()
+        _check(norm, gain, inputs=inputs, width=width, blocks=blocks, classes=classes)
+        self.residual = residual
+        self.blocks = nn.Sequential(
+            *(
+                MlpBlock(
+                    width if number else inputs,
+                    width,
+                    _norm(norm, width, scalar, centred),
+                    norm_first=norm == "before_relu",
+                    residual=residual and number > 0,
+                )
+                for number in range(blocks)
+            )
+        )
+        self.readout = nn.Linear(width, classes)
+        self._initialise(gain)
+
+    @torch.no_grad()
+    def _initialise(self, gain: float) -> None:
+        for layer in self.layers():
+            layer.weight.normal_(0.0, gain / layer.module.in_features**0.5)
+        self.readout.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.blocks(x))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The p matrices and the readout as layers 1 to p + 1. A skip goes around the ReLU too, so no layer has one."""
+        names = [*(f"blocks.{i}.linear" for i in range(len(self.blocks))), "readout"]
+        return number_layers([(name, self.get_submodule(name), False, False) for name in names])
+
+    def block_list(self) -> list[nn.Module]:
+        """The p blocks in forward order; block01 is the one without a skip."""
+        return list(self.blocks)
+
+
+def _norm(kind: MlpNorm, width: int, scalar: bool, centred: bool) -> nn.Module | None:
+    match kind:
+        case "eq22":
+            return MeanStdNorm(width, scalar, centred)
+        case "none":
+            return None
+    return nn.BatchNorm1d(width)
+
+
+def _check(norm: str, gain: float, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"a residual MLP's {name} is at least 1, got {size}.")
+    if norm not in get_args(MlpNorm):
+        raise UserError(f"a residual MLP's norm is one of {', '.join(get_args(MlpNorm))}, got {norm!r}.")
+    if not gain > 0:
+        raise UserError(f"the gain of a residual MLP's weights is positive, got {gain}.")

@@ -1,0 +1,34 @@
+"""Littwin & Wolf (2016), *The Loss Surface of Residual Networks*: every theorem, lemma and figure.
+
+Theorems and lemmas by closed forms, exact enumeration on small nets and finite differences; the spin glass of section 5 sampled
+at small size and its critical points counted; figures of trained nets by runs. Tests and tolerances were fixed before any.
+"""
+
+from lightning_app.reproduce.artefact import Paper
+from lightning_app.reproduce.littwin_wolf.cifar import FIG_2, FIG_3
+from lightning_app.reproduce.littwin_wolf.ensemble import ENSEMBLE
+from lightning_app.reproduce.littwin_wolf.eq22 import EQ_22
+from lightning_app.reproduce.littwin_wolf.lambdas import FIG_1D
+from lightning_app.reproduce.littwin_wolf.norms import FIG_1E
+from lightning_app.reproduce.littwin_wolf.weights import FIG_1A, FIG_1B, FIG_1C, LEMMA_4, THEOREM_1, THEOREM_2
+
+__all__ = ["PAPER"]
+
+PAPER = Paper(
+    "littwin-wolf",
+    "Littwin & Wolf (2016), The Loss Surface of Residual Networks.",
+    (
+        FIG_1A,
+        FIG_1B,
+        FIG_1C,
+        FIG_1D,
+        FIG_1E,
+        FIG_2,
+        FIG_3,
+        ENSEMBLE,
+        EQ_22,
+        THEOREM_1,
+        THEOREM_2,
+        LEMMA_4,
+    ),
+)

@@ -1,0 +1,156 @@
+"""Figures 2 and 3: the scales of a ResNet of depth 32 while it trains on CIFAR-10 and CIFAR-100 with fb.resnet.torch's recipe."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.checks import if_measured
+from lightning_app.reproduce.littwin_wolf.lambdas import draw_layers
+from lightning_app.reproduce.littwin_wolf.training import layer
+from lightning_app.reproduce.plan import Run
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, holds, one
+
+__all__ = ["FIG_2", "FIG_3", "slope"]
+
+RUNS = {title: Run(name, seeds=3) for title, name in (("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"))}
+ARM = "net"
+CONVOLUTIONS = range(1, 32)
+DROP = 80  # completed epochs at the first drop of the learning rate
+WINDOW = 20  # epochs on either side of it
+ABSORBED, LAMBDA = "weight_norm/absorbed", "bn_lambda/l2"
+
+
+# -- slopes ---------------------------------------------------------------------------------------------------------------
+
+
+def slope(curve: pd.Series, first: int, last: int) -> float:
+    """Of the least-squares line through a curve between two epochs, both included; nan for fewer than two points.
+
+    >>> round(slope(pd.Series([0.0, 1.0, 3.0, 5.0]), 1, 3), 12)
+    2.0
+    """
+    part = curve.loc[first:last].dropna()
+    return float(np.polyfit(part.index, part, 1)[0]) if len(part) > 1 else float("nan")
+
+
+def _before(curve: pd.Series) -> float:
+    return slope(curve, DROP - WINDOW, DROP)
+
+
+def _after(curve: pd.Series) -> float:
+    return slope(curve, DROP, DROP + WINDOW)
+
+
+def _of_curves(results: Results, run: Run, name: str, value: Callable[[pd.Series], float]) -> Sample:
+    curves = results.curves(run.name, ARM, name)
+    return Sample(tuple(value(curves[seed]) for seed in curves), results.incomplete(run.name))
+
+
+def _above_zero(ours: Sample) -> Outcome:
+    return if_measured(ours, lambda: holds(min(ours.values) > 0, f"down to {min(ours.values):.3g}"))
+
+
+def _below_zero(ours: Sample) -> Outcome:
+    return if_measured(ours, lambda: holds(max(ours.values) < 0, f"up to {max(ours.values):.3g}"))
+
+
+# -- Fig. 2: absorbed norms -----------------------------------------------------------------------------------------------
+
+
+def fig_2_claims(results: Results) -> list[Claim]:
+    return [claim for title, run in RUNS.items() for claim in _absorbed(results, title, run)]
+
+
+def _absorbed(results: Results, title: str, run: Run) -> list[Claim]:
+    norm = f"mean norm of the absorbed convolutions, {title}"
+    before, after = (_of_curves(results, run, ABSORBED, value) for value in (_before, _after))
+    grown = results.final(run.name, ARM, ABSORBED).map(
+        lambda end, start: end - start, results.initial(run.name, ARM, ABSORBED)
+    )
+    faster = after.map(lambda late, early: late - early, before)
+    always = "above 0 in every seed"
+    return [
+        one(f"{norm}: end minus start", "> 0: increases over time", always, grown, _above_zero(grown)),
+        one(f"{norm}: slope before the rate drops", "> 0", always, before, _above_zero(before)),
+        one(f"{norm}: slope after minus before the drop", "> 0: speeds up", always, faster, _above_zero(faster)),
+    ]
+
+
+# -- Fig. 3: norms of lambda ----------------------------------------------------------------------------------------------
+
+
+def fig_3_claims(results: Results) -> list[Claim]:
+    return [claim for title, run in RUNS.items() for claim in _lambdas(results, title, run)]
+
+
+def _lambdas(results: Results, title: str, run: Run) -> list[Claim]:
+    before, after = (_of_curves(results, run, LAMBDA, value) for value in (_before, _after))
+    return [
+        one(
+            f"mean ‖λ‖, {title}: slope before the rate drops",
+            "> 0: the dynamics are in λ",
+            "above 0 in every seed",
+            before,
+            _above_zero(before),
+        ),
+        one(
+            f"mean ‖λ‖, {title}: slope after the drop",
+            "< 0: starts to decrease",
+            "below 0 in every seed",
+            after,
+            _below_zero(after),
+        ),
+    ]
+
+
+# -- both -----------------------------------------------------------------------------------------------------------------
+
+
+def _drawn(by_layer: str, mean: str, words: str) -> Callable[[Results], Figure]:
+    def draw(results: Results) -> Figure:
+        """Left by layer, one line an epoch, darker the later; right the mean over layers by epoch. Rows: the two data sets."""
+        figure, grid = figures.canvas(2, 2)
+        for (left, right), (title, run) in zip(grid, RUNS.items()):
+            curves = [results.curves(run.name, ARM, by_layer.format(layer(number))) for number in CONVOLUTIONS]
+            draw_layers(left, curves, CONVOLUTIONS)
+            left.set(title=f"{words}, {title}", xlabel="convolution")
+            over_epochs = results.curves(run.name, ARM, mean)
+            if not over_epochs.empty:
+                figures.band(right, over_epochs, "residual", "mean over seeds, ± sd, extremes")
+                right.axvline(DROP, color=figures.INK, linewidth=0.8, linestyle=":")
+            right.set(title=f"mean over layers, {title}", xlabel="epoch")
+        figures.legend(grid[0][0])
+        figures.legend(grid[0][1])
+        return figure
+
+    return draw
+
+
+RECIPE = (
+    "CifarResNet of depth 32: 31 convolutions, each followed by a BatchNorm. fb.resnet.torch's recipe: 164 epochs, rate 0.1, a "
+    "tenth of it from epoch 81 and from epoch 122, counted from 1; Nesterov 0.9, weight decay 1e-4 on everything, batches of "
+    f"128. Three seeds. Slopes are fitted to the {WINDOW} epochs before and after the first drop. "
+)
+
+FIG_2 = Artefact(
+    "fig-2",
+    "with BatchNorm absorbed the norms of the convolutions increase, and faster once the learning rate is reduced",
+    tuple(RUNS.values()),
+    fig_2_claims,
+    RECIPE
+    + "Norms are Frobenius norms of γ w / sqrt(var + eps), with running statistics; the paper does not say which norm.",
+    _drawn("weight_norm/{}/absorbed", ABSORBED, "absorbed norm"),
+)
+FIG_3 = Artefact(
+    "fig-3",
+    "the norms of BatchNorm's factors increase until the learning rate is reduced, then decrease",
+    tuple(RUNS.values()),
+    fig_3_claims,
+    RECIPE + "λ is BatchNorm's γ, one for each channel, with weight decay like everything else.",
+    _drawn("bn_lambda/{}/l2", LAMBDA, "‖λ‖"),
+)

@@ -1,0 +1,118 @@
+"""The paper's main claim: the ensemble of paths is shallow at first and becomes deeper as training goes on (sections 1 and 4).
+
+Measured instead of modelled: outputs and gradients of trained nets, resolved exactly by the length of the paths.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.checks import excludes_zero, if_measured
+from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, claim, mean_of, runs_of
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, described, holds
+
+__all__ = ["ENSEMBLE"]
+
+MEASURES = {
+    "depth/effective": "mean path length weighted by E‖f_r‖² (d_eff)",
+    "depth/coherent": "mean path length weighted by ⟨f_r, f⟩ / ‖f‖² (d_coh)",
+    "depth/gradient": "mean path length weighted by ‖g_r‖² (d_grad)",
+}
+LONGEST = "depth/longest"
+NETS = {"with normalisation": NORMALISED, "without normalisation": UNNORMALISED}
+
+
+def ensemble_claims(results: Results) -> list[Claim]:
+    return [
+        claim
+        for name, words in MEASURES.items()
+        for kind, settings in NETS.items()
+        for claim in _claims(results, name, f"{words} / p, {kind}", settings)
+    ]
+
+
+def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting]) -> Iterator[Claim]:
+    def start(setting: Setting) -> Sample:
+        return _share(results, setting, name, results.initial)
+
+    def end(setting: Setting) -> Sample:
+        return _share(results, setting, name, results.final)
+
+    def deeper(setting: Setting) -> Sample:
+        return end(setting).map(lambda last, first: last - first, start(setting))
+
+    def least(setting: Setting) -> Sample:
+        curves = _by_epoch(results, setting, name)
+        return Sample(tuple(curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
+
+    yield claim(f"{quantity}: at initialisation", "< 0.5", "below 0.5 in every seed", settings, start, _below_half)
+    test = "95 % bootstrap interval over seeds above 0"
+    yield claim(f"{quantity}: end minus start", "> 0", test, settings, deeper, excludes_zero)
+    yield claim(f"{quantity}: least on the way", "", "none: it falls first", settings, least, lambda _: described(""))
+
+
+def _share(results: Results, setting: Setting, name: str, of) -> Sample:
+    """A depth as a share of the longest path's."""
+    depth, longest = (of(setting.run.name, setting.arm, key) for key in (name, LONGEST))
+    return depth.map(lambda d, p: d / p, longest)
+
+
+def _by_epoch(results: Results, setting: Setting, name: str):
+    return mean_of(results, setting, name) / mean_of(results, setting, LONGEST)
+
+
+def _below_half(ours: Sample) -> Outcome:
+    return if_measured(ours, lambda: holds(max(ours.values) < 0.5, f"up to {max(ours.values):.3g}"))
+
+
+def draw_ensemble(results: Results) -> Figure:
+    """Three measures of depth by epoch, means over seeds; below, whose weights they are: E||f_r||^2 at start and end."""
+    figure, grid = figures.canvas(3, 3)
+    for row, (kind, settings) in zip(grid, NETS.items()):
+        for axes, name in zip(row, MEASURES):
+            for setting, dash in zip(settings, _dashes(settings)):
+                curve = _by_epoch(results, setting, name).mean(axis=1)
+                axes.plot(curve.index, curve, color=setting.colour, linestyle=dash, label=setting.words)
+            axes.axhline(0.5, color=figures.INK, linewidth=0.8, linestyle=":")
+            axes.set(title=f"{name.removeprefix('depth/')} depth / p, {kind}", xlabel="epoch")
+        figures.legend(row[-1], beside=True)
+    for axes, setting in zip(grid[2], SHOWN):
+        _draw_lengths(axes, results, setting)
+    figures.legend(grid[2][-1], beside=True)
+    return figure
+
+
+SHOWN = (NORMALISED[0], NORMALISED[2], UNNORMALISED[0])
+
+
+def _dashes(settings: Sequence[Setting]) -> list:
+    """One a run."""
+    forms = dict(zip(runs_of(settings), ("-", "--", ":")))
+    return [forms[setting.run] for setting in settings]
+
+
+def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
+    for epoch, label, shade in ((0, "start", "other-0"), (None, "end", "residual-0")):
+        saved = results.arrays(setting.run.name, setting.arm, "depth", epoch)
+        shares = [arrays["depth/outputs"] / arrays["depth/outputs"].sum() for arrays in saved]
+        if shares:
+            colour = figures.COLOURS[shade][0]
+            axes.plot(saved[0]["depth/lengths"], np.mean(shares, axis=0), "o-", ms=3, color=colour, label=label)
+    axes.set(title=setting.words, xlabel="path length r", ylabel="share of Σ E‖f_r‖²")
+
+
+ENSEMBLE = Artefact(
+    "ensemble",
+    "the ensemble of paths is shallower than half the depth at initialisation, and becomes deeper as training goes on",
+    runs_of((*NORMALISED, *UNNORMALISED)),
+    ensemble_claims,
+    "The nets of Figs. 1d and 1e. ReLU gates and normalisation are frozen at the sample, so that the net is a sum over paths of "
+    "f_r, those of r matrices (the readout not counted); logits centred over classes, 0 < r ≤ p = 10. Gradients are those of "
+    "the cross-entropy with its slope in the logits frozen.",
+    draw_ensemble,
+)

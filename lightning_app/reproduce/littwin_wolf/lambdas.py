@@ -1,0 +1,130 @@
+"""Figure 1d: the factors lambda of normalisation during training, layer by layer."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.checks import excludes_zero
+from lightning_app.reproduce.littwin_wolf.training import (
+    BLOCKS,
+    NORMALISED,
+    SKIPPED,
+    Setting,
+    claim,
+    differs,
+    grown,
+    layer,
+    often,
+    rising,
+    runs_of,
+)
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Sample
+
+__all__ = ["FIG_1D"]
+
+STEADY = 0.9  # of the epochs
+
+
+def mean_lambda(number: int) -> str:
+    """Mean |lambda| of a layer; of Eq. 22's one lambda, |lambda|."""
+    return f"bn_lambda/{layer(number)}/mean_abs"
+
+
+WITH_SKIP = tuple(map(mean_lambda, SKIPPED))
+FIRST = mean_lambda(1)
+
+
+def fig_1d_claims(results: Results) -> list[Claim]:
+    def apart(setting: Setting) -> Sample:
+        others = grown(results, setting, *WITH_SKIP)
+        return grown(results, setting, FIRST).map(lambda first, other: first - other, others)
+
+    interval = "95 % bootstrap interval over seeds"
+    return [
+        claim(
+            "mean |λ| of the layers with a skip, end minus start",
+            "> 0",
+            f"{interval} above 0",
+            NORMALISED,
+            lambda setting: grown(results, setting, *WITH_SKIP),
+            excludes_zero,
+        ),
+        claim(
+            "share of epochs in which it rises",
+            "all: steadily",
+            f"at least {STEADY:g}, mean over seeds",
+            NORMALISED,
+            lambda setting: rising(results, setting, *WITH_SKIP),
+            often(STEADY),
+        ),
+        claim(
+            "growth of mean |λ| of the first layer minus that of the layers with a skip",
+            "behaves differently",
+            f"{interval} excludes 0",
+            NORMALISED,
+            apart,
+            differs,
+        ),
+        claim(
+            "mean |λ| of the first layer, end minus start",
+            "> 0 (Theorem 3)",
+            f"{interval} above 0",
+            NORMALISED,
+            lambda setting: grown(results, setting, FIRST),
+            excludes_zero,
+        ),
+    ]
+
+
+def draw_fig_1d(results: Results) -> Figure:
+    """Mean |lambda| by layer, one line an epoch, darker the later, as in the paper; means over seeds."""
+    columns = max(sum(setting.run == run for setting in NORMALISED) for run in runs_of(NORMALISED))
+    figure, grid = figures.canvas(len(runs_of(NORMALISED)), columns, sharex=True)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for row, run in zip(grid, runs_of(NORMALISED)):
+        for axes, setting in zip(row, (setting for setting in NORMALISED if setting.run == run)):
+            axes.set_visible(True)
+            lambdas = [results.curves(run.name, setting.arm, mean_lambda(number)) for number in range(1, BLOCKS + 1)]
+            draw_layers(axes, lambdas, range(1, BLOCKS + 1))
+            axes.set(title=setting.words, xlabel="layer")
+        row[0].set_ylabel("mean |λ|")
+    figures.legend(grid[0][-1], beside=True)
+    return figure
+
+
+LINES = 6
+
+
+def draw_layers(axes: Axes, curves: Sequence[pd.DataFrame], layers: Sequence[int]) -> None:
+    """A number by layer at `LINES` epochs from the first to the last, the later the darker; means over seeds.
+
+    Args:
+        curves: of each layer, by epoch (rows) and seed.
+    """
+    means = pd.concat([curve.mean(axis=1) for curve in curves], axis=1).dropna()
+    if means.empty:
+        return
+    rows = np.unique(np.linspace(0, len(means) - 1, LINES).round().astype(int))
+    for row, shade in zip(rows, mpl.colormaps["viridis_r"](np.linspace(0.1, 1, len(rows)))):
+        axes.plot(list(layers), means.iloc[row], color=shade, label=f"epoch {means.index[row]}")
+
+
+FIG_1D = Artefact(
+    "fig-1d",
+    "|λ| of BatchNorm grows steadily during training, but for the first layer, which differs",
+    runs_of(NORMALISED),
+    fig_1d_claims,
+    "Ten blocks of 20 units, 10 Gaussians in 50 dimensions (the caption of the paper's figure has 50 Gaussians), 10,000 "
+    "samples, SGD with batches of 50, no momentum and no weight decay; weights start N(0, 1/n), λ at 1. Six seeds of weights "
+    "and batches on one mixture. Where BatchNorm stands, the Gaussians' separation and the learning rate are not in the paper: "
+    "each setting is a reading. BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
+    draw_fig_1d,
+)

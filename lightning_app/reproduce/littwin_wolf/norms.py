@@ -1,0 +1,60 @@
+"""Figure 1e: the norm of the weights of residual nets without normalisation during training."""
+
+from matplotlib.figure import Figure
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.checks import excludes_zero
+from lightning_app.reproduce.littwin_wolf.lambdas import STEADY
+from lightning_app.reproduce.littwin_wolf.training import UNNORMALISED, claim, grown, often, rising, runs_of
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim
+
+__all__ = ["FIG_1E"]
+
+NORM = "weight_norm/total"
+
+
+def fig_1e_claims(results: Results) -> list[Claim]:
+    return [
+        claim(
+            "‖w‖, end minus start",
+            "> 0",
+            "95 % bootstrap interval over seeds above 0",
+            UNNORMALISED,
+            lambda setting: grown(results, setting, NORM),
+            excludes_zero,
+        ),
+        claim(
+            "share of epochs in which it rises",
+            "all: steadily",
+            f"at least {STEADY:g}, mean over seeds",
+            UNNORMALISED,
+            lambda setting: rising(results, setting, NORM),
+            often(STEADY),
+        ),
+    ]
+
+
+def draw_fig_1e(results: Results) -> Figure:
+    """||w|| by epoch, one panel a setting: mean over seeds, one standard deviation, extremes."""
+    figure, grid = figures.canvas(2, 2, sharex=True)
+    for axes, setting in zip(grid.flat, UNNORMALISED):
+        curves = results.curves(setting.run.name, setting.arm, NORM)
+        if not curves.empty:
+            figures.band(axes, curves, "residual", "mean over seeds, ± sd, extremes")
+        axes.set(title=setting.words, xlabel="epoch", ylabel="‖w‖")
+    figures.legend(grid[0][0])
+    return figure
+
+
+FIG_1E = Artefact(
+    "fig-1e",
+    "without BatchNorm the norm of the weights grows steadily",
+    runs_of(UNNORMALISED),
+    fig_1e_claims,
+    "The nets of Fig. 1d without normalisation (Eq. 8): no biases but the readout's, SGD at rate 0.01, no momentum and no weight "
+    "decay. ‖w‖ is the 2-norm of all matrices, the readout's too. Initial sizes: N(0, 1/n), the scheme that the paper names, "
+    "and half of it.",
+    draw_fig_1e,
+)

@@ -1,0 +1,139 @@
+"""The trained nets that Figs. 1d and 1e, the ensemble and Theorems 3 and 4 look into: residual MLPs on mixtures of Gaussians.
+
+The paper says neither where its BatchNorm stands, nor how far apart its Gaussians are, nor at what rate it learned. Each such
+setting is a reading of a claim here: true under some only, it is an artefact of a convention.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.checks import excludes_zero, if_measured
+from lightning_app.reproduce.plan import Run
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.verdicts import Claim, Outcome, Reading, Sample, holds
+from lightning_app.statistics import ENOUGH
+
+__all__ = [
+    "BLOCKS",
+    "NETS",
+    "NORMALISED",
+    "SKIPPED",
+    "UNNORMALISED",
+    "Setting",
+    "claim",
+    "differs",
+    "grown",
+    "layer",
+    "mean_of",
+    "often",
+    "rising",
+    "runs_of",
+]
+
+BLOCKS = 10
+SKIPPED = range(2, BLOCKS + 1)  # layers with an identity around them: all but the first
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One arm of one run."""
+
+    run: Run
+    arm: str
+    data: str  # "separation 1, rate 0.1"
+    net: str  # "BN before ReLU"
+
+    @property
+    def words(self) -> str:
+        return f"{self.net}, {self.data}"
+
+    @property
+    def colour(self) -> str:
+        return figures.COLOURS[f"residual-{list(NETS).index(self.arm) % 3}"][0]
+
+
+NETS = {
+    "before_relu": "BN before ReLU",
+    "after_relu": "BN after ReLU",
+    "eq22": "Eq. 22",
+    "gain1": "weights N(0, 1/n)",
+    "gain_half": "weights N(0, 1/4n)",
+}
+
+
+def _settings(run: str, data: str, *arms: str) -> tuple[Setting, ...]:
+    return tuple(Setting(Run(run, seeds=ENOUGH), arm, data, NETS[arm]) for arm in arms)
+
+
+NORMALISED = (
+    *_settings("separable", "separation 1, rate 0.1", "before_relu", "after_relu", "eq22"),
+    *_settings("overlapping", "separation 0.5, rate 0.1", "before_relu", "after_relu", "eq22"),
+    *_settings("fast", "separation 0.5, rate 0.5", "before_relu", "after_relu"),
+)
+UNNORMALISED = (
+    *_settings("unnormalised_separable", "separation 1, rate 0.01", "gain1", "gain_half"),
+    *_settings("unnormalised_overlapping", "separation 0.5, rate 0.01", "gain1", "gain_half"),
+)
+
+
+def runs_of(settings: Sequence[Setting]) -> tuple[Run, ...]:
+    return tuple(dict.fromkeys(setting.run for setting in settings))
+
+
+def layer(number: int) -> str:
+    """ "layer07": block 7's matrix, or the normalisation after it."""
+    return f"layer{number:02d}"
+
+
+def claim(
+    quantity: str,
+    paper: float | str,
+    test: str,
+    settings: Sequence[Setting],
+    ours: Callable[[Setting], Sample],
+    outcome: Callable[[Sample], Outcome],
+) -> Claim:
+    """One claim, read under every setting."""
+    samples = [(setting.words, ours(setting)) for setting in settings]
+    return Claim(quantity, paper, test, tuple(Reading(words, sample, outcome(sample)) for words, sample in samples))
+
+
+# -- numbers of each seed -------------------------------------------------------------------------------------------------
+
+
+def grown(results: Results, setting: Setting, *names: str) -> Sample:
+    """The mean of some numbers at the end minus the one at the start."""
+    ends = [results.final(setting.run.name, setting.arm, name) for name in names]
+    starts = [results.initial(setting.run.name, setting.arm, name) for name in names]
+    return _mean(ends).map(lambda end, start: end - start, _mean(starts))
+
+
+def _mean(samples: Sequence[Sample]) -> Sample:
+    first, *others = samples
+    return first.map(lambda *values: sum(values) / len(values), *others)
+
+
+def mean_of(results: Results, setting: Setting, *names: str) -> pd.DataFrame:
+    """The mean of some numbers by epoch (rows) and seed (columns)."""
+    return sum(results.curves(setting.run.name, setting.arm, name) for name in names) / len(names)
+
+
+def rising(results: Results, setting: Setting, *names: str) -> Sample:
+    """The share of measurements at which a mean is larger than at the one before."""
+    curves = mean_of(results, setting, *names)
+    rises = curves.diff().iloc[1:] > 0
+    return Sample(tuple(rises.mean()) if len(rises) else (), results.incomplete(setting.run.name))
+
+
+def differs(differences: Sample) -> Outcome:
+    """Does the 95 % bootstrap interval of the mean exclude zero, on either side?"""
+    larger, smaller = excludes_zero(differences), excludes_zero(differences.map(lambda difference: -difference))
+    return larger if larger.held is None or larger.held else Outcome(smaller.held, larger.why, larger.finding)
+
+
+def often(share: float) -> Callable[[Sample], Outcome]:
+    """Is a share, mean over seeds, at least so large?"""
+    return lambda ours: if_measured(ours, lambda: holds(ours.mean >= share, f"{ours.mean:.3g}"))

@@ -1,0 +1,145 @@
+"""The mixture of Gaussians against its definition, and the datamodule against what a trainer asks of it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_app.datamodules import GaussianMixture
+from lightning_app.errors import UserError
+from tests.helpers import trainer
+
+
+def drawn(**arguments) -> tuple[GaussianMixture, Tensor, Tensor]:
+    data = GaussianMixture(**arguments)
+    return data, data.splits.train_images, data.splits.train_labels
+
+
+# -- what is drawn
+
+
+def test_sizes_of_the_paper():
+    data, vectors, labels = drawn()
+    assert vectors.shape == (10_000, 50) and vectors.dtype == torch.float64
+    assert labels.bincount().tolist() == [1000] * 10 and data.splits.test_labels.bincount().tolist() == [200] * 10
+    assert (data.num_classes, data.image_shape, data.batch_size, data.class_names[-1]) == (10, (50,), 50, "9")
+    assert data.means.shape == (10, 50)
+
+
+def test_classes_that_do_not_divide_the_samples_differ_by_one():
+    _, _, labels = drawn(classes=3, samples=100, test_samples=3)
+    assert sorted(labels.bincount().tolist()) == [33, 33, 34]
+
+
+def test_around_its_mean_a_class_is_white():
+    data, vectors, labels = drawn(dimensions=6, separation=3.0, samples=30_000)
+    noise = vectors - data.means[labels]
+    for rows in (noise, *(noise[labels == label] for label in range(3))):
+        spread = 5 / len(rows) ** 0.5
+        torch.testing.assert_close(rows.mean(0), torch.zeros(6).double(), rtol=0, atol=spread)
+        torch.testing.assert_close(rows.T @ rows / len(rows), torch.eye(6).double(), rtol=0, atol=2 * spread)
+
+
+def test_means_are_normal_with_the_separation_as_deviation():
+    means = GaussianMixture(classes=100, dimensions=200, separation=0.7).means
+    assert float(means.mean()) == pytest.approx(0, abs=5 * 0.7 / means.numel() ** 0.5)
+    assert float(means.std()) == pytest.approx(0.7, rel=5 / (2 * means.numel()) ** 0.5)
+    apart = torch.pdist(means).square().mean().sqrt()
+    assert float(apart) == pytest.approx(0.7 * (2 * 200) ** 0.5, rel=0.02)
+
+
+def test_separation_moves_the_means_and_nothing_else():
+    one, near, _ = drawn(separation=0.35)
+    other, far, labels = drawn(separation=1.4)
+    torch.testing.assert_close(other.means, 4 * one.means, rtol=1e-15, atol=0)
+    torch.testing.assert_close(far - other.means[labels], near - one.means[labels], rtol=0, atol=1e-13)
+
+
+def test_two_classes_have_the_error_that_theory_gives():
+    """The best classifier of two Gaussians errs with probability Phi(-distance / 2)."""
+    data, vectors, labels = drawn(classes=2, dimensions=3, separation=0.5, samples=40_000)
+    nearest = torch.cdist(vectors, data.means).argmin(1)
+    best = 0.5 * math.erfc(float((data.means[0] - data.means[1]).norm()) / 2 / 2**0.5)
+    assert 0.05 < best < 0.45
+    assert float((nearest != labels).double().mean()) == pytest.approx(best, abs=4 * (best / 40_000) ** 0.5)
+
+
+def test_fewer_samples_are_the_first_of_more():
+    _, few, labels = drawn(samples=137)
+    _, many, others = drawn(samples=1000)
+    assert torch.equal(many[:137], few) and torch.equal(others[:137], labels)
+
+
+def test_everything_is_a_function_of_the_seed():
+    torch.manual_seed(0)
+    one = GaussianMixture(seed=3).fingerprint()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert GaussianMixture(seed=3).fingerprint() == one != GaussianMixture(seed=4).fingerprint()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_means_training_and_test_samples_are_independent():
+    data = GaussianMixture(classes=50, dimensions=40, separation=0.0, samples=50, test_samples=50)
+    rows = [data.splits.train_images, data.splits.test_images, GaussianMixture(classes=50, dimensions=40).means]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        overlap = float((rows[one] * rows[other]).mean())
+        assert abs(overlap) < 5 / rows[0].numel() ** 0.5
+
+
+# -- what a trainer asks
+
+
+def test_batches_are_a_function_of_seed_and_epoch():
+    loader, again = GaussianMixture(samples=120).train_dataloader(), GaussianMixture(samples=120).train_dataloader()
+    (x, labels), *_, (last, _) = loader
+    assert x.shape == (50, 50) and x.dtype == torch.float32 and labels.dtype == torch.int64 and last.shape == (20, 50)
+    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(loader, again))
+    again.set_epoch(1)
+    assert not torch.equal(next(iter(again))[0], x)
+
+
+def test_an_epoch_is_every_sample_once():
+    data = GaussianMixture(samples=120)
+    seen = torch.cat([x for x, _ in data.train_dataloader()])
+    expected = data.splits.train_images.float()
+    assert torch.equal(seen[seen[:, 0].argsort()], expected[expected[:, 0].argsort()])
+
+
+def test_splits_and_probe():
+    data = GaussianMixture(samples=500, val_size=100, train_limit=200, test_limit=30, probe_size=40)
+    data.setup()
+    assert data.eval_splits == ("train", "val", "test")
+    sizes = [torch.cat([labels for _, labels in loader]).bincount().tolist() for loader in data.val_dataloader()]
+    assert sizes == [[20] * 10, [10] * 10, [3] * 10]
+    assert torch.cat([labels for _, labels in data.probe_loader()]).bincount().tolist() == [4] * 10
+    assert sum(len(labels) for _, labels in data.test_dataloader()) == 30
+
+
+def test_vectors_come_in_the_trainers_precision():
+    data = GaussianMixture(samples=100)
+    for precision, dtype in (("64-true", torch.float64), ("32-true", torch.float32)):  # the second finds the first's
+        data.trainer = trainer(precision=precision)
+        data.setup()
+        assert {x.dtype for loader in (data.train_dataloader(), data.probe_loader()) for x, _ in loader} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"classes": 1}, "at least 2 classes, got 1"),
+        ({"dimensions": 0}, "at least 1 dimension, got 0"),
+        ({"separation": -0.1}, "finite and not negative, got -0.1"),
+        ({"separation": float("inf")}, "finite and not negative, got inf"),
+        ({"separation": float("nan")}, "finite and not negative, got nan"),
+        ({"samples": 9}, "each of the 10 classes needs a sample: samples is at least 10, got 9"),
+        ({"test_samples": 0}, "test_samples is at least 10, got 0"),
+        ({"seed": -1}, "seed is not negative, got -1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"samples": 100, "val_size": 100}, "val_size must leave some of the 100 training images"),
+    ],
+)
+def test_what_makes_no_mixture(arguments, said):
+    with pytest.raises(UserError, match=said):
+        GaussianMixture(**arguments).setup()

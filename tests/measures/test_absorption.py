@@ -1,0 +1,150 @@
+"""Absorbed nets compute what the nets do in evaluation mode; norms have the invariances of Fig. 2's construction."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lightning_app.errors import UserError
+from lightning_app.measures import absorb, absorbed_norms, absorbed_weight, check_norm, normalisations_of, weight_norm
+from lightning_app.measures.absorption import NORMS
+from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
+
+IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def moved(make) -> nn.Module:
+    """With BatchNorms of all dimensions as after some training."""
+    torch.manual_seed(0)
+    net = make().double()
+    for norm in (module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)):
+        for values, low, high in ((norm.weight, -1.5, 1.5), (norm.bias, -0.5, 0.5), (norm.running_mean, -0.5, 0.5)):
+            if values is not None:
+                nn.init.uniform_(values, low, high)
+        norm.running_var.uniform_(0.5, 1.5)
+    return net
+
+
+def linear_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3 * 32 * 32, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10)
+    )
+
+
+def odd_net() -> nn.Module:
+    """Groups, reflected borders, Conv1d and Conv3d, a normalisation without lambda."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1, padding_mode="reflect", groups=3),
+        nn.BatchNorm2d(6, affine=False),
+        nn.Unflatten(1, (2, 3)),
+        nn.Conv3d(2, 4, (3, 5, 5), stride=(1, 3, 3)),
+        nn.BatchNorm3d(4),
+        nn.Flatten(2),
+        nn.Conv1d(4, 2, 3, stride=5),
+        nn.BatchNorm1d(2, eps=0.3),
+        nn.Flatten(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "merged"),
+    [
+        (lambda: CifarResNet(20), 19),
+        (lambda: CifarResNet(14, residual=False), 13),
+        (lambda: PreactResNet(20, n=1), 1),
+        (lambda: SimplifiedNet(5), 0),
+        (lambda: torchvision.models.resnet18(num_classes=10), 20),
+        (lambda: torchvision.models.mobilenet_v2(num_classes=10), 52),
+        (lambda: torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2), 5),
+        (linear_net, 1),
+        (odd_net, 3),
+    ],
+)
+def test_the_absorbed_net_is_the_net_in_evaluation_mode(make, merged):
+    net = moved(make).train()
+    before = copy.deepcopy(net.state_dict())
+    small = absorb(net, IMAGES[:1])
+    with torch.no_grad():
+        out, expected = small(IMAGES), net.eval()(IMAGES)
+    assert (out - expected).abs().max() <= 1e-12 * expected.abs().max()
+    assert len(normalisations_of(net, IMAGES[:1])) - len(normalisations_of(small, IMAGES[:1])) == merged
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    again = absorb(small, IMAGES[:1])
+    assert all(torch.equal(one, other) for one, other in zip(again.parameters(), small.parameters()))
+
+
+def test_an_identity_normalisation_changes_nothing():
+    net = moved(linear_net)
+    net[2] = nn.BatchNorm1d(8).double()
+    net[2].running_var.fill_(1 - net[2].eps)
+    assert torch.allclose(absorb(net, IMAGES[:1])[1].weight, net[1].weight, rtol=1e-15, atol=0)
+
+
+def test_absorbed_norms_are_the_norms_of_the_absorbed_net():
+    net = moved(lambda: CifarResNet(8))
+    small = absorb(net, IMAGES[:1])
+    for norm in NORMS:
+        found = absorbed_norms(layers_of(net), normalisations_of(net, IMAGES[:1]), norm)
+        alone = absorbed_norms(layers_of(small), (), norm)
+        names = [layer.name for layer in net.layers()]
+        for name in names[:-1]:
+            assert found[f"{name}/absorbed"] == pytest.approx(alone[f"{name}/own"], rel=1e-12)
+        assert f"{names[-1]}/absorbed" not in found  # nothing follows the linear layer
+        assert found["own"] == pytest.approx(sum(found[f"{name}/own"] for name in names[:-1]) / 7)
+        assert found["absorbed"] == pytest.approx(alone["own"])
+        assert "absorbed" not in alone
+    total = absorbed_norms(layers_of(net), ())["total"]
+    assert total == pytest.approx(math.hypot(*(layer.weight.detach().norm().item() for layer in net.layers())))
+
+
+def test_a_net_without_convolutions_counts_all_layers():
+    net = moved(linear_net)
+    found = absorbed_norms(layers_of(net), normalisations_of(net, IMAGES[:1]))
+    assert found["own"] == pytest.approx((found["layer01/own"] + found["layer02/own"]) / 2)
+    assert found["absorbed"] == found["layer01/absorbed"]
+    assert absorbed_norms((), ()) == {}
+
+
+def batch_norm(scales, variances, eps: float = 0.0) -> nn.BatchNorm1d:
+    norm = nn.BatchNorm1d(len(scales), eps=eps).double()
+    norm.weight.data = torch.tensor(scales, dtype=torch.float64)
+    norm.running_var = torch.tensor(variances, dtype=torch.float64)
+    return norm
+
+
+numbers = st.floats(0.1, 10)
+three = st.lists(numbers, min_size=3, max_size=3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(three, three, st.floats(0.01, 100), st.sampled_from([-1, 1]), st.sampled_from(NORMS))
+def test_invariances(scales, variances, factor, sign, norm):
+    """(w, var) -> (a w, a^2 var) changes nothing; linear in lambda; its sign does not matter."""
+    w = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def size(w, scales, variances):
+        return weight_norm([absorbed_weight(w, batch_norm(scales, variances))], norm)
+
+    one = size(w, scales, variances)
+    assert size(sign * factor * w, scales, [factor**2 * v for v in variances]) == pytest.approx(one, rel=1e-12)
+    assert size(w, [factor * scale for scale in scales], variances) == pytest.approx(factor * one, rel=1e-12)
+    assert size(w, [sign * scale for scale in scales], variances) == pytest.approx(one, rel=1e-12)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_norms_of_several_layers_are_those_of_all_their_weights(sizes):
+    weights = [torch.randn(size, 7, dtype=torch.float64) for size in sizes]
+    together = torch.cat(weights)
+    assert weight_norm(weights) == pytest.approx(together.norm().item())
+    assert weight_norm(weights, "rms") == pytest.approx(together.square().mean().sqrt().item())
+    assert weight_norm(weights, "filter") == pytest.approx(together.norm(dim=1).mean().item())
+
+
+def test_an_unknown_norm_is_a_sentence():
+    with pytest.raises(UserError, match="one of frobenius, rms, filter, got 'l1'"):
+        check_norm("l1")

@@ -1,0 +1,231 @@
+"""Normalisation layers are found in any net, named after the layers before them, and told apart by who takes what."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+from lightning_app.measures import effective_scale, lambda_statistics, lambda_totals, normalisations_of
+from lightning_app.measures.normalisation import affine
+from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet
+from tests.helpers import with_moved_norms
+
+IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+class OneFactor(nn.Module):
+    """The paper's Eq. 22: one lambda and one sigma for a whole layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(-3.0))
+        self.register_buffer("running_var", torch.tensor(4.0))
+        self.eps = 0.0
+
+    def forward(self, x):
+        return self.weight * x / (self.running_var + self.eps).sqrt()
+
+
+class Via(nn.Module):
+    """A convolution and a BatchNorm with something between or beside them."""
+
+    def __init__(self, run, conv=None, norm=None):
+        super().__init__()
+        self.conv = conv or nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = norm or nn.BatchNorm2d(4)
+        self.run = run
+
+    def forward(self, x):
+        return self.run(x, self.conv, self.norm)
+
+
+def found(net: nn.Module, image: Tensor = IMAGE) -> dict[str, tuple[str, str | None]]:
+    return {norm.name: (norm.path, norm.into) for norm in normalisations_of(net, image)}
+
+
+def absorbable(net: nn.Module) -> set[str]:
+    return {norm.path for norm in normalisations_of(net, IMAGE) if norm.into is not None}
+
+
+@pytest.mark.parametrize(
+    ("layer", "norm", "shape", "absorbed"),
+    [
+        (nn.Linear(3, 4), nn.BatchNorm1d(4), (3,), True),
+        (nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), (3, 8), True),
+        (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), (3, 8, 8), True),
+        (nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4), (3, 8, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), nn.SyncBatchNorm(4), (3, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), (3, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), (3, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), torchvision.ops.FrozenBatchNorm2d(4), (3, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), OneFactor(), (3, 8, 8), True),
+        (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), (3, 8, 8), False),
+        (nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), (3, 8, 8), False),
+        (nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), (3, 8, 8), False),
+        (nn.Conv2d(3, 4, 3), nn.LayerNorm([6, 6]), (3, 8, 8), False),
+        (nn.Linear(3, 4), nn.LayerNorm(4), (3,), False),
+        (nn.Linear(3, 4), nn.RMSNorm(4), (3,), False),
+        (nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4), (3, 8, 8), False),
+        (nn.Linear(3, 4), nn.BatchNorm1d(5), (5, 3), False),  # its channels are not the linear map's
+    ],
+    ids=lambda part: type(part).__name__ if isinstance(part, nn.Module) else None,
+)
+def test_every_kind_is_found_and_absorbed_where_that_is_exact(layer, norm, shape, absorbed):
+    (one,) = normalisations_of(nn.Sequential(layer, norm, nn.ReLU()), torch.randn(1, *shape))
+    assert one.module is norm and one.path == "1"
+    assert one.into == ("0" if absorbed else None)
+    assert one.has_lambda == (getattr(norm, "weight", None) is not None)
+
+
+def test_torchvisions_residual_nets_absorb_all():
+    for net, count in ((torchvision.models.resnet18(), 20), (torchvision.models.mobilenet_v2(), 52)):
+        assert len(absorbable(net)) == len(normalisations_of(net, IMAGE)) == count
+
+
+def test_a_densenet_absorbs_only_what_follows_a_convolution():
+    """A dense layer is BN-ReLU-conv1-BN-ReLU-conv2, and conv2's output is concatenated with others."""
+    net = torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2)
+    inner = {f"features.denseblock{b}.denselayer{n}.norm2" for b in (1, 2) for n in (1, 2)}
+    assert absorbable(net) == {"features.norm0"} | inner
+    assert len(normalisations_of(net, IMAGE)) == 11
+
+
+def test_own_nets():
+    net = CifarResNet(8)
+    pairs = found(net)
+    assert pairs["layer01"] == ("bn0", "conv0") and pairs["layer03"] == ("blocks.0.bn2", "blocks.0.conv2")
+    assert list(pairs) == [layer.name for layer in net.layers()[:-1]]
+    assert found(SimplifiedNet(5)) == {}
+
+
+def test_a_sum_before_a_normalisation_keeps_it_from_being_absorbed():
+    """Behind a unit's sum, and where a shortcut takes the same output: only within units, and in the plain net everywhere."""
+    net = PreactResNet(20, n=2)
+    assert absorbable(net) == {"blocks.0.norms.0"} | {f"blocks.{unit}.norms.1" for unit in range(9)}
+    plain = PreactResNet(20, n=2, residual=False)
+    assert len(absorbable(plain)) == len(normalisations_of(plain, IMAGE)) == 19
+
+
+@pytest.mark.parametrize(
+    ("run", "absorbed"),
+    [
+        (lambda x, conv, norm: norm(conv(x)), True),
+        (lambda x, conv, norm: F.relu_(norm(nn.Identity()(conv(x)))), True),
+        (lambda x, conv, norm: _asked_for_its_form(norm, conv(x)), True),
+        (lambda x, conv, norm: (lambda out: norm(out) + out)(conv(x)), False),
+        (lambda x, conv, norm: (lambda out: norm(out) + out[:, :1])(conv(x)), False),
+        (lambda x, conv, norm: (lambda out: norm(out) * float(out.max()))(conv(x)), False),
+        (lambda x, conv, norm: (lambda out: (norm(out), {"feature": [out]}))(conv(x)), False),
+        (lambda x, conv, norm: (lambda out: norm(out) + norm(out))(conv(x)), False),
+        (lambda x, conv, norm: norm(conv(x)) + conv(2 * x), False),
+        (lambda x, conv, norm: norm(F.relu_(conv(x))), False),
+        (lambda x, conv, norm: norm(conv(x).mul_(2)), False),
+        (lambda x, conv, norm: norm(conv(x).permute(0, 1, 3, 2)), False),
+    ],
+)
+def test_whoever_else_takes_the_output_keeps_it_from_being_absorbed(run, absorbed):
+    assert found(Via(run))["layer01"] == ("norm", "conv" if absorbed else None)
+
+
+def _asked_for_its_form(norm, out):
+    assert (
+        out.dim() == len(out.shape) == out.ndim == 4 and out.size(1) == 4 and out.numel() and out.dtype and out.device
+    )
+    return norm(out)
+
+
+class NormRelu(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.relu(super().forward(x))
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(x, self.weight - self.weight.mean(), self.bias, padding=1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"norm": NormRelu(4)},
+        {"conv": Standardised(3, 4, 3)},
+        {"conv": nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))},
+        {"conv": nn.utils.spectral_norm(nn.Conv2d(3, 4, 3))},
+    ],
+)
+def test_what_is_more_than_a_convolution_and_a_normalisation_is_left_alone(parts):
+    net = Via(lambda x, conv, norm: norm(conv(x)), **parts)
+    ((_, into),) = found(net).values()
+    assert into is None
+
+
+def test_names_follow_the_forward_pass():
+    """Not the order of registration; two behind one layer are numbered, one before all layers has its own name."""
+
+    class Crossed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late, self.early, self.first = nn.BatchNorm2d(4), nn.BatchNorm2d(4), nn.BatchNorm2d(3)
+            self.never = nn.BatchNorm2d(4)
+            self.conv1, self.conv2 = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            x = self.conv1(self.first(x))
+            return self.late(self.conv2(F.relu(self.early(x))).relu())
+
+    assert list(found(Crossed()).items()) == [
+        ("first", ("first", None)),
+        ("layer01", ("early", "conv1")),
+        ("layer02", ("late", None)),
+    ]
+    transformer = torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 32)
+    assert list(found(transformer)) == ["layer01", "layer01_2", "layer04"]
+
+
+def test_the_net_is_left_as_it_was():
+    net = CifarResNet(8).train()
+    net.bn0.eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    normalisations_of(net, IMAGE)
+    assert [module.training for module in (net, net.bn0, net.blocks[0].bn1)] == [True, False, True]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_a_compiled_net_is_looked_into():
+    net = CifarResNet(8)
+    assert found(torch.compile(net)) == found(net)
+
+
+def test_statistics_of_lambda_and_of_the_whole_net():
+    norms = normalisations_of(with_moved_norms(CifarResNet(8)), IMAGE)
+    norms[1].module.weight.data[:3] *= -1
+    each = [lambda_statistics(norm, torch.ones(len(norm.lambdas))) for norm in norms]
+    assert [(layer.negative, layer.sign_changes) for layer in each[:3]] == [(0, 0), (3, 3), (0, 0)]
+    assert each[1].values.tolist() == norms[1].module.weight.tolist()
+    assert lambda_statistics(norms[1]).sign_changes == 0
+    whole = lambda_totals(each)
+    assert (whole.negative, whole.sign_changes, whole.layers, whole.absorbable) == (3, 3, 7, 7)
+    assert whole.l2 == pytest.approx(sum(norm.module.weight.norm().item() for norm in norms) / 7)
+
+
+def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():
+    norm = with_moved_norms(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).double().eval()[1]
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    slopes = (norm(x + 1) - norm(x)).mean((0, 2, 3))
+    scale, shift = affine(norm)
+    assert torch.allclose(slopes, scale, atol=1e-12)
+    assert torch.allclose(norm(torch.zeros_like(x))[0, :, 0, 0], shift, atol=1e-12)
+    one_factor = normalisations_of(nn.Sequential(OneFactor()), IMAGE)[0]
+    assert effective_scale(one_factor) == 1.5 and one_factor.lambdas.tolist() == [-3.0]
+
+
+def test_no_running_statistics_are_a_sentence():
+    (norm,) = normalisations_of(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), IMAGE)
+    assert norm.lacks_statistics
+    with pytest.raises(UserError, match=r"BatchNorm2d .* keeps no running statistics: .*track_running_stats=True"):
+        effective_scale(norm)
+    (norm,) = normalisations_of(nn.Sequential(nn.GroupNorm(1, 3)), IMAGE)
+    assert not norm.lacks_statistics and not norm.has_statistics

@@ -1,0 +1,227 @@
+"""The residual MLP against forward passes written by hand, and the normalisation of Eq. 22 against its definition."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.datamodules import GaussianMixture
+from lightning_app.errors import UserError
+from lightning_app.networks import ResidualMLP, blocks_of, layers_of
+from lightning_app.networks.residual_mlp import MeanStdNorm
+from tests.helpers import classifier, fit
+
+NORMS = pytest.mark.parametrize("norm", ["eq22", "before_relu", "after_relu", "none"])
+
+
+def net(seed: int = 0, **arguments) -> ResidualMLP:
+    torch.manual_seed(seed)
+    return ResidualMLP(**({"inputs": 5, "width": 4, "blocks": 3, "classes": 3} | arguments)).double()
+
+
+def samples(m: int = 12, d: int = 5) -> Tensor:
+    return torch.randn(m, d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def close(ours: Tensor, theirs: Tensor, atol: float = 1e-14) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+
+
+# -- what it computes
+
+
+def batch_norm(x: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """With the batch's statistics."""
+    scaled = (x - x.mean(0)) / (x.var(0, correction=0) + norm.eps).sqrt()
+    return norm.weight * scaled + norm.bias
+
+
+def mean_std(x: Tensor, norm: MeanStdNorm) -> Tensor:
+    sigma = sum(float(((unit - unit.mean()) ** 2).mean()) ** 0.5 for unit in x.detach().T) / x.shape[1]
+    return norm.weight * x / math.sqrt(sigma**2 + norm.eps)
+
+
+BRANCHES = {
+    "eq22": lambda block, x: mean_std(F.relu(x @ block.linear.weight.T), block.norm),
+    "before_relu": lambda block, x: F.relu(batch_norm(x @ block.linear.weight.T, block.norm)),
+    "after_relu": lambda block, x: batch_norm(F.relu(x @ block.linear.weight.T), block.norm),
+    "none": lambda block, x: F.relu(x @ block.linear.weight.T),
+}
+
+
+@NORMS
+@pytest.mark.parametrize("residual", [True, False])
+def test_it_computes_what_the_paper_says(norm, residual):
+    some, x = net(norm=norm, residual=residual), samples()
+    for place, parameter in enumerate(some.parameters()):  # lambdas that are not 1, shifts that are not 0
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(place))
+    out = BRANCHES[norm](some.blocks[0], x)  # the first layer is not skipped
+    for block in some.blocks[1:]:
+        out = BRANCHES[norm](block, out) + (out if residual else 0)
+    close(some(x), out @ some.readout.weight.T + some.readout.bias, atol=1e-12)
+
+
+def test_only_blocks_but_the_first_can_be_skipped():
+    some, x = net(norm="none"), samples()
+    for block in some.blocks[1:]:
+        nn.init.zeros_(block.linear.weight)
+    close(some(x), some.readout(F.relu(some.blocks[0].linear(x))))
+    nn.init.zeros_(some.blocks[0].linear.weight)
+    close(some(x), torch.zeros(12, 3).double())
+
+
+def test_without_normalisation_it_is_positively_homogeneous():
+    """The readout's bias starts at 0, and the blocks have none: all paths start at the input."""
+    some, x = net(norm="none"), samples()
+    close(some(3 * x), 3 * some(x), atol=1e-12)
+
+
+def test_frozen_eq22_is_positively_homogeneous_too():
+    some, x = net(norm="eq22"), samples()
+    some(x)
+    close(some.eval()(3 * x), 3 * some(x), atol=1e-12)
+
+
+# -- the normalisation of Eq. 22
+
+
+def test_scale_of_the_batch_does_not_matter():
+    norm, x = MeanStdNorm(5, eps=0.0).double(), samples()
+    close(norm(7 * x), norm(x))
+    other = MeanStdNorm(5, eps=0.0, centred=False).double()
+    close(other(7 * x), other(x))
+    assert not torch.allclose(other(x), norm(x), rtol=1e-3)
+
+
+def test_uncentred_is_the_root_mean_square():
+    x = samples() + 3
+    sigma = sum(float((unit**2).mean()) ** 0.5 for unit in x.T) / 5
+    close(MeanStdNorm(5, eps=0.0, centred=False).double()(x), x / sigma)
+
+
+def test_evaluation_uses_what_training_saw():
+    norm, x = MeanStdNorm(5, momentum=1.0).double(), samples()
+    trained = norm(x)
+    norm.eval()
+    close(norm(x), trained)
+    close(norm(2 * x), 2 * trained)  # frozen: linear
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    close(norm(x), scale * x)
+
+
+def test_sigma_is_remembered_as_batch_norm_remembers_variances():
+    norm, bn, x = MeanStdNorm(1).double(), nn.BatchNorm1d(1).double(), samples(d=1)
+    for batch in (x, 2 * x, 5 * x):
+        norm(batch), bn(batch)
+    expected = 0.9**3 + (bn.running_var - 0.9**3) * 11 / 12  # BatchNorm remembers the unbiased ones
+    close(norm.running_var, expected)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("scalar", [True, False])
+def test_gradients_go_through_sigma(centred, scalar):
+    norm = MeanStdNorm(4, scalar=scalar, centred=centred).double()
+    x = samples(d=4).requires_grad_()
+    assert norm.weight.shape == (1 if scalar else 4,)
+    assert torch.autograd.gradcheck(lambda x, _: norm(x), (x, norm.weight))
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_dead_units_have_finite_gradients(centred):
+    x = samples()
+    x[:, 1] = 0.0
+    for batch in (x, torch.zeros_like(x)):  # one unit, and the whole layer
+        batch = batch.clone().requires_grad_()
+        MeanStdNorm(5, centred=centred).double()(batch).sum().backward()
+        assert batch.grad.isfinite().all()
+
+
+def test_in_bfloat16_it_is_remembered_in_float32():
+    norm, x = MeanStdNorm(5, momentum=1.0), samples().to(torch.bfloat16)
+    norm(x)
+    assert norm.running_var.dtype == torch.float32
+    assert float(norm.running_var) == pytest.approx(float(x.float().std(0, correction=0).mean() ** 2), rel=0.02)
+
+
+# -- how it describes itself, and how it starts
+
+
+@NORMS
+def test_layers_and_blocks(norm):
+    some = net(norm=norm)
+    layers, state = layers_of(some), some.state_dict()
+    assert [layer.name for layer in layers] == ["layer01", "layer02", "layer03", "layer04"]
+    assert [layer.weight_name for layer in layers][2:] == ["blocks.2.linear.weight", "readout.weight"]
+    assert all(state[layer.weight_name].data_ptr() == layer.weight.data_ptr() for layer in layers)
+    assert not any(layer.skip or layer.has_id for layer in layers)
+    assert [block.modules for block in blocks_of(some)] == [(block,) for block in some.blocks]
+    assert [block.residual for block in some.blocks] == [False, True, True]
+
+
+def test_defaults_are_appendix_cs():
+    some = ResidualMLP()
+    assert [tuple(layer.weight.shape) for layer in some.layers()] == [(20, 50), *[(20, 20)] * 9, (10, 20)]
+    assert sum(p.numel() for p in some.parameters()) == 1000 + 9 * 400 + 200 + 10 + 10  # and a lambda a block
+
+
+@pytest.mark.parametrize(("gain", "norm"), [(1.0, "none"), (0.5, "eq22"), (2**0.5, "before_relu")])
+def test_weights_start_normal_with_the_gain_over_the_square_root_of_the_inputs(gain, norm):
+    torch.manual_seed(0)
+    some = ResidualMLP(inputs=300, width=100, gain=gain, norm=norm)
+    for layer in some.layers():
+        entries = layer.weight.detach().double() * layer.module.in_features**0.5 / gain
+        assert float(entries.mean()) == pytest.approx(0, abs=5 / entries.numel() ** 0.5)
+        assert float(entries.var()) == pytest.approx(1, abs=5 * (2 / entries.numel()) ** 0.5)
+    assert (some.readout.bias == 0).all()
+
+
+def test_initial_norm_of_the_paper_s_scheme():
+    """C = ||w|| / sqrt(Lambda) = 1/sqrt(n) in every block but the first."""
+    torch.manual_seed(1)
+    squares = [float(layer.weight.detach().square().sum()) for layer in ResidualMLP().layers()]
+    assert sum(squares[1:10]) ** 0.5 == pytest.approx((9 * 400) ** 0.5 / 20**0.5, rel=5 / (2 * 3600) ** 0.5)
+
+
+def test_a_net_is_a_function_of_the_global_random_state():
+    assert all(torch.equal(one, other) for one, other in zip(net(3).parameters(), net(3).parameters()))
+    assert not torch.equal(net(3).readout.weight, net(4).readout.weight)
+
+
+# -- in a classifier
+
+
+@NORMS
+def test_it_learns_to_tell_gaussians_apart(norm):
+    data = GaussianMixture(samples=2000, test_samples=500, separation=1.0, probe_size=50)
+    module = classifier(
+        net=lambda: ResidualMLP(norm=norm, gain=0.5),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        weight_decay=0.0,
+    )
+    fit(module, epochs=6, data=data)
+    (numbers,) = module.metrics().values()
+    assert numbers["test/error"] < 0.1  # chance is 0.9, and the best classifier's is below 0.01
+
+
+def test_images_are_refused_by_the_classifier():
+    with pytest.raises(UserError, match="member 'net' cannot take images"):
+        fit(classifier(net=ResidualMLP), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"inputs": 0}, "inputs is at least 1, got 0"),
+        ({"width": -1}, "width is at least 1, got -1"),
+        ({"blocks": 0}, "blocks is at least 1, got 0"),
+        ({"classes": 0}, "classes is at least 1, got 0"),
+        ({"norm": "layer"}, "norm is one of eq22, before_relu, after_relu, none, got 'layer'"),
+        ({"gain": 0.0}, "gain of a residual MLP's weights is positive, got 0.0"),
+        ({"gain": float("nan")}, "positive, got nan"),
+    ],
+)
+def test_what_does_not_exist(arguments, said):
+    with pytest.raises(UserError, match=said):
+        ResidualMLP(**arguments)
