@@ -5,11 +5,10 @@ from dataclasses import astuple
 from typing import Any
 
 import pytorch_lightning as pl
-import torch.nn.functional as F
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import few_samples
+from callbacks.base import few_samples, loss_of
 from callbacks.remembering import RememberingMeasure
 from lightning_app.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
@@ -64,10 +63,9 @@ class DrivingForce(RememberingMeasure):
         layers = layers_of(net)
         if not layers:
             return {}
-        loss = getattr(trainer.lightning_module, "loss", None)
         few = list(few_samples(trainer, net, self.samples))
         norms = normalisations_of(net, few[0][0][:1])
-        forces = driving_force(net, few, layers, norms, loss if callable(loss) else F.cross_entropy, self.double)
+        forces = driving_force(net, few, layers, norms, loss_of(trainer.lightning_module), self.double)
         before = self.swap(trainer, net, {name: list(astuple(force)) for name, force in forces.items()}) or {}
         return _forces(forces) | _comparisons({name: Force(*before[name]) for name in before if name in forces}, forces)
 
