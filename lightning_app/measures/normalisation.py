@@ -60,9 +60,9 @@ class Normalisation:
 
     @property
     def lambdas(self) -> Tensor:
-        """lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
+        """A copy of lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
         weight = self.module.weight if self.has_lambda else torch.ones(1)
-        return weight.detach().to("cpu", torch.float64).flatten()
+        return weight.detach().to("cpu", torch.float64, copy=True).flatten()
 
     @property
     def has_statistics(self) -> bool:

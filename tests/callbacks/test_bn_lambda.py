@@ -53,8 +53,9 @@ def test_keys_and_values(tmp_path):
     assert np.allclose(saved["full/bn_lambda/layer02/values"], net.blocks[0].bn1.weight.detach())
 
 
-def test_sign_changes_are_counted_from_measurement_to_measurement():
-    runner = fit(classifier({"full": FULL}), epochs=1).trainer
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_sign_changes_are_counted_from_measurement_to_measurement(precision):
+    runner = fit(classifier({"full": FULL}), epochs=1, precision=precision).trainer
     net, callback = runner.lightning_module.members[0].net, BnLambda()
     counts = []
     for factor in (1, -1, 1, -1):
