@@ -95,9 +95,7 @@ class LambdaTotals:
     negative: int  # sum over layers
     sign_changes: int  # sum over layers
     layers: int  # normalisation layers that have a lambda
-    absorbable: (
-        int  # those of them that the layer before can absorb: none of the paper's reading in a pre-activation net
-    )
+    absorbable: int  # those of them that the layer before can absorb; in a pre-activation net not all
 
 
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
