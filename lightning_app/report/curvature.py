@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.report import curvature_density, curvature_layers
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text
-from lightning_app.report.curvature_keys import asked_samples, last_epoch, prefixes, value
+from lightning_app.report.curvature_keys import asked_samples, last_epoch, prefixes
 from lightning_app.report.curvature_tables import table, tables_of_parts
 from lightning_app.report.drawing import (
     curve,
@@ -113,7 +113,7 @@ def _said(evidence: Evidence, prefix: str) -> list[str]:
             "Of several seeds a band is of the seeds, as the legend says, without the errors of each; an interval runs from "
             "the mean lower to the mean upper end, thin lines are the outermost ends of any seed."
         )
-    if shares := _by_group(evidence, lambda net: value(net, f"{prefix}/unresolved", last_epoch(net, prefix))):
+    if shares := _by_group(evidence, lambda net: net.at(f"{prefix}/unresolved", last_epoch(net, prefix))):
         says.append(f"Share of eigenvalues whose sign is unresolved at the last epoch: {shares}.")
     if endless := [text for group, nets in evidence.groups.items() if (text := _endless(group, nets, prefix))]:
         says.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.report.evidence import Evidence, Net
 
-__all__ = ["asked_samples", "doubtful", "ends", "last_epoch", "parts", "prefixes", "value"]
+__all__ = ["asked_samples", "doubtful", "ends", "last_epoch", "parts", "prefixes"]
 
 MARK = "/unconverged"  # every spectrum logs it, and nothing else does
 CALLBACK = "HessianSpectrum"
@@ -33,12 +33,6 @@ def last_epoch(net: Net, prefix: str) -> int | None:
     return None if last is None else last.epoch
 
 
-def value(net: Net, name: str, epoch: int | None) -> float | None:
-    """A number of one epoch; None where it was not measured."""
-    found = net.series(name).get(epoch)
-    return None if found is None else float(found)
-
-
 def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
     """Names of the eigenvalues at either end, from the outermost on: ``top`` -> ``top1``, ``top2``, ..."""
     names = {name for net in nets for name in net.names}
@@ -59,7 +53,7 @@ def doubtful(net: Net, prefix: str, epoch: int | None) -> set[str]:
     What counts as converged is a bound on residual over |eigenvalue|, the same for all, so that those which ``unconverged``
     counts are those with the largest ratios.
     """
-    number = value(net, prefix + MARK, epoch)
+    number = net.at(prefix + MARK, epoch)
     if number is None or not math.isfinite(number):
         return set()
     keys = [key for keys in ends([net], prefix).values() for key in keys]
@@ -68,7 +62,7 @@ def doubtful(net: Net, prefix: str, epoch: int | None) -> set[str]:
 
 
 def _ratio(net: Net, name: str, epoch: int | None) -> float:
-    eigenvalue, residual = value(net, name, epoch), value(net, f"{name}_residual", epoch)
+    eigenvalue, residual = net.at(name, epoch), net.at(f"{name}_residual", epoch)
     if eigenvalue is None or not residual:
         return 0.0
     return residual / abs(eigenvalue) if eigenvalue else math.inf

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.report.blocks import Figure, Panel, csv_text
-from lightning_app.report.curvature_keys import last_epoch, parts, value
+from lightning_app.report.curvature_keys import last_epoch, parts
 from lightning_app.report.drawing import curves, from_zero, group_legend, panel, symmetric_log, with_zero
 from lightning_app.report.evidence import Evidence, Net
 
@@ -59,7 +59,7 @@ def _leading(net: Net, prefix: str, what: str) -> Sequence[float]:
 def _of_blocks(net: Net, prefix: str, what: str) -> Sequence[float | None]:
     epoch = last_epoch(net, prefix)
     layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
-    return [value(net, f"{prefix}/{layer}/{what}", epoch) for layer in layers]
+    return [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
 
 
 def _panel(evidence: Evidence, lines: Lines, what: str, key: str, name: str) -> Panel:

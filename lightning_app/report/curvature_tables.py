@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
-from lightning_app.report.curvature_keys import doubtful, ends, last_epoch, parts, value
+from lightning_app.report.curvature_keys import doubtful, ends, last_epoch, parts
 from lightning_app.report.evidence import Evidence, Net
 
 __all__ = ["table", "tables_of_parts"]
@@ -86,7 +86,7 @@ def _means(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]
         return [Cell("–")] * (1 + len(names))
     (epoch,) = epochs
     bad = Counter(key for net in nets for key in doubtful(net, prefix, epoch))
-    values = {key: [value(net, f"{prefix}/{key}", epoch) for net in nets] for key in names}
+    values = {key: [net.at(f"{prefix}/{key}", epoch) for net in nets] for key in names}
     return [Cell(str(epoch)), *(_mean(values[key], bad[key]) for key in names)]
 
 
@@ -109,7 +109,7 @@ def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
 
 def _entries(net: Net, prefix: str, names: Sequence[str], epoch: int | None) -> list[Cell]:
     bad = doubtful(net, prefix, epoch)
-    found = {key: value(net, f"{prefix}/{key}", epoch) for key in names}
+    found = {key: net.at(f"{prefix}/{key}", epoch) for key in names}
     return [cell(number, _note(net, prefix, key, epoch, number, key in bad)) for key, number in found.items()]
 
 
@@ -121,11 +121,11 @@ def _note(net: Net, prefix: str, key: str, epoch: int | None, number: float | No
         return f"of {sum(map(len, ends([net], prefix).values()))}"
     if key == "id/leading":
         return _share_of_id(net, prefix, epoch)
-    error = value(net, f"{prefix}/{ERRORS.get(key, f'{key}_residual')}", epoch)
+    error = net.at(f"{prefix}/{ERRORS.get(key, f'{key}_residual')}", epoch)
     return ", ".join([*([f"± {float(f'{error:.2g}'):g}"] if error else []), *([NOT_CONVERGED] if bad else [])])
 
 
 def _share_of_id(net: Net, prefix: str, epoch: int | None) -> str:
     """How much of the eigenvector would lie there if it were spread evenly, where weight mass counted ID entries."""
-    count, size = net.final("weight_mass/id_count"), value(net, f"{prefix}/dimension", epoch)
+    count, size = net.final("weight_mass/id_count"), net.at(f"{prefix}/dimension", epoch)
     return f"evenly {count.value / size:.2g}" if count and size else ""

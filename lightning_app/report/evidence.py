@@ -120,6 +120,11 @@ class Net:
         series = self.series(name)
         return Final(float(series.iloc[-1]), int(series.index[-1])) if len(series) else None
 
+    def at(self, name: str, epoch: int | None) -> float | None:
+        """The value after so many epochs; None where it was not measured."""
+        found = self.series(name).get(epoch)
+        return None if found is None else float(found)
+
     def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
         """This net's arrays, the member's name cut off the keys; empty if there are none at that epoch."""
         if epoch not in self.record.array_epochs(family):

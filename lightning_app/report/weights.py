@@ -68,7 +68,7 @@ def _table(net: Net) -> Table:
     columns = [(prefix, epoch) for prefix in shown for epoch in _ends(_epochs(net, prefix))]
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [
-        [Cell(FIELDS[field]), *(_entry(net, prefix, epoch, field) for prefix, epoch in columns)] for field in fields
+        [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)] for field in fields
     ]
     head = [f"{'w = t' if _same(net) else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)
@@ -88,11 +88,6 @@ def _epochs(net: Net, prefix: str) -> list[int]:
 def _ends(epochs: Sequence[int]) -> list[int]:
     """The first and the last; one if they are the same."""
     return sorted({epochs[0], epochs[-1]}) if epochs else []
-
-
-def _entry(net: Net, prefix: str, epoch: int, field: str) -> Cell:
-    value = net.series(f"{prefix}/{field}").get(epoch)
-    return cell(None if value is None else float(value))
 
 
 # -- over epochs ----------------------------------------------------------------------------------------------------------
