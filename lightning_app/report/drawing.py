@@ -194,7 +194,7 @@ def dots(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style) -> No
 
 
 def _line(style: Style) -> dict:
-    return {"color": style.colour, "linestyle": style.dash}
+    return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha}
 
 
 # -- scales and bytes ------------------------------------------------------------------------------------------------------

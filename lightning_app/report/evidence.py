@@ -3,7 +3,7 @@
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -141,6 +141,10 @@ class Evidence:
     records: list[Record]
     nets: list[Net]
     layer: str | None = None  # the layer asked for, if any
+
+    def having(self, *names: str) -> "Evidence":
+        """Only the nets of which one of these was measured."""
+        return replace(self, nets=[net for net in self.nets if any(name in net.names for name in names)])
 
     def rows(self, names: Iterable[str]) -> list[tuple[str, str, int, float]]:
         """(net, name, epoch, value) of the named numbers: what is behind a figure of curves."""

@@ -9,7 +9,18 @@ import jinja2
 from markupsafe import Markup, escape
 
 from lightning_app.errors import UserError
-from lightning_app.report import configs, costs, curvature, cushions, headline, learning, seeds, twins, weights
+from lightning_app.report import (
+    configs,
+    costs,
+    curvature,
+    cushions,
+    ensembles,
+    headline,
+    learning,
+    seeds,
+    twins,
+    weights,
+)
 from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.style import COLOURS
 from lightning_app.runs import RunFolder
@@ -17,7 +28,7 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "write_report"]
 
-SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, costs, configs)
+SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, ensembles, costs, configs)
 REPORT = "report.html"
 
 

@@ -49,11 +49,12 @@ DASHES = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (7, 2, 1.5, 2)), (0, (10, 3)))
 
 @dataclass(frozen=True)
 class Style:
-    """Colour, dash and marker of one curve."""
+    """Colour, dash, marker and opacity of one curve."""
 
     colour: str  # the light value: a matplotlib colour
     dash: str | tuple
     marker: str
+    alpha: float | None = None
 
 
 def kind(*names: str) -> str:

@@ -68,7 +68,8 @@ def _table(net: Net) -> Table:
     columns = [(prefix, epoch) for prefix in shown for epoch in _ends(_epochs(net, prefix))]
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [
-        [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)] for field in fields
+        [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
+        for field in fields
     ]
     head = [f"{'w = t' if _same(net) else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)

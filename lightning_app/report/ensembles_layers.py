@@ -1,0 +1,141 @@
+"""Profiles over layers as a net is trained: one panel a group of nets, one line an epoch, as the paper's Figs. 1d, 2, 3."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from lightning_app.report.blocks import Figure, Panel, csv_text
+from lightning_app.report.drawing import curve, finite, legend, panel
+from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.style import INK, Style
+
+__all__ = ["by_layer", "layers_with", "profiles", "stages"]
+
+LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
+    0.0: ("o", 0.3),
+    0.25: ("s", 0.45),
+    0.5: ("^", 0.6),
+    0.75: ("D", 0.8),
+    1.0: ("v", 1.0),
+}
+LONGEST_TITLE = 44  # characters that fit above a panel
+
+Profiles = dict[str, pd.DataFrame]  # group -> (epochs, layers), the mean over seeds
+
+
+def stages(epochs: Sequence[int], at: Iterable[float]) -> dict[float, int]:
+    """Epochs nearest to these fractions of the list, each once: where there are few, the outer fractions have them.
+
+    >>> stages([0, 1, 2, 4, 8], (0, 0.5, 1)), stages([0, 3], (0, 0.5, 1)), stages([], (0, 1))
+    ({0: 0, 0.5: 2, 1: 8}, {0: 0, 1: 3}, {})
+    """
+    found: dict[int, float] = {}
+    for fraction in sorted(at, key=lambda fraction: -abs(fraction - 0.5)) if epochs else ():
+        found.setdefault(epochs[round(fraction * (len(epochs) - 1))], fraction)
+    return {fraction: epoch for epoch, fraction in sorted(found.items())}
+
+
+def layers_with(net: Net, prefix: str, field: str) -> list[str]:
+    """The layers of which <prefix>/<layer>/<field> was logged, in the order of the log."""
+    pattern = re.compile(rf"{re.escape(prefix)}/([^/]+)/{re.escape(field)}")
+    return [match[1] for name in net.names if (match := pattern.fullmatch(name))]
+
+
+def by_layer(net: Net, prefix: str, field: str) -> pd.DataFrame:
+    """(epochs, layers) of what was logged; empty if nothing was."""
+    return pd.DataFrame(
+        {layer: net.series(f"{prefix}/{layer}/{field}") for layer in layers_with(net, prefix, field)}, dtype=float
+    )
+
+
+def profiles(
+    evidence: Evidence, key: str, caption: str, quantities: Mapping[tuple[str, str], tuple[str, str]]
+) -> Figure | None:
+    """A panel for each quantity and group; None if nothing of it was measured.
+
+    Args:
+        quantities: (prefix, field) -> title and label of the y axis.
+    """
+    found = {of: _means(evidence, *of) for of in quantities}
+    shown = [(of, group) for of, by_group in found.items() for group in by_group]
+    if not shown:
+        return None
+    styles = {group: nets[0].style for group, nets in evidence.groups.items()}
+    panels = [
+        _panel(f"{key}-{number}", f"{quantities[of][0]}: {group}", found[of][group], styles[group], quantities[of][1])
+        for number, (of, group) in enumerate(shown)
+    ]
+    rows = [row for of, by_group in found.items() for group in by_group for row in _rows(evidence, group, of, by_group)]
+    data = csv_text(("net", "name", "epoch", "value"), rows)
+    columns = 2 if len({group for _, group in shown}) == 2 else 3  # so that two arms stand side by side
+    return Figure(key, caption, panels, _legend(found), data, columns=columns)
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------------
+
+
+def _means(evidence: Evidence, prefix: str, field: str) -> Profiles:
+    found = {
+        group: [frame for net in nets if len(frame := by_layer(net, prefix, field))]
+        for group, nets in evidence.groups.items()
+    }
+    means = {group: _mean(frames) for group, frames in found.items() if frames}
+    return {group: frame for group, frame in means.items() if len(frame)}
+
+
+def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Over seeds, at the epochs that all have. A diverged seed makes it NaN."""
+    common = reduce(pd.Index.intersection, (frame.index for frame in frames))
+    return sum(frame.loc[common] for frame in frames) / len(frames)
+
+
+def _rows(evidence: Evidence, group: str, of: tuple[str, str], by_group: Profiles) -> list[tuple]:
+    """What is behind the lines: every seed at the epochs drawn."""
+    prefix, field = of
+    return [
+        (net.label, f"{prefix}/{layer}/{field}", epoch, value)
+        for net in evidence.groups[group]
+        for epoch in stages(list(by_group[group].index), LOOKS).values()
+        for layer in layers_with(net, prefix, field)
+        if (value := net.at(f"{prefix}/{layer}/{field}", epoch)) is not None
+    ]
+
+
+# -- drawing --------------------------------------------------------------------------------------------------------------
+
+
+def _panel(key: str, title: str, frame: pd.DataFrame, style: Style, y: str) -> Panel:
+    places = _places(frame.columns)
+
+    def draw(axes: Axes) -> None:
+        for when, epoch in stages(list(frame.index), LOOKS).items():
+            curve(axes, finite(frame.loc[epoch].set_axis(places)), _look(style.colour, when), every=True)
+
+    return panel(key, _short(title), draw, x="layer", y=y, whole_x=True)
+
+
+def _places(layers: Sequence[str]) -> list[int]:
+    """The layers' own numbers, if all have one of their own, else their places in the list."""
+    numbers = [int(match[1]) for layer in layers if (match := re.fullmatch(r"layer(\d+)", layer))]
+    return numbers if len(set(numbers)) == len(layers) else list(range(1, len(layers) + 1))
+
+
+def _look(colour: str, when: float) -> Style:
+    marker, alpha = LOOKS[when]
+    return Style(colour, "-", marker, alpha)
+
+
+def _short(title: str) -> str:
+    return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
+
+
+def _legend(found: Mapping[tuple[str, str], Profiles]) -> list[tuple[str, str]]:
+    """Which epoch each marker is; groups that were measured at different ones have several."""
+    drawn = [stages(list(frame.index), LOOKS) for by_group in found.values() for frame in by_group.values()]
+    epochs = {when: sorted({each[when] for each in drawn if when in each}) for when in LOOKS}
+    return legend(
+        (f"epoch {' and '.join(map(str, these))}", _look(INK, when)) for when, these in epochs.items() if these
+    )
