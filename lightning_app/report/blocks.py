@@ -48,8 +48,13 @@ def mean_cell(values: Sequence[float | None]) -> Cell:
     if len(known) < len(values):
         return Cell("–")
     mean = float(np.mean(known))
-    deviation = float(np.std(known, ddof=1)) if np.isfinite(known).all() else math.nan
+    deviation = _deviation(known) if np.isfinite(known).all() else math.nan
     return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Exactly 0 of equal values, where rounding of their mean would leave 1e-16 of them."""
+    return float(np.std(values, ddof=1)) if len(set(values)) > 1 else 0.0
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:

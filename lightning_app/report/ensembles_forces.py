@@ -14,11 +14,11 @@ from lightning_app.report.style import INK
 __all__ = ["blocks"]
 
 DRIVE, SCALE = "drive", "scale"
-SIGNS = {"second_order": "second order > 0", "first_order": "first order > 0"}
+SIGNS = {"second_order": "second order >\u00a00", "first_order": "first order >\u00a00"}
 AGREEMENTS = {"agrees": "second order agrees", "agrees_first": "first order agrees"}
 SHARES = {
-    "positive": "Second order > 0",
-    "positive_first": "First order > 0",
+    "positive": "Second order >\u00a00",
+    "positive_first": "First order >\u00a00",
     "agrees": "Second order agrees",
     "agrees_first": "First order agrees",
 }

@@ -12,7 +12,7 @@ from lightning_app.report.drawing import curve, finite, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.style import INK, Style
 
-__all__ = ["by_layer", "layers_with", "profiles", "stages"]
+__all__ = ["by_layer", "layers_with", "places", "profiles", "stages"]
 
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
@@ -23,7 +23,8 @@ LOOKS = {  # where between the first and the last epoch -> marker and opacity: l
 }
 LONGEST_TITLE = 44  # characters that fit above a panel
 
-Profiles = dict[str, pd.DataFrame]  # group -> (epochs, layers), the mean over seeds
+Frames = dict[Net, pd.DataFrame]  # (epochs, layers) each
+Profiles = dict[str, pd.DataFrame]  # group -> the mean over seeds
 
 
 def stages(epochs: Sequence[int], at: Iterable[float]) -> dict[float, int]:
@@ -59,7 +60,8 @@ def profiles(
     Args:
         quantities: (prefix, field) -> title and label of the y axis.
     """
-    found = {of: _means(evidence, *of) for of in quantities}
+    frames = {of: _frames(evidence, *of) for of in quantities}
+    found = {of: _means(evidence, by_net) for of, by_net in frames.items()}
     shown = [(of, group) for of, by_group in found.items() for group in by_group]
     if not shown:
         return None
@@ -68,7 +70,7 @@ def profiles(
         _panel(f"{key}-{number}", f"{quantities[of][0]}: {group}", found[of][group], styles[group], quantities[of][1])
         for number, (of, group) in enumerate(shown)
     ]
-    rows = [row for of, by_group in found.items() for group in by_group for row in _rows(evidence, group, of, by_group)]
+    rows = [row for of, group in shown for row in _rows(of, found[of][group], frames[of], evidence.groups[group])]
     data = csv_text(("net", "name", "epoch", "value"), rows)
     columns = 2 if len({group for _, group in shown}) == 2 else 3  # so that two arms stand side by side
     return Figure(key, caption, panels, _legend(found), data, columns=columns)
@@ -77,12 +79,14 @@ def profiles(
 # -- numbers --------------------------------------------------------------------------------------------------------------
 
 
-def _means(evidence: Evidence, prefix: str, field: str) -> Profiles:
-    found = {
-        group: [frame for net in nets if len(frame := by_layer(net, prefix, field))]
-        for group, nets in evidence.groups.items()
-    }
-    means = {group: _mean(frames) for group, frames in found.items() if frames}
+def _frames(evidence: Evidence, prefix: str, field: str) -> Frames:
+    nets = [net for nets in evidence.groups.values() for net in nets]
+    return {net: frame for net in nets if len(frame := by_layer(net, prefix, field))}
+
+
+def _means(evidence: Evidence, frames: Frames) -> Profiles:
+    found = {group: [frames[net] for net in nets if net in frames] for group, nets in evidence.groups.items()}
+    means = {group: _mean(of_seeds) for group, of_seeds in found.items() if of_seeds}
     return {group: frame for group, frame in means.items() if len(frame)}
 
 
@@ -92,15 +96,15 @@ def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return sum(frame.loc[common] for frame in frames) / len(frames)
 
 
-def _rows(evidence: Evidence, group: str, of: tuple[str, str], by_group: Profiles) -> list[tuple]:
-    """What is behind the lines: every seed at the epochs drawn."""
+def _rows(of: tuple[str, str], mean: pd.DataFrame, frames: Frames, nets: Sequence[Net]) -> list[tuple]:
+    """What is behind the lines of a group: every seed at the epochs drawn."""
     prefix, field = of
     return [
         (net.label, f"{prefix}/{layer}/{field}", epoch, value)
-        for net in evidence.groups[group]
-        for epoch in stages(list(by_group[group].index), LOOKS).values()
-        for layer in layers_with(net, prefix, field)
-        if (value := net.at(f"{prefix}/{layer}/{field}", epoch)) is not None
+        for net in nets
+        if net in frames
+        for epoch in stages(list(mean.index), LOOKS).values()
+        for layer, value in frames[net].loc[epoch].items()
     ]
 
 
@@ -108,17 +112,21 @@ def _rows(evidence: Evidence, group: str, of: tuple[str, str], by_group: Profile
 
 
 def _panel(key: str, title: str, frame: pd.DataFrame, style: Style, y: str) -> Panel:
-    places = _places(frame.columns)
+    numbered = frame.set_axis(places(frame.columns), axis=1)
 
     def draw(axes: Axes) -> None:
         for when, epoch in stages(list(frame.index), LOOKS).items():
-            curve(axes, finite(frame.loc[epoch].set_axis(places)), _look(style.colour, when), every=True)
+            curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when), every=True)
 
     return panel(key, _short(title), draw, x="layer", y=y, whole_x=True)
 
 
-def _places(layers: Sequence[str]) -> list[int]:
-    """The layers' own numbers, if all have one of their own, else their places in the list."""
+def places(layers: Sequence[str]) -> list[int]:
+    """The layers' own numbers, if all have one of their own, else their places in the list.
+
+    >>> places(["layer02", "layer04"]), places(["bn", "layer01", "layer01_2"])
+    ([2, 4], [1, 2, 3])
+    """
     numbers = [int(match[1]) for layer in layers if (match := re.fullmatch(r"layer(\d+)", layer))]
     return numbers if len(set(numbers)) == len(layers) else list(range(1, len(layers) + 1))
 
