@@ -6,7 +6,8 @@
 Runs are grouped by the configuration's architecture, so that it fits what the job arrays, the sweeps and the logger's
 `run_per: seed` leave behind: a run a seed. A job of several seeds in one run (`run_per: job`) has its mean, minimum and
 maximum over seeds as curves, in sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test
-trains these and finds every key in what W&B recorded. BatchNorm's scales have no panels, because no callback logs them yet.
+trains these and finds every key in what W&B recorded. Effective depth is there for residual nets only, lambda and what is
+absorbed for nets with BatchNorm only: where nets of both kinds are in a project, some have no line in these panels.
 
 Of the Hessian's condition number only the lower end of its interval has a panel. The upper end is infinite while the
 percentile below it may be 0, as it is for most nets: W&B records "Infinity" then, which no line can be drawn through, and the
@@ -14,7 +15,7 @@ mean over seeds, which leaves infinite ones out, is then no upper end of anythin
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
@@ -51,6 +52,43 @@ CURVATURE = {  # with the keys that belong into one panel
     "Eigenvalues that did not converge": ("hessian/unconverged",),
     "Leading eigenvector: share on ID entries": ("hessian/id/leading",),
 }
+DEPTHS = {
+    "d_eff over the longest path": "depth/relative",
+    "d_eff: effective depth of the outputs (weight layers)": "depth/effective",
+    "d_coh: the same, coherent": "depth/coherent",
+    "d_grad: effective depth of the gradient": "depth/gradient",
+    "d_eff of paths from the input": "depth/effective_input",
+    "Share of paths that start at a bias": "depth/bias_share",
+}
+LAMBDAS = {
+    "Mean |lambda|": "bn_lambda/mean_abs",
+    "||lambda||, mean over layers": "bn_lambda/l2",
+    "|lambda| / sqrt(var + eps)": "bn_lambda/scale",
+    "Negative entries of lambda": "bn_lambda/negative",
+    "Sign changes of lambda": "bn_lambda/sign_changes",
+}
+NORMS = {
+    "Norm of a layer's weights, mean": "weight_norm/own",
+    "Norm of all weights": "weight_norm/total",
+}
+ABSORBED = {"Norm with BatchNorm absorbed, mean": "weight_norm/absorbed"}
+FORCES = {  # on lambda: shares of its layers
+    "|lambda| driven up (Theorem 3)": "drive/positive",
+    "|lambda| pushed up by gradient descent": "drive/positive_first",
+    "Theorem 3 agrees with what |lambda| did": "drive/agrees",
+    "Gradient descent's push agrees with it": "drive/agrees_first",
+}
+FORCES_ON_SCALE = {
+    "Push of gradient descent on C": "drive/scale/first_order",
+    "Its change, the driving force on C (Theorem 4)": "drive/scale/second_order",
+    "Change of C since the last measurement": "drive/scale/observed",
+}
+BY_LAYER = {  # title -> name of a number of each layer, and of how many layers
+    "Mean |lambda|": ("bn_lambda/{}/mean_abs", 19),
+    "||lambda||": ("bn_lambda/{}/l2", 19),
+    "Norm with BatchNorm absorbed": ("weight_norm/{}/absorbed", 19),
+    "Norm of the weights": ("weight_norm/{}/own", 20),
+}
 READINGS = {
     "identity in A x, not in the norm (the paper)": "median",
     "identity in both": "median_transferred",
@@ -60,6 +98,7 @@ BN_MODES = {"running statistics": "interlayer", "each sample's own statistics": 
 LAYERS = [f"layer{number:02d}" for number in range(1, 21)]
 BLOCKS = [f"block{number:02d}" for number in range(1, 10)]
 ARMS = ("plain", "residual")
+ARM_PARTS = ("", *(f"/{arm}" for arm in ARMS))  # what a key has after it: nothing in a run of one arm, else the arm
 ONE_RUN = "Several seeds in one run"
 
 
@@ -76,10 +115,16 @@ def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
             _section("Layer cushions", _cushions()),
             _section("Interlayer cushions", _interlayer_cushions()),
             _section("Curvature", [_over_seeds(title, list(keys)) for title, keys in CURVATURE.items()]),
+            _section("Effective depth", _curves(DEPTHS)),
+            _section("BatchNorm's lambda and weight norms", [*_curves(LAMBDAS | NORMS | ABSORBED), *_by_layer()]),
+            _section("Driving force", _curves(FORCES | FORCES_ON_SCALE)),
             _section(f"{ONE_RUN}: learning curves", _spreads(CURVES)),
             _section(f"{ONE_RUN}: weight mass", _spreads(MASSES)),
             _section(f"{ONE_RUN}: layer cushions", [*_spreads(_layer_10()), *_mean_profiles()]),
             _section(f"{ONE_RUN}: curvature", _spreads(_curvature_keys())),
+            _section(f"{ONE_RUN}: effective depth", _spreads(DEPTHS, ("", "/residual"))),
+            _section(f"{ONE_RUN}: lambda and weight norms", [*_spreads(NORMS), *_spreads(LAMBDAS | ABSORBED, ("",))]),
+            _section(f"{ONE_RUN}: driving force", [*_spreads(FORCES_ON_SCALE), *_spreads(FORCES, ("",))]),
             _section(f"{ONE_RUN}: each seed", [_each_seed(title, key) for title, key in (CURVES | MASSES).items()]),
         ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=100),
@@ -143,19 +188,22 @@ def _curvature_keys() -> dict[str, str]:
     }
 
 
-def _spreads(keys: dict[str, str]) -> list[wr.LinePlot]:
-    """For each key, over the seeds of one run: mean with minimum and maximum, and the standard deviation."""
-    statistics = {"mean, minimum, maximum": ("mean", "min", "max"), "standard deviation": ("sd",)}
+def _by_layer() -> list[wr.BarPlot]:
+    """All layers at the end."""
     return [
-        _over_seeds(f"{title}: {words}", [f"{key}{arm}/{name}" for arm in _arm_parts() for name in names])
-        for title, key in keys.items()
-        for words, names in statistics.items()
+        _profile(f"All layers, {title}", [name.format(layer) for layer in LAYERS[:count]])
+        for title, (name, count) in BY_LAYER.items()
     ]
 
 
-def _arm_parts() -> list[str]:
-    """What a key has after it: nothing in a run of one arm, else the arm."""
-    return ["", *(f"/{arm}" for arm in ARMS)]
+def _spreads(keys: dict[str, str], parts: Sequence[str] = ARM_PARTS) -> list[wr.LinePlot]:
+    """For each key, over the seeds of one run: mean with minimum and maximum, and the standard deviation."""
+    statistics = {"mean, minimum, maximum": ("mean", "min", "max"), "standard deviation": ("sd",)}
+    return [
+        _over_seeds(f"{title}: {words}", [f"{key}{part}/{name}" for part in parts for name in names])
+        for title, key in keys.items()
+        for words, names in statistics.items()
+    ]
 
 
 def _mean_profiles() -> list[wr.BarPlot]:

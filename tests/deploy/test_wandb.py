@@ -135,10 +135,12 @@ SMALL = (*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16")
 
 @pytest.fixture(scope="module")
 def banks(tmp_path_factory) -> Path:
-    """Runs of two seeds: of one arm, and of two arms with a W&B run for both seeds and with one each."""
+    """Runs of two seeds: of one arm, with BatchNorm and without, and of two with a W&B run for both seeds and one each."""
     app = checkout(tmp_path_factory.mktemp("banks"))
     each = ("--trainer.logger.run_per", "seed", "--trainer.logger.tags", "[mine]")
-    for config, name, more in (("res20", "arm", ()), ("pair20", "job", ()), ("pair20", "each", each)):
+    scales = ("--trainer.callbacks", "BnLambda", "--trainer.callbacks+", "DrivingForce")
+    runs = (("res20", "arm", ()), ("full_res20", "full", scales), ("pair20", "job", ()), ("pair20", "each", each))
+    for config, name, more in runs:
         call = ("--config", f"configs/{config}.yaml", "--run.name", name, "--model.seeds", "3-4")
         done = command("fit", *call, *SMALL, *more, cwd=app)
         assert done.returncode == 0, done.stderr
@@ -155,7 +157,9 @@ def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, b
         [app / "runs/cifar10" / name for name in ("full_res20", "res20")],
         pods / "runs/yu-tomasi/fig2-seed0",
     )
-    found = set().union(*(keys(recorded(run)) for run in (*singles, pair, banks / "arm", banks / "job")))
+    found = set().union(
+        *(keys(recorded(run)) for run in (*singles, pair, *(banks / name for name in ("arm", "full", "job"))))
+    )
     assert not set().union(*map(named, panels(dashboard))) - found
     assert patterns(dashboard)
     for pattern in patterns(dashboard):
