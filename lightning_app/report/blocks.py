@@ -43,7 +43,11 @@ def cell(value: float | None, note: str = "") -> Cell:
 
 
 def mean_cell(values: Sequence[float | None]) -> Cell:
-    """Mean and sample standard deviation; a dash if one was not measured."""
+    """Mean and sample standard deviation; a dash if one was not measured.
+
+    >>> mean_cell([1.0, 3.0]).text, mean_cell([0.8] * 3).text, mean_cell([1.0, None]).text
+    ('2 ± 1.4', '0.8000 ± 0.0', '–')
+    """
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return Cell("–")

@@ -97,20 +97,21 @@ def _ends(net: Net) -> list[int]:
 def _over_epochs(evidence: Evidence) -> Figure:
     panels = [_share_panel(evidence, field) for field in CURVES]
     rows = [
-        (net.label, field, epoch, depth, depth / longest, longest)
+        (net.label, field, *row)
         for field in CURVES
         for net in evidence.nets
-        for epoch, depth, longest in _with_longest(net, field).itertuples()
+        for row in _over_longest(net, field).itertuples()
     ]
-    data = csv_text(("net", "depth", "epoch", "layers", "share", "longest"), rows)
+    data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
     spreads = evidence.spreads(f"{FAMILY}/{field}" for field in FIELDS)
     more = {"seeds": csv_text(SPREAD, spreads)} if spreads else {}
     return Figure("ensembles-depth", OVER_EPOCHS, panels, group_legend(evidence), data, more=more)
 
 
-def _with_longest(net: Net, field: str) -> pd.DataFrame:
-    """A depth and p by epoch."""
-    return pd.concat([net.series(f"{FAMILY}/{name}") for name in (field, "longest")], axis=1, join="inner")
+def _over_longest(net: Net, field: str) -> pd.DataFrame:
+    """A depth in layers, p, and their quotient, by epoch."""
+    columns = {"layers": net.series(f"{FAMILY}/{field}"), "longest": net.series(f"{FAMILY}/longest")}
+    return pd.concat(columns, axis=1, join="inner").assign(share=lambda both: both["layers"] / both["longest"])
 
 
 def _share_panel(evidence: Evidence, field: str) -> Panel:

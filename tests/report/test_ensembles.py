@@ -249,6 +249,14 @@ def test_every_norm_has_figures_of_its_own(tmp_path):
     assert "root mean square" in text
 
 
+def test_one_norm_alone(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.append([Row("net", 0, 0, f"weight_norm_filter/{name}", 0.5) for name in ("own", "total", "layer01/own")])
+    text = ensembles(run)
+    prefix = "ensembles-weight-norm-filter"
+    assert re.findall(r'<figure id="(.*?)">', text) == [prefix, f"{prefix}-layers"]
+
+
 def test_a_stage_is_an_epoch_once_and_the_ends_come_first():
     fractions = (0, 0.25, 0.5, 0.75, 1)
     for count in range(1, 30):
