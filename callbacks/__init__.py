@@ -2,6 +2,7 @@
 
 from callbacks.bn_lambda import BnLambda
 from callbacks.driving_force import DrivingForce
+from callbacks.effective_depth import EffectiveDepth
 from callbacks.hessian_spectrum import HessianSpectrum
 from callbacks.interlayer_cushion import InterlayerCushion
 from callbacks.layer_cushion import LayerCushion
@@ -15,6 +16,7 @@ from callbacks.weight_travel import WeightTravel
 __all__ = [
     "BnLambda",
     "DrivingForce",
+    "EffectiveDepth",
     "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",

@@ -7,12 +7,13 @@ meets a model through ``pl_module.members``, pairs of (name, net), and its data 
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
+import torch.nn.functional as F
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 from typing_extensions import override
@@ -20,7 +21,7 @@ from typing_extensions import override
 from callbacks.emit import emit
 from lightning_app.errors import UserError
 
-__all__ = ["EpochCallback", "Measure", "few_samples", "isolated", "members_of", "probe_batches"]
+__all__ = ["EpochCallback", "Measure", "few_samples", "isolated", "loss_of", "members_of", "probe_batches"]
 
 
 class EpochCallback(pl.Callback, ABC):
@@ -80,6 +81,12 @@ class Measure(EpochCallback):
 def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
     """(name, net) of every net to look into."""
     return [tuple(member) for member in getattr(pl_module, "members", [("net", pl_module)])]
+
+
+def loss_of(pl_module: pl.LightningModule) -> Callable[[Tensor, Tensor], Tensor]:
+    """(outputs, labels) -> mean loss without penalty: the module's ``loss``, or cross-entropy where it has none."""
+    loss = getattr(pl_module, "loss", None)
+    return loss if callable(loss) else F.cross_entropy
 
 
 @contextmanager

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure, few_samples
+from callbacks.base import Measure, few_samples, loss_of
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
@@ -102,8 +101,7 @@ class HessianSpectrum(Measure):
             return {}
 
     def _spectra(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
-        loss = getattr(trainer.lightning_module, "loss", None)
-        loss = loss if callable(loss) else F.cross_entropy
+        loss = loss_of(trainer.lightning_module)
         few = list(few_samples(trainer, net, self.samples))
         if sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact:
             return self._exactly(net, Hessian(net, few, loss, double=True))

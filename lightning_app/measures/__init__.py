@@ -20,11 +20,21 @@ from lightning_app.measures.normalisation import (
     lambda_totals,
     normalisations_of,
 )
+from lightning_app.measures.paths import (
+    EffectiveDepth,
+    NoBranches,
+    PathGradients,
+    PathOutputs,
+    effective_depth,
+    path_gradients,
+    path_outputs,
+)
 from lightning_app.measures.probe import LayerNorms, ProbeResult, probe_forward
 from lightning_app.measures.smoothness import Smoothness, smoothness
 from lightning_app.measures.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
 from lightning_app.measures.travel import conv_weights, distance
 from lightning_app.measures.twins import Divergence, Flip, Gap, Growth, SignWatch, growth, sign_flips, twin_divergence
+from lightning_app.measures.unravel import NotPiecewiseLinear
 from lightning_app.measures.weight_mass import WeightStatistics, weight_mass
 
 __all__ = [
@@ -61,6 +71,15 @@ __all__ = [
     "dense",
     "exact_spectrum",
     "spectrum",
+    # paths through a net, by length (Littwin & Wolf 2016)
+    "EffectiveDepth",
+    "NoBranches",
+    "NotPiecewiseLinear",
+    "PathGradients",
+    "PathOutputs",
+    "effective_depth",
+    "path_gradients",
+    "path_outputs",
     # distributions
     "Histogram",
     "histogram",
