@@ -6,6 +6,7 @@ at small size and its critical points counted; figures of trained nets by runs. 
 
 from lightning_app.reproduce.artefact import Paper
 from lightning_app.reproduce.littwin_wolf.cifar import FIG_2, FIG_3
+from lightning_app.reproduce.littwin_wolf.critical_points import FIG_1F, THEOREM_5
 from lightning_app.reproduce.littwin_wolf.ensemble import ENSEMBLE
 from lightning_app.reproduce.littwin_wolf.eq22 import EQ_22
 from lightning_app.reproduce.littwin_wolf.lambdas import FIG_1D
@@ -23,12 +24,14 @@ PAPER = Paper(
         FIG_1C,
         FIG_1D,
         FIG_1E,
+        FIG_1F,
         FIG_2,
         FIG_3,
         ENSEMBLE,
         EQ_22,
         THEOREM_1,
         THEOREM_2,
+        THEOREM_5,
         LEMMA_4,
     ),
 )
