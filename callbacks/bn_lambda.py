@@ -56,6 +56,8 @@ class BnLambda(RememberingMeasure):
             ``weight_norm_rms/...``, ``weight_norm_filter/...``.
     """
 
+    family = "bn_lambda"
+
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, norm: NormName = "frobenius") -> None:
         super().__init__(every_n_epochs, at_start)
         check_norm(norm)
@@ -63,8 +65,6 @@ class BnLambda(RememberingMeasure):
         suffix = "" if norm == "frobenius" else f"_{norm}"
         self.family, self.prefix = f"bn_lambda{suffix}", f"weight_norm{suffix}"
         self._warned = False
-
-    family = "bn_lambda"
 
     @property
     @override

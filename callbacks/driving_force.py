@@ -37,12 +37,14 @@ class DrivingForce(RememberingMeasure):
     L is the module's ``loss(outputs, labels)`` on the probe samples, or cross-entropy where it has none, without penalty and
     with the statistics of normalisation frozen; g is its gradient in the weights of the layers
     (`lightning_app.measures.driving_force`). The observed change is of all steps in between, momentum and penalty
-    included, so that agreement is a finding and no test of the theorem. The first measurement has nothing to compare
-    with; where prediction or change is exactly 0, ``agrees`` is NaN. A net without normalisation has C only.
+    included, so that agreement is a finding and no test of the theorem: the theorem speaks of stationary lambda, elsewhere
+    the first order decides. Before training, running statistics are not yet those of the data, and neither is L. The
+    first measurement has nothing to compare with; where prediction or change is exactly 0, ``agrees`` is NaN. A net
+    without normalisation has C only.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one. A measurement costs about 3.5 gradients
-            of the samples: 450 of an image with the defaults, 1 % of a CIFAR-10 epoch.
+        every_n_epochs: after every so many epochs, and always after the final one. A measurement costs about 4 gradients
+            of the samples: 500 of an image with the defaults, 1 % of a CIFAR-10 epoch.
         at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         double: in float64; otherwise in the precision of the weights.

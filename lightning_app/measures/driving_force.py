@@ -73,7 +73,7 @@ def driving_force(
 
     Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
 
-    Cost: one gradient with its graph and one Hessian product, about 3.5 gradients of the samples; the gradient once more
+    Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
     for samples whose graphs do not fit into `hessian.MEMORY`.
 
     Raises:

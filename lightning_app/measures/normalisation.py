@@ -60,9 +60,9 @@ class Normalisation:
 
     @property
     def lambdas(self) -> Tensor:
-        """lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
+        """A copy of lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
         weight = self.module.weight if self.has_lambda else torch.ones(1)
-        return weight.detach().to("cpu", torch.float64).flatten()
+        return weight.detach().to("cpu", torch.float64, copy=True).flatten()
 
     @property
     def has_statistics(self) -> bool:
@@ -95,9 +95,7 @@ class LambdaTotals:
     negative: int  # sum over layers
     sign_changes: int  # sum over layers
     layers: int  # normalisation layers that have a lambda
-    absorbable: (
-        int  # those of them that the layer before can absorb: none of the paper's reading in a pre-activation net
-    )
+    absorbable: int  # those of them that the layer before can absorb; in a pre-activation net not all
 
 
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:

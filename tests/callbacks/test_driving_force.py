@@ -1,0 +1,103 @@
+"""Forces as they are logged: compared with what happens next, and remembered over a resume."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from callbacks import DrivingForce
+from callbacks.base import few_samples, isolated
+from lightning_app.errors import UserError
+from lightning_app.measures import Force, compare, driving_force, normalisations_of
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet, layers_of
+from lightning_app.runs import RunFolder
+from lightning_app.runs.checkpoints import SaveCheckpoint
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import arm, classifier, digits, fit, trainer
+
+FULL = Arm(net=lambda: CifarResNet(8, width=4))
+NAMES = [f"layer{number:02d}" for number in range(1, 8)]
+
+
+def logged(path) -> dict[tuple[str, int, str], float]:
+    log = RunFolder(path).log().query("name.str.startswith('drive')")
+    return {(row.member, row.epoch, row.name): row.value for row in log.itertuples()}
+
+
+def test_each_epoch_is_compared_with_what_the_last_one_predicted(tmp_path):
+    fit(classifier({"full": FULL}), epochs=3, callbacks=[DrivingForce()], logger=[RunLogger(tmp_path)])
+    found = logged(tmp_path)
+
+    def of(epoch: int, name: str, fields=("size", "first_order", "second_order")) -> tuple[float, ...]:
+        return tuple(found["full", epoch, f"drive/{name}/{field}"] for field in fields)
+
+    for epoch in (1, 2, 3):
+        compared = [compare(Force(*of(epoch - 1, name)), Force(*of(epoch, name))) for name in [*NAMES, "scale"]]
+        for name, one in zip([*NAMES, "scale"], compared):
+            assert of(epoch, name, ("observed", "agrees", "agrees_first")) == (
+                one.observed,
+                one.agrees,
+                one.agrees_first,
+            )
+        assert found["full", epoch, "drive/agrees"] == pytest.approx(sum(one.agrees for one in compared[:-1]) / 7)
+        assert found["full", epoch, "drive/agrees_first"] == pytest.approx(
+            sum(one.agrees_first for one in compared[:-1]) / 7
+        )
+        positive = sum(of(epoch, name)[2] > 0 for name in NAMES) / 7
+        assert found["full", epoch, "drive/positive"] == pytest.approx(positive)
+    assert ("full", 0, "drive/layer01/observed") not in found and ("full", 0, "drive/agrees") not in found
+
+
+def test_they_are_the_forces_of_the_modules_own_loss_on_the_probe():
+    module = fit(classifier({"full": FULL}, loss="squared_error"), epochs=1)
+    net = module.members[0].net
+    with isolated(net):
+        found = DrivingForce(samples=12).measure(module.trainer, net)
+        few = list(few_samples(module.trainer, net, 12))
+        norms = normalisations_of(net, few[0][0][:1])
+        expected = driving_force(net, few, layers_of(net), norms, module.loss)
+        other = driving_force(net, few, layers_of(net), norms, F.cross_entropy)
+    for name in [*NAMES, "scale"]:
+        assert asdict(found[f"drive/{name}"]) == asdict(expected[name]) != asdict(other[name])
+
+
+def test_a_net_without_normalisation_has_the_scale_only(tmp_path):
+    fit(classifier({"free": arm(True)}), epochs=1, callbacks=[DrivingForce()], logger=[RunLogger(tmp_path)])
+    fields = {"size", "first_order", "second_order", "observed", "agrees", "agrees_first"}
+    assert {name for _, epoch, name in logged(tmp_path) if epoch == 1} == {f"drive/scale/{field}" for field in fields}
+
+
+def test_a_resumed_run_remembers_what_was_predicted(tmp_path):
+    def run(epochs: int, folder: str, **more) -> None:
+        saving = SaveCheckpoint()
+        saving.folder = tmp_path / folder
+        saving.folder.mkdir(exist_ok=True)
+        runner = trainer(
+            epochs, callbacks=[DrivingForce(), saving], logger=[RunLogger(saving.folder)], enable_checkpointing=True
+        )
+        runner.fit(classifier({"full": FULL, "free": arm(False)}), datamodule=digits(), **more)
+
+    run(2, "whole")
+    run(1, "parts")
+    run(2, "parts", ckpt_path=tmp_path / "parts" / "last.ckpt")
+    assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+    state = torch.load(tmp_path / "parts" / "last.ckpt", weights_only=True)["callbacks"]["DrivingForce"]
+    assert set(state["last"]) == {"full", "free"} and set(state["last"]["free"]) == {"scale"}
+
+
+def test_a_diverged_net_is_logged_as_it_is():
+    module = fit(classifier({"free": arm(True)}), epochs=1)
+    net = module.members[0].net
+    net.conv0.weight.data.fill_(math.nan)
+    callback = DrivingForce()
+    with isolated(net):
+        one, other = (callback.measure(module.trainer, net) for _ in range(2))
+    assert math.isnan(one["drive/scale"].second_order) and math.isnan(other["drive/scale/agrees"])
+
+
+def test_no_samples_are_a_sentence():
+    with pytest.raises(UserError, match="samples of DrivingForce must be at least 1, got 0"):
+        DrivingForce(samples=0)
