@@ -3,6 +3,6 @@
 import subprocess
 import sys
 
-for name in ("data", "measures", "interlayer", "hessian", "training", "seeds"):
+for name in ("data", "measures", "interlayer", "hessian", "training", "seeds", "ensembles"):
     print(f"\n== {name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=True)

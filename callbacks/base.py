@@ -20,8 +20,20 @@ from typing_extensions import override
 
 from callbacks.emit import emit
 from lightning_app.errors import UserError
+from lightning_app.measures import settled
 
-__all__ = ["EpochCallback", "Measure", "few_samples", "isolated", "loss_of", "members_of", "probe_batches"]
+__all__ = [
+    "EpochCallback",
+    "Measure",
+    "few_samples",
+    "isolated",
+    "loss_of",
+    "members_of",
+    "probe_batches",
+    "settled_net",
+]
+
+SETTLING = 256  # probe samples whose statistics a normalisation gets that has seen none
 
 
 class EpochCallback(pl.Callback, ABC):
@@ -132,3 +144,9 @@ def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[t
         if len(rows):
             yield images[rows], labels[rows]
         start += len(labels)
+
+
+def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
+    """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
+    inputs = [images for images, _ in few_samples(trainer, net, SETTLING)]
+    return settled(net, torch.cat(inputs))

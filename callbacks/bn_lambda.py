@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import probe_batches
+from callbacks.base import probe_batches, settled_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.measures import (
     Normalisation,
@@ -47,7 +47,8 @@ class BnLambda(RememberingMeasure):
 
     "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before all
     layers has the name of its module. Normalisations without a lambda (``affine=False``) are absorbed but not listed, a
-    net without any has weight norms only. Cost: one forward pass on one image.
+    net without any has weight norms only. Before training, when running statistics are of no data,
+    scales and absorbed norms are with those of probe samples. Cost: one forward pass on one image.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
@@ -74,8 +75,9 @@ class BnLambda(RememberingMeasure):
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
         image = next(probe_batches(trainer, net))[0][:1]
-        norms = normalisations_of(net, image)
-        weights = absorbed_norms(layers_of(net), norms, self.norm)
+        trained = settled_net(trainer, net)
+        norms = normalisations_of(trained, image)
+        weights = absorbed_norms(layers_of(trained), norms, self.norm)
         return self._lambdas(trainer, net, norms) | self._scales(norms) | _under(self.prefix, weights)
 
     def _lambdas(self, trainer: pl.Trainer, net: nn.Module, norms: Sequence[Normalisation]) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from dataclasses import astuple
 from typing import Any
 
 import pytorch_lightning as pl
-import torch.nn.functional as F
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import few_samples
+from callbacks.base import few_samples, loss_of, settled_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
@@ -35,12 +34,11 @@ class DrivingForce(RememberingMeasure):
     | ``drive/agrees``, ``agrees_first`` | share of normalisations that agree |
 
     L is the module's ``loss(outputs, labels)`` on the probe samples, or cross-entropy where it has none, without penalty and
-    with the statistics of normalisation frozen; g is its gradient in the weights of the layers
-    (`lightning_app.measures.driving_force`). The observed change is of all steps in between, momentum and penalty
-    included, so that agreement is a finding and no test of the theorem: the theorem speaks of stationary lambda, elsewhere
-    the first order decides. Before training, running statistics are not yet those of the data, and neither is L. The
-    first measurement has nothing to compare with; where prediction or change is exactly 0, ``agrees`` is NaN. A net
-    without normalisation has C only.
+    with the statistics of normalisation frozen (before training, when these are of no data, those of probe samples); g is
+    its gradient in the weights of the layers (`lightning_app.measures.driving_force`). The observed change is of all steps
+    in between, momentum and penalty included, so that agreement is a finding and no test of the theorem: the theorem speaks
+    of stationary lambda, elsewhere the first order decides. The first measurement has nothing to compare with; where
+    prediction or change is exactly 0, ``agrees`` is NaN. A net without normalisation has C only.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one. A measurement costs about 4 gradients
@@ -63,13 +61,13 @@ class DrivingForce(RememberingMeasure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        layers = layers_of(net)
+        trained = settled_net(trainer, net)
+        layers = layers_of(trained)
         if not layers:
             return {}
-        loss = getattr(trainer.lightning_module, "loss", None)
         few = list(few_samples(trainer, net, self.samples))
-        norms = normalisations_of(net, few[0][0][:1])
-        forces = driving_force(net, few, layers, norms, loss if callable(loss) else F.cross_entropy, self.double)
+        norms = normalisations_of(trained, few[0][0][:1])
+        forces = driving_force(trained, few, layers, norms, loss_of(trainer.lightning_module), self.double)
         before = self.swap(trainer, net, {name: list(astuple(force)) for name, force in forces.items()}) or {}
         return _forces(forces) | _comparisons({name: Force(*before[name]) for name in before if name in forces}, forces)
 

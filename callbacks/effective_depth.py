@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, few_samples, loss_of, members_of
+from callbacks.base import Measure, few_samples, loss_of, members_of, settled_net
 from lightning_app.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
@@ -31,8 +31,9 @@ class EffectiveDepth(Measure):
     | ``depth/distribution`` | E|f_r|^2 over r: histogram, in millionths of the sum |
     | ``depth/lengths``, ``depth/outputs``, ``depth/gradients`` | r, E|f_r|^2, |g_r|^2: arrays |
 
-    Outputs are centred over the classes; gates and normalisation are those of the sample, in evaluation mode. Nothing is
-    logged of nets that have no branches (their one length is their depth) and of those that are not piecewise linear.
+    Outputs are centred over the classes. The net is in evaluation mode; before training, when running statistics are of no
+    data, they are those of probe samples. Nothing is logged of nets that have no branches (their one length is their depth)
+    and of those that are not piecewise linear.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one. The defaults take 1,700 gradients of an
@@ -59,7 +60,7 @@ class EffectiveDepth(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        loss = loss_of(trainer.lightning_module)
+        loss, net = loss_of(trainer.lightning_module), settled_net(trainer, net)
         few = list(few_samples(trainer, net, self.samples))
         try:
             return {"depth": effective_depth(net, few, loss, self.gradient_samples)}

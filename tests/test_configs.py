@@ -22,6 +22,9 @@ WATCHED = {
     "Learning",
     "WeightMass",
     "LayerCushion",
+    "BnLambda",
+    "EffectiveDepth",
+    "DrivingForce",
     "HessianSpectrum",
 }  # where a configuration does not replace the callbacks
 

@@ -19,6 +19,7 @@ from lightning_app.measures.normalisation import (
     lambda_statistics,
     lambda_totals,
     normalisations_of,
+    settled,
 )
 from lightning_app.measures.paths import (
     EffectiveDepth,
@@ -118,6 +119,7 @@ __all__ = [
     "lambda_statistics",
     "lambda_totals",
     "normalisations_of",
+    "settled",
     "share",
     "weight_norm",
 ]

@@ -93,12 +93,12 @@ def driving_force(
     lambdas = {norm.name: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
     if not weights:
         raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")
-    risk = _Risk(net, batches, loss, [*weights, *lambdas.values()], double)
+    risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double)
     pull = risk.gradient()  # of w, then of lambda
     count = sum(risk.parameters[name].numel() for name in weights)
     step = pull.where(torch.arange(risk.size, device=pull.device) < count, 0)  # g
     change = risk @ step  # H g: per mu, the gradient changes by its negative
-    places, values = risk.places(), risk.flat()
+    places, values = risk.places(), risk.point()
     forces = {
         name: _on_lambda(*(part[places[parameter]].double() for part in (values, pull, change)))
         for name, parameter in lambdas.items()
@@ -123,19 +123,6 @@ def share(signs: Iterable[float]) -> float:
     """
     known = [sign for sign in signs if not math.isnan(sign)]
     return fmean(known) if known else math.nan
-
-
-class _Risk(Hessian):
-    """The Hessian with the gradient and the point that it is taken at."""
-
-    def gradient(self) -> Tensor:
-        """Of the mean loss, (size,)."""
-        parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
-        return sum(torch.cat([g.detach().reshape(-1) for g in part]) for part in parts)
-
-    def flat(self) -> Tensor:
-        """The parameters, (size,)."""
-        return torch.cat([weight.detach().reshape(-1) for weight in self._weights])
 
 
 def _on_lambda(value: Tensor, gradient: Tensor, change: Tensor) -> Force:

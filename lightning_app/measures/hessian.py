@@ -36,7 +36,7 @@ COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
 CHECKED = 8  # samples on which the loss is tried
-ADVICE = "Otherwise leave the measure out: HessianSpectrum in trainer.callbacks."
+ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
 UNDIFFERENTIABLE = (
     "not implemented",
     "not differentiable",
@@ -126,6 +126,15 @@ class Hessian:
             found[name] = slice(start, start + weight.numel())
             start += weight.numel()
         return found
+
+    def point(self) -> Tensor:
+        """The parameters at which it is taken, (size,)."""
+        return torch.cat([weight.detach().reshape(-1) for weight in self._weights])
+
+    def gradient(self) -> Tensor:
+        """Of the mean loss there, (size,). Free for the samples whose graphs are kept, one gradient for the others."""
+        parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
+        return sum(torch.cat([g.detach().reshape(-1) for g in part]) for part in parts)
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """H v, (size,)."""

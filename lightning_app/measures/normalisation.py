@@ -7,6 +7,7 @@ normalisation is the one consumer of that output can it be absorbed into the lay
 not behind a sum, and not where a skip starts between the two.
 """
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ __all__ = [
     "lambda_statistics",
     "lambda_totals",
     "normalisations_of",
+    "settled",
 ]
 
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
@@ -168,6 +170,42 @@ def effective_scale(norm: Normalisation) -> float:
         UserError: without running statistics.
     """
     return float(affine(norm.module)[0].double().abs().mean())
+
+
+@torch.no_grad()
+def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
+    """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
+
+    Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
+    that will ever be trained. One pass in training mode, of its normalisation only, gives it those of the inputs.
+
+    Args:
+        net: in evaluation mode.
+        inputs: (B, ...), B > 1.
+    """
+    net = getattr(net, "_orig_mod", net)
+    if not any(map(_is_untouched, net.modules())):
+        return net
+    net = copy.deepcopy(net)
+    fresh = {module: module.momentum for module in net.modules() if _is_untouched(module)}
+    for module in fresh:
+        module.momentum = 1.0  # what it remembers is the last batch
+        module.train()
+    net(inputs)
+    for module, momentum in fresh.items():
+        module.momentum = momentum
+        module.eval()
+    return net
+
+
+def _is_untouched(module: nn.Module) -> bool:
+    mean, variance = (getattr(module, name, None) for name in ("running_mean", "running_var"))
+    return (
+        variance is not None
+        and hasattr(module, "momentum")
+        and bool((variance == 1).all())
+        and (mean is None or bool((mean == 0).all()))
+    )
 
 
 @torch.no_grad()

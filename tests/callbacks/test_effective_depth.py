@@ -1,0 +1,110 @@
+"""Effective depth as it is logged: keys, silence where it does not apply, statistics before training."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from callbacks import BnLambda, DrivingForce, EffectiveDepth
+from callbacks.base import isolated, settled_net
+from lightning_app.errors import UserError
+from lightning_app.measures import effective_depth
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import arm, classifier, digits, fit
+
+KEYS = {"effective", "coherent", "gradient", "longest", "relative", "effective_input", "bias_share"}
+
+
+def full() -> nn.Module:
+    return CifarResNet(8, width=4)
+
+
+def logged(folder) -> RunFolder:
+    return RunFolder(folder)
+
+
+def test_residual_nets_have_a_depth_and_plain_ones_none(tmp_path, caplog):
+    bank = classifier({"plain": arm(False), "residual": arm(True), "full": Arm(net=full)})
+    with caplog.at_level(logging.WARNING):
+        fit(bank, epochs=2, callbacks=[EffectiveDepth(samples=12)], logger=[RunLogger(tmp_path)])
+    log = logged(tmp_path).log()
+    of = log[log["name"].str.startswith("depth/")]
+    assert set(of["member"]) == {"residual", "full"}
+    assert set(of["name"]) == {f"depth/{key}" for key in KEYS}
+    assert set(of["epoch"]) == {0, 1, 2}
+    longest = of[of["name"] == "depth/longest"].groupby("member")["value"].unique()
+    assert longest["residual"] == [4] and longest["full"] == [7]
+    assert not [record for record in caplog.records if "depth keys" in record.message]
+
+
+def test_the_logged_numbers_are_the_measures(tmp_path):
+    data = digits()
+    module = fit(classifier({"full": Arm(net=full)}), epochs=1, data=data, logger=[RunLogger(tmp_path)], callbacks=[])
+    few = next(iter(data.probe_loader()))
+    ((_, net),) = module.members
+    with isolated(net):
+        found = dict(EffectiveDepth(samples=20, gradient_samples=20).measure(module.trainer, net))["depth"]
+        expected = effective_depth(net, [few])
+    assert (found.effective, found.gradient) == pytest.approx((expected.effective, expected.gradient), rel=1e-5)
+    assert torch.allclose(found.outputs, expected.outputs, rtol=1e-5)
+
+
+def test_arrays_and_histogram_are_kept(tmp_path):
+    fit(classifier({"full": Arm(net=full)}), epochs=1, callbacks=[EffectiveDepth()], logger=[RunLogger(tmp_path)])
+    arrays = logged(tmp_path).arrays(1, "depth")
+    (counts,) = (value for key, value in arrays.items() if "distribution" in str(key) and "counts" in str(key))
+    assert counts.sum() == pytest.approx(1_000_000, abs=10) and len(counts) == 7
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (lambda: arm(False).net(), "every path from the input passes 4 weight layers"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.GELU()), "calls gelu"),
+    ],
+)
+def test_a_net_that_cannot_be_resolved_is_said_once_and_trained(net, words, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        fit(classifier({"net": Arm(net=net)}), epochs=2, callbacks=[EffectiveDepth()], logger=[RunLogger(tmp_path)])
+    (said,) = [record.message for record in caplog.records if "depth keys" in record.message]
+    assert words in said and "\n" not in said
+    assert set(logged(tmp_path).log()["epoch"]) == {0, 1, 2}
+
+
+def test_no_samples_are_a_sentence():
+    with pytest.raises(UserError, match="at least 1, got 0 and 16"):
+        EffectiveDepth(samples=0)
+
+
+def test_before_training_statistics_are_those_of_the_probe(tmp_path):
+    """Running statistics are still mean 0 and variance 1; with the probe's each channel has mean 0 and variance 1 behind BN."""
+    data, seen = digits(probe_size=40), []
+
+    class Look(EffectiveDepth):
+        def measure(self, trainer, net):
+            copy = settled_net(trainer, net)
+            images = torch.cat([images for images, _ in data.probe_loader()])
+            with torch.no_grad():
+                first = copy.bn0(copy.conv0(images))
+            seen.append((copy is net, float(first.mean().abs()), float(first.var())))
+            assert not any(module.training for module in copy.modules())
+            assert all(module.momentum == 0.1 for module in copy.modules() if isinstance(module, nn.BatchNorm2d))
+            return {}
+
+    fit(classifier({"full": Arm(net=full)}), epochs=1, data=data, callbacks=[Look()], logger=[RunLogger(tmp_path)])
+    (copied, mean, variance), (trained, *_) = seen
+    assert not copied and mean < 1e-5 and variance == pytest.approx(1, rel=1e-2)
+    assert trained
+
+
+def test_all_three_measure_a_net_without_any_layer_of_theirs(tmp_path):
+    """One linear map: no normalisation, no branch."""
+    net = classifier({"net": Arm(net=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))})
+    fit(net, epochs=1, callbacks=[BnLambda(), DrivingForce(), EffectiveDepth()], logger=[RunLogger(tmp_path)])
+    names = set(logged(tmp_path).log()["name"])
+    assert {"weight_norm/total", "drive/scale/second_order", "cost/depth"} <= names
+    assert not {name for name in names if name.startswith(("bn_lambda/", "depth/"))}

@@ -1,0 +1,328 @@
+"""Paths by length: sums, every path counted one by one, closed forms, and one resolution against the other."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
+
+from lightning_app.errors import UserError
+from lightning_app.measures import (
+    NoBranches,
+    NotPiecewiseLinear,
+    PathOutputs,
+    effective_depth,
+    path_gradients,
+    path_outputs,
+    paths,
+)
+from lightning_app.measures.paths import outputs_at_roots
+from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
+
+EXACT = 1e-10
+
+
+def awake(net: nn.Module, seed: int = 0) -> nn.Module:
+    """In float64 and evaluation mode, every vector moved from where it starts, statistics too."""
+    torch.manual_seed(seed)
+    for module in net.modules():
+        if getattr(module, "running_var", None) is not None:
+            module.running_var.uniform_(0.5, 2)
+            module.running_mean.normal_() if hasattr(module, "running_mean") else None
+    for weight in net.parameters():
+        if weight.ndim == 1:
+            weight.data.add_(0.3 * torch.randn_like(weight))
+    return net.double().eval()
+
+
+class Concatenating(nn.Module):
+    """A dense connection, a pool that selects, in-place functions, constants, and a difference."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.third, self.readout = nn.Conv2d(8, 8, 1), nn.Linear(8 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x) + 0.1, inplace=True)
+        y = self.second(x)
+        y -= 0.5 * x
+        x = F.max_pool2d(torch.cat([x, y.relu_()], 1), 2, 2)
+        x = 1 - x / 2 + self.third(F.pad(x, (1, 1, 1, 1))[:, :, 1:-1, 1:-1])
+        return self.readout(F.adaptive_avg_pool2d(x, 4).flatten(1))
+
+
+IMAGES, VECTORS = (3, 3, 16, 16), (3, 50)
+NETS = {
+    "simplified": (lambda: SimplifiedNet(11, residual=True, width=4), IMAGES, range(1, 11)),
+    "full": (lambda: CifarResNet(14, width=4), IMAGES, range(1, 14)),
+    "preactivation 2": (lambda: PreactResNet(14, n=2, width=4), IMAGES, range(1, 14)),
+    "preactivation 1": (lambda: PreactResNet(11, n=1, width=4), IMAGES, range(1, 11)),
+    "shortcut": (lambda: ShortcutNet(50, mid="relu", init="xavier", bias=True), VECTORS, [0, 2, 4, 6, 8]),
+    "mlp": (lambda: ResidualMLP(norm="none"), VECTORS, range(1, 11)),
+    "mlp eq22": (lambda: ResidualMLP(norm="eq22", scalar=False), VECTORS, range(1, 11)),
+    "mlp before": (lambda: ResidualMLP(norm="before_relu"), VECTORS, range(1, 11)),
+    "mlp after": (lambda: ResidualMLP(norm="after_relu"), VECTORS, range(1, 11)),
+    "dense": (Concatenating, (3, 3, 8, 8), [1, 2, 3]),
+    "torchvision": (lambda: torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], 10), (2, 3, 32, 32), range(1, 10)),
+}
+
+
+@pytest.fixture(params=NETS, scope="module")
+def case(request) -> tuple[nn.Module, Tensor, list[int]]:
+    make, shape, lengths = NETS[request.param]
+    net = awake(make())
+    return net, torch.randn(shape, dtype=torch.float64), list(lengths)
+
+
+def size(x: Tensor) -> float:
+    return float(x.detach().abs().max())
+
+
+def test_outputs_of_all_lengths_sum_to_the_outputs(case):
+    net, x, lengths = case
+    found = path_outputs(net, x)
+    assert found.lengths.tolist() == lengths
+    assert size(found.outputs.sum(0) + found.constant - net(x)) < EXACT * size(net(x))
+
+
+def test_gradients_of_all_lengths_sum_to_the_gradient(case):
+    net, x, lengths = case
+    labels = torch.arange(len(x)) % 5
+    found = path_gradients(net, x, labels)
+    expected = torch.autograd.grad(F.cross_entropy(net(x), labels), list(net.parameters()))
+    expected = torch.cat([gradient.flatten() for gradient in expected])
+    assert found.lengths.tolist() == lengths
+    assert size(found.gradients.sum(0) + found.constant - expected) < EXACT * size(expected)
+
+
+def test_the_fourier_transform_over_the_roots_of_unity_says_the_same(case):
+    net, x, lengths = case
+    found = path_outputs(net, x)
+    witness = outputs_at_roots(net, x, lengths[-1])
+    expected = torch.zeros_like(witness)
+    expected[found.lengths] = found.outputs
+    expected[0] += found.constant
+    assert size(witness - expected) < EXACT * size(net(x))
+
+
+def test_gradients_are_derivatives_of_what_each_length_carries(case):
+    """In a random direction, by finite differences that leave every gate as it is; delta held fixed."""
+    net, x, _ = case
+    if isinstance(net, torchvision.models.ResNet):
+        pytest.skip("so many gates that some always change")
+    labels = torch.arange(len(x)) % 5
+    weights = [weight for weight in net.parameters() if weight.requires_grad]
+    torch.manual_seed(1)
+    direction = [torch.randn_like(weight) for weight in weights]
+    outputs = net(x).detach().requires_grad_()
+    (delta,) = torch.autograd.grad(F.cross_entropy(outputs, labels), outputs)
+
+    def carried(step: float) -> Tensor:
+        with torch.no_grad():
+            for weight, along in zip(weights, direction):
+                weight.add_(step * along)
+            found = (path_outputs(net, x).outputs * delta).sum((1, 2))
+            for weight, along in zip(weights, direction):
+                weight.sub_(step * along)
+        return found
+
+    expected = (carried(1e-7) - carried(-1e-7)) / 2e-7
+    found = path_gradients(net, x, labels).gradients @ torch.cat([along.flatten() for along in direction])
+    assert size(found - expected) < 1e-5 * size(expected)
+
+
+@torch.no_grad()
+def test_every_path_one_by_one():
+    """All 2^(p-1) products of masked matrices of a small net, and those that start at a bias of BatchNorm."""
+    net = awake(ResidualMLP(inputs=3, width=4, blocks=5, classes=2, norm="before_relu"))
+    x = torch.randn(1, 3, dtype=torch.float64)
+    maps, constants, h = [], [], x[0]
+    for block in net.blocks:
+        scale = block.norm.weight / (block.norm.running_var + block.norm.eps).sqrt()
+        shift = block.norm.bias - block.norm.running_mean * scale
+        gate = (scale * (block.linear.weight @ h) + shift > 0).double()
+        maps.append((gate * scale)[:, None] * block.linear.weight)
+        constants.append(gate * shift)
+        h = maps[-1] @ h + constants[-1] + (h if block.residual else 0)
+    from_input, from_constant = (torch.zeros(6, 2, dtype=torch.float64) for _ in range(2))
+    for start in range(6):  # where the path begins: at the input, or at one of five constants
+        begin = x[0] if start == 0 else constants[start - 1]
+        rest = range(start, 5) if start else range(1, 5)  # blocks it may pass or skip
+        for passed in itertools.product((False, True), repeat=len(rest)):
+            signal, length = (maps[0] @ begin, 1) if start == 0 else (begin, 1)
+            for place in itertools.compress(rest, passed):
+                signal, length = maps[place] @ signal, length + 1
+            (from_constant if start else from_input)[length] += net.readout.weight @ signal
+    found = path_outputs(net, x)
+    assert tuple(found.lengths.tolist()) == found.input_lengths == (1, 2, 3, 4, 5)
+    assert size(found.from_input[:, 0] - from_input[1:]) < EXACT
+    assert size((found.outputs - found.from_input)[:, 0] - from_constant[1:]) < EXACT
+    assert torch.allclose(found.constant[0], net.readout.bias)
+
+
+@pytest.mark.parametrize("gain", [0.1, 1.0, 3.0])
+def test_multiples_of_the_identity_have_binomial_paths(gain):
+    """x <- x + g x, R times: f_r = binom(R, r) g^r x. Its mean length is R g / (1 + g), Littwin & Wolf's beta / (1 + beta)."""
+    net = ShortcutNet(4, units=6, n=1).double().eval()
+    for unit in net.units:
+        unit.path[0].weight.data.copy_(gain * torch.eye(4, dtype=torch.float64))
+    x = torch.randn(5, 4, dtype=torch.float64)
+    found = path_outputs(net, x)
+    weights = torch.tensor([math.comb(6, r) * gain**r for r in range(7)], dtype=torch.float64)
+    assert found.input_lengths == tuple(range(7))
+    assert torch.allclose(found.outputs, weights[:, None, None] * x, rtol=EXACT)
+    depth = effective_depth(net, [(x, torch.zeros(5, dtype=torch.long))])
+    assert depth.coherent == pytest.approx(6 * gain / (1 + gain))
+    squares = weights.square()
+    assert depth.effective == pytest.approx(float((torch.arange(7) * squares).sum() / squares.sum()))
+
+
+def test_the_derivative_by_all_lambdas_counts_lengths():
+    """sum_l lambda_l df/dlambda_l = sum_r r f_r, sigma frozen (spec of Eq. 22)."""
+    net = awake(ResidualMLP(norm="eq22"))
+    x = torch.randn(4, 50, dtype=torch.float64)
+    lambdas = [block.norm.weight for block in net.blocks]
+    found = path_outputs(net, x)
+    expected = torch.autograd.functional.jvp(
+        lambda *values: torch.func.functional_call(
+            net, {f"blocks.{number}.norm.weight": value for number, value in enumerate(values)}, (x,)
+        ),
+        tuple(weight.detach() for weight in lambdas),
+        tuple(weight.detach() for weight in lambdas),
+    )[1]
+    assert size((found.lengths[:, None, None] * found.outputs).sum(0) - expected) < EXACT * size(expected)
+
+
+def test_frozen_gates_are_linear():
+    """A positive multiple of the input leaves the gates of a bias-free net, and multiplies what every length carries."""
+    net = ResidualMLP(norm="none").double().eval()
+    x = torch.randn(4, 50, dtype=torch.float64)
+    one, other = path_outputs(net, x), path_outputs(net, 3 * x)
+    assert torch.allclose(other.outputs, 3 * one.outputs, rtol=EXACT)
+    assert torch.equal(one.outputs, one.from_input)
+
+
+def test_scaling_one_skipped_branch_moves_what_passes_it_only():
+    """f(lambda_l) is affine in one lambda: the lengths that skip the block keep their share."""
+    net = awake(ResidualMLP(norm="eq22", blocks=2, width=6))
+    x = torch.randn(4, 50, dtype=torch.float64)
+    before = path_outputs(net, x)
+    net.blocks[1].norm.weight.data.mul_(2)
+    after = path_outputs(net, x)
+    assert torch.equal(before.outputs[0], after.outputs[0])
+    assert torch.allclose(after.outputs[1], 2 * before.outputs[1], rtol=EXACT)
+
+
+def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatch):
+    net = awake(CifarResNet(8, width=4))
+    x, labels = torch.randn(10, 3, 8, 8, dtype=torch.float64), torch.arange(10) % 10
+    expected = effective_depth(net, [(x, labels)])
+    monkeypatch.setattr(paths, "CHUNK", 3)
+    monkeypatch.setattr(paths, "GRADIENT_CHUNK", 4)
+    monkeypatch.setattr(paths, "MEMORY", 1)
+    found = effective_depth(net, [(x[:7], labels[:7]), (x[7:], labels[7:])])
+    for field in ("effective", "coherent", "gradient", "effective_input", "bias_share"):
+        assert getattr(found, field) == pytest.approx(getattr(expected, field), rel=1e-9)
+    assert torch.allclose(found.gradients, expected.gradients)
+    assert found.distribution.counts.sum().item() == pytest.approx(1e6, abs=10)
+    assert 1 <= found.effective <= found.longest == 7
+    assert found.relative == found.effective / 7
+
+
+def test_what_all_classes_share_does_not_count():
+    net = awake(ResidualMLP())
+    x, labels = torch.randn(10, 50, dtype=torch.float64), torch.arange(10)
+    before = effective_depth(net, [(x, labels)])
+    net.readout.weight.data.add_(torch.randn(1, 20))
+    after = effective_depth(net, [(x, labels)])
+    assert (after.effective, after.coherent) == pytest.approx((before.effective, before.coherent))
+
+
+def test_a_net_without_branches_is_refused():
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.raises(NoBranches, match=r"every path from the input passes 7 weight layers"):
+        effective_depth(SimplifiedNet(8, residual=False).eval(), [(x, torch.zeros(2, dtype=torch.long))])
+    with pytest.raises(UserError, match="at least one sample"):
+        effective_depth(SimplifiedNet(8).eval(), [(x[:0], torch.zeros(0, dtype=torch.long))])
+
+
+class Squeezing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * x
+
+
+class Dividing(nn.Linear):
+    def forward(self, x):
+        return 1 / super().forward(x)
+
+
+class Listing(nn.Linear):
+    def forward(self, x):
+        return [super().forward(x)]
+
+
+class Hiding(nn.Linear):
+    """Changes a tensor through a view."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        x[:, :1].mul_(2)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.GELU()), r"this one calls gelu"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), r"this one calls layer_norm"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), r"no running statistics"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), r"in training mode"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"drops units at random"),
+        (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), r"pads with 5.0"),
+        (Squeezing(4, 4), "multiplies two signals"),
+        (Dividing(4, 4), "this one calls __rdiv__"),
+        (Listing(4, 4), "returns list"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
+        (Hiding(4, 4), "does not add up"),
+    ],
+)
+def test_what_cannot_be_resolved_is_a_sentence(net, words):
+    training = (net.training and "training" in words) or "drops" in words
+    with pytest.raises(UserError, match=words) as error:
+        path_outputs(net.train(bool(training)), torch.randn(3, 4))
+    assert "\n" not in str(error.value)
+
+
+def test_a_function_that_is_not_linear_is_told_from_one_without_branches():
+    assert issubclass(NotPiecewiseLinear, UserError) and not issubclass(NoBranches, NotPiecewiseLinear)
+    with pytest.raises(NotPiecewiseLinear):
+        effective_depth(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), [(torch.ones(1, 4), torch.zeros(1).long())])
+
+
+def test_half_the_depth_at_initialisation():
+    """Littwin & Wolf's claim for nets with normalisation, on their own net: the paths in use are shorter than p / 2."""
+    torch.manual_seed(0)
+    net = ResidualMLP(norm="before_relu")
+    x = torch.randn(2000, 50)
+    for _ in range(60):  # running statistics of these samples
+        net(x)
+    depth = effective_depth(net.double().eval(), [(x[:200].double(), torch.zeros(200).long())], gradient_samples=20)
+    assert 1 < depth.effective < 5
+    assert depth.longest == 10
+
+
+def test_nothing_is_left_in_the_net():
+    net = awake(CifarResNet(8, width=4))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    kept = x.clone()
+    found: PathOutputs = path_outputs(net, x)
+    path_gradients(net, x, torch.zeros(2, dtype=torch.long))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(weight.grad is None for weight in net.parameters())
+    assert torch.equal(x, kept) and type(found.outputs) is Tensor
