@@ -399,7 +399,7 @@ def theorem_5_claims(results: Results) -> list[Claim]:
         one(
             "from pure p to any pure r in a straight line of ε²: largest step of θ",
             "falls",
-            f"below 0 for every r < p, p = {over}: θ grows with a quotient of linear functions of ε², so that no other maximum exists",
+            f"below 0 for every r < p, p = {over}: θ grows with a quotient of linear functions of ε², no other maximum exists",
             steps,
             if_measured(steps, lambda: holds(max(steps.values) < 0, f"{max(steps.values):.3g}")),
         ),
