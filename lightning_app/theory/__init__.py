@@ -1,6 +1,6 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
-from lightning_app.theory import hamiltonian, spin_glass, unravelled
+from lightning_app.theory import driving_force, hamiltonian, spin_glass, unravelled
 from lightning_app.theory.derivatives import directional_derivatives
 from lightning_app.theory.detour import Path, detour
 from lightning_app.theory.equivalence import orthogonal_equivalence
@@ -56,4 +56,6 @@ __all__ = [
     "spin_glass",
     # their paths, one by one
     "unravelled",
+    # what makes their scales grow
+    "driving_force",
 ]

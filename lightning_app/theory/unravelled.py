@@ -247,7 +247,8 @@ class Lemma3:
 def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, generator: torch.Generator) -> Lemma3:
     """Absolute and hinge loss, averaged over gates of units that are open independently with probability rho.
 
-    With s = sign(Y_x), ``|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|)`` and ``max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1)``.
+    With s = sign(Y_x), ``|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|)`` and
+    ``max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1)``.
     Both are affine in Y **as long as no output goes beyond the label** (the hinge never closes), and only then. C2 is negative
     for a positive label; as the law of Y over the inputs is symmetric, its sign is of no importance.
 

@@ -7,6 +7,7 @@ at small size and its critical points counted; figures of trained nets by runs. 
 from lightning_app.reproduce.artefact import Paper
 from lightning_app.reproduce.littwin_wolf.critical_points import FIG_1F, THEOREM_5
 from lightning_app.reproduce.littwin_wolf.lemmas import LEMMA_1, LEMMA_2, LEMMA_3
+from lightning_app.reproduce.littwin_wolf.theorems_3_4 import THEOREM_3, THEOREM_4
 from lightning_app.reproduce.littwin_wolf.weights import FIG_1A, FIG_1B, FIG_1C, LEMMA_4, THEOREM_1, THEOREM_2
 
 __all__ = ["PAPER"]
@@ -21,6 +22,8 @@ PAPER = Paper(
         FIG_1F,
         THEOREM_1,
         THEOREM_2,
+        THEOREM_3,
+        THEOREM_4,
         THEOREM_5,
         LEMMA_1,
         LEMMA_2,

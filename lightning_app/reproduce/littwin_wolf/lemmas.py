@@ -245,9 +245,9 @@ LEMMA_3 = Artefact(
     "hinge and absolute loss are C1 + C2 Y",
     (),
     lemma_3_claims,
-    SMALL
-    + "Gates of units open independently with probability ρ = 1/2. Exactly: |Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|), s the sign "
-    "of Y_x, and max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1): affine as long as no output goes beyond the label, and only then. "
-    "For a positive label C2 is negative, not positive as printed; the law of Y is symmetric, so that its sign does not matter.",
+    SMALL + "Gates of units open independently with probability ρ = 1/2. Exactly, with s the sign of Y_x: "
+    "|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|) and max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1). Both are affine as "
+    "long as no output goes beyond the label, and only then. For a positive label C2 is negative, not positive as printed; the "
+    "law of Y over the inputs is symmetric, so that its sign does not matter.",
     computations=(UNRAVELLED,),
 )
