@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
 
 from lightning_app.errors import UserError
 
@@ -275,11 +275,9 @@ def _along_the_gradient(net: SkipNet, value: Callable[[SkipNet], Tensor]) -> Ten
     return _slope(lambda mu: value(net.with_weights(net.w - mu * g)), STEP * float(net.w.norm() / g.norm()))
 
 
-def _slope(function: Callable[[float], Tensor], step: float) -> Tensor:
+def _slope(function: Callable[[Tensor], Tensor], step: float) -> Tensor:
     """f'(0) from f at +-1, ..., +-K steps: ``sum_k c_k (f(k h) - f(-k h)) / h, c_k = -(-1)^k K!^2 / (k (K-k)! (K+k)!)``."""
-    K = POINTS
-    total = torch.zeros((), dtype=torch.float64)
-    for k in range(1, K + 1):
-        share = -((-1) ** k) * math.comb(2 * K, K + k) / math.comb(2 * K, K) / k
-        total = total + share * (function(k * step) - function(-k * step))
-    return total / step
+    K, k = POINTS, range(1, POINTS + 1)
+    c = torch.tensor([-((-1) ** i) * math.comb(2 * K, K + i) / math.comb(2 * K, K) / i for i in k], dtype=torch.float64)
+    t = step * torch.tensor([*k, *(-i for i in k)], dtype=torch.float64)
+    return torch.cat([c, -c]) @ vmap(function)(t) / step

@@ -97,8 +97,8 @@ def test_theorem_4(p, block, seed):
 
 
 def test_the_gradient_s_norm_by_the_scale():
-    """``C/2 d||g||^2/dC = (m-1) ||g_m||^2 + (p-1) ||g_p||^2 + (m+p-2) g_p . g_m``: what a net of any loss has in place of Eq. 27's
-    drive is that less ||g||^2."""
+    """``C/2 d||g||^2/dC = (m-1) ||g_m||^2 + (p-1) ||g_p||^2 + (m+p-2) g_p . g_m``, the drive of Eq. 27 less ||g||^2: what a net
+    with any loss can measure instead."""
     model = net(5, range(1, 3), normalised=False)
 
     def energy(t: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def test_the_gradient_s_norm_by_the_scale():
 
 def test_slopes_of_polynomials_are_exact():
     for degree in range(1, 13):
-        found = _slope(lambda t, degree=degree: torch.tensor((1 + t) ** degree, dtype=torch.float64), 0.1)
+        found = _slope(lambda t, degree=degree: (1 + t) ** degree, 0.1)
         assert float(found) == pytest.approx(degree, rel=1e-12)
 
 
