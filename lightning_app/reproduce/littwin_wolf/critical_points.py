@@ -257,10 +257,16 @@ def _counted_as_expected(results: Results) -> list[Claim]:
 
 
 def _z(arrays: Arrays) -> np.ndarray:
-    """Differences of the means in standard errors, by index and of the total, (Lambda + 1,)."""
+    """Differences of the means in standard errors, by index and of the total, (Lambda + 1,).
+
+    Where there is hardly more than the 2 of each index that a quadratic form has, what comes beside is rare, and a few samples
+    without it have no spread. Their variance is taken to be at least that of rare independent pairs of neighbouring index.
+    """
     counts = np.column_stack([arrays["counts"], arrays["counts"].sum(axis=1)])
     expected = np.append(arrays["expected"], arrays["total"])
-    errors = np.hypot(counts.std(axis=0, ddof=1) / len(counts) ** 0.5, np.append(arrays["expected_error"], 0))
+    rare = np.append(arrays["expected"] - 2, 2 * (arrays["total"] - 2 * LAMBDA))
+    variance = np.maximum(counts.var(axis=0, ddof=1), rare)
+    errors = np.hypot((variance / len(counts)) ** 0.5, np.append(arrays["expected_error"], 0))
     return (counts.mean(axis=0) - expected) / errors
 
 
@@ -399,7 +405,7 @@ def theorem_5_claims(results: Results) -> list[Claim]:
         one(
             "from pure p to any pure r in a straight line of ε²: largest step of θ",
             "falls",
-            f"below 0 for every r < p, p = {over}: θ grows with a quotient of linear functions of ε², so that no other maximum exists",
+            f"below 0 for every r < p, p = {over}: θ grows with a quotient of linear functions of ε², no other maximum exists",
             steps,
             if_measured(steps, lambda: holds(max(steps.values) < 0, f"{max(steps.values):.3g}")),
         ),
