@@ -8,9 +8,11 @@ Conventions. The length of a path is the number of weight layers it passes, but 
 net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
 ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
 come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
-what they have in common. Cost: a resolution of outputs takes about p forward passes, of gradients about p gradients.
+what they have in common. A net in half precision is
+resolved in float32. Cost: a resolution of outputs takes about p forward passes, of gradients about p gradients.
 """
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +87,7 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     >>> found.lengths.tolist(), found.outputs.tolist()
     ([0], [[[6.0]]])
     """
-    net = shared_copy(net)
+    net, images = _in_full(net, images)
     out = unravel(net, images, ByLength(images.unsqueeze(0)))
     _check_outputs(out)
     parts = out.parts.shallower() if out.from_layer else out.parts
@@ -102,6 +104,13 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     return resolved
 
 
+def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
+    if next(net.parameters()).dtype in (torch.bfloat16, torch.float16):
+        return copy.deepcopy(getattr(net, "_orig_mod", net)).float(), images.float()
+    return shared_copy(net), images
+
+
 def _own(found: dict, length: int, bias: bool, nothing: Tensor) -> Tensor:
     return nothing if bias and not length else found.get(("constant", length), nothing)
 
@@ -112,7 +121,7 @@ def outputs_at_roots(net: nn.Module, images: Tensor, longest: int) -> Tensor:
 
     The same as `path_outputs` in another way, without its origins. Cost: 3/2 (longest + 1) forward passes.
     """
-    net = shared_copy(net)
+    net, images = _in_full(net, images)
     spectrum = torch.stack([torch.complex(*_at_root(net, images, k, longest)) for k in range(_half(longest))])
     return torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
 
@@ -140,7 +149,7 @@ def path_gradients(
     Raises:
         UserError: as `path_outputs`, and for a loss that is no number for each batch.
     """
-    net = shared_copy(net)
+    net, images = _in_full(net, images)
     few = path_outputs(net, images[:1])
     longest = int(few.lengths[-1])
     delta = _delta(net, images, labels, loss)

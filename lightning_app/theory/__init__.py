@@ -1,6 +1,6 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
-from lightning_app.theory import spin_glass
+from lightning_app.theory import driving_force, hamiltonian, spin_glass, unravelled
 from lightning_app.theory.derivatives import directional_derivatives
 from lightning_app.theory.detour import Path, detour
 from lightning_app.theory.equivalence import orthogonal_equivalence
@@ -52,5 +52,10 @@ __all__ = [
     "lemma_3",
     "lemma_4",
     # residual nets as mixtures of spherical spin glasses (Littwin & Wolf 2016): modules, as their names are the paper's
+    "hamiltonian",
     "spin_glass",
+    # their paths, one by one
+    "unravelled",
+    # what makes their scales grow
+    "driving_force",
 ]

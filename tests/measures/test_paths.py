@@ -1,5 +1,6 @@
 """Paths by length: sums, every path counted one by one, closed forms, and one resolution against the other."""
 
+import copy
 import itertools
 import math
 
@@ -326,3 +327,13 @@ def test_nothing_is_left_in_the_net():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(weight.grad is None for weight in net.parameters())
     assert torch.equal(x, kept) and type(found.outputs) is Tensor
+
+
+def test_half_precision_is_resolved_in_float32():
+    torch.manual_seed(0)
+    net, x, labels = ResidualMLP(norm="none").eval(), torch.randn(4, 50), torch.arange(4)
+    half = copy.deepcopy(net).bfloat16()
+    rounded = copy.deepcopy(half).float()
+    found = effective_depth(half, [(x.bfloat16(), labels)])
+    expected = effective_depth(rounded, [(x.bfloat16().float(), labels)])
+    assert (found.effective, found.gradient) == (expected.effective, expected.gradient)

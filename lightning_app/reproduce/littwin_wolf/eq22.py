@@ -176,7 +176,7 @@ def draw_eq_22(results: Results) -> Figure:
         for kind, (*_, words) in KINDS.items():
             if arrays := results.computed(MOMENTS.name).get(f"{kind}-{width}"):
                 squares, colour = arrays["squares"], figures.COLOURS[shades[kind]][0]
-                axes.plot(layers, squares.mean(axis=0), "o-", ms=3, color=colour, label=words)
+                axes.plot(layers, squares.mean(axis=0), "o-", ms=3, color=colour, label=words.replace(", ", ",\n"))
                 axes.fill_between(
                     layers, squares.min(axis=0), squares.max(axis=0), color=colour, alpha=0.15, linewidth=0
                 )

@@ -6,6 +6,7 @@ setting is a reading of a claim here: true under some only, it is an artefact of
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -34,7 +35,17 @@ __all__ = [
 ]
 
 BLOCKS = 10
+FAST = 0.1
 SKIPPED = range(2, BLOCKS + 1)  # layers with an identity around them: all but the first
+
+
+NETS: dict[str, tuple[str, dict[str, Any]]] = {  # arm -> words, and what its YAML gives the net
+    "before_relu": ("BN before ReLU", {"norm": "before_relu"}),
+    "after_relu": ("BN after ReLU", {"norm": "after_relu"}),
+    "eq22": ("Eq. 22", {"norm": "eq22"}),
+    "gain1": ("weights N(0, 1/n)", {"norm": "none", "gain": 1.0}),
+    "gain_half": ("weights N(0, 1/4n)", {"norm": "none", "gain": 0.5}),
+}
 
 
 @dataclass(frozen=True)
@@ -43,39 +54,43 @@ class Setting:
 
     run: Run
     arm: str
-    data: str  # "separation 1, rate 0.1"
-    net: str  # "BN before ReLU"
+    separation: float
+    rate: float
 
     @property
     def words(self) -> str:
-        return f"{self.net}, {self.data}"
+        return f"{NETS[self.arm][0]}, separation {self.separation:g}, rate {self.rate:g}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the net."""
+        return NETS[self.arm][1]
 
     @property
     def colour(self) -> str:
+        """One an arm."""
         return figures.COLOURS[f"residual-{list(NETS).index(self.arm) % 3}"][0]
 
-
-NETS = {
-    "before_relu": "BN before ReLU",
-    "after_relu": "BN after ReLU",
-    "eq22": "Eq. 22",
-    "gain1": "weights N(0, 1/n)",
-    "gain_half": "weights N(0, 1/4n)",
-}
+    @property
+    def dash(self) -> str:
+        """One a run."""
+        return "-" if self.separation == 1 else ":" if self.rate > FAST else "--"
 
 
-def _settings(run: str, data: str, *arms: str) -> tuple[Setting, ...]:
-    return tuple(Setting(Run(run, seeds=ENOUGH), arm, data, NETS[arm]) for arm in arms)
+def _settings(run: str, separation: float, rate: float, *arms: str) -> tuple[Setting, ...]:
+    return tuple(Setting(Run(run, seeds=ENOUGH), arm, separation, rate) for arm in arms)
 
 
+PLACES = ("before_relu", "after_relu", "eq22")
+SIZES = ("gain1", "gain_half")
 NORMALISED = (
-    *_settings("separable", "separation 1, rate 0.1", "before_relu", "after_relu", "eq22"),
-    *_settings("overlapping", "separation 0.5, rate 0.1", "before_relu", "after_relu", "eq22"),
-    *_settings("fast", "separation 0.5, rate 0.5", "before_relu", "after_relu"),
+    *_settings("separable", 1.0, 0.1, *PLACES),
+    *_settings("overlapping", 0.5, 0.1, *PLACES),
+    *_settings("fast", 0.5, 0.5, *PLACES[:2]),
 )
 UNNORMALISED = (
-    *_settings("unnormalised_separable", "separation 1, rate 0.01", "gain1", "gain_half"),
-    *_settings("unnormalised_overlapping", "separation 0.5, rate 0.01", "gain1", "gain_half"),
+    *_settings("unnormalised_separable", 1.0, 0.01, *SIZES),
+    *_settings("unnormalised_overlapping", 0.5, 0.01, *SIZES),
 )
 
 

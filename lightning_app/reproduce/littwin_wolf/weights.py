@@ -12,6 +12,7 @@ from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.checks import if_measured, within, within_share
 from lightning_app.reproduce.computation import Arrays, Computation, Source
+from lightning_app.reproduce.li_et_al.fitting import power
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 
@@ -285,8 +286,6 @@ BANDS = Computation(
 
 
 def theorem_2_claims(results: Results) -> list[Claim]:
-    from lightning_app.reproduce.li_et_al.fitting import power
-
     pieces = list(BANDS.pieces)
 
     def ours(value) -> Sample:

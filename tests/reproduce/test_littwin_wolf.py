@@ -1,0 +1,181 @@
+"""Littwin & Wolf's claims that need no training: real numbers, numbers made wrong one at a time, and the command."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_app.reproduce import main
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.computation import Computation, Source, Task, complete, found
+from lightning_app.reproduce.littwin_wolf import critical_points, lemmas, theorems_3_4, weights
+from lightning_app.reproduce.plan import PAPER
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.tables import frame
+from lightning_app.reproduce.verdicts import Verdict
+
+REPRODUCED, NOT, DESCRIBED = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.DESCRIBED
+ARTEFACTS = [
+    *(weights.FIG_1A, weights.FIG_1B, weights.FIG_1C, critical_points.FIG_1F),
+    *(weights.THEOREM_1, weights.THEOREM_2, theorems_3_4.THEOREM_3, theorems_3_4.THEOREM_4, critical_points.THEOREM_5),
+    *(lemmas.LEMMA_1, lemmas.LEMMA_2, lemmas.LEMMA_3, weights.LEMMA_4),
+]
+Change = Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]]  # of a piece's arrays
+
+
+@cache
+def computed(computation: str, piece: str) -> dict[str, np.ndarray]:
+    """A piece's arrays, of few seeds and small spectra."""
+    every = {each.name: each for artefact in ARTEFACTS for each in artefact.computations}
+    asked = dict(every[computation].pieces[piece])
+    caps = {"seeds": 20 if computation == critical_points.SPIN_GLASS.name else 7, "spectra": 2000, "mixtures": 100}
+    asked |= {key: min(asked[key], cap) for key, cap in caps.items() if key in asked}
+    return dict(every[computation].compute(Source(Path("nowhere"), stand_in=False), **asked))
+
+
+@pytest.fixture
+def verdicts(tmp_path) -> Callable[..., dict[str, str]]:
+    """Verdicts by quantity of an artefact whose numbers were changed."""
+
+    def verdicts(artefact: Artefact, change: Change = lambda piece, arrays: {}) -> dict[str, str]:
+        there = {}
+        for computation in artefact.computations:
+            _leave(computation, change, tmp_path)
+            there[computation.name] = found(Task("littwin-wolf", computation, PAPER), tmp_path)
+        table = frame(artefact.claims(Results({}, {}, PAPER, there)), PAPER)
+        return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
+
+    return verdicts
+
+
+def _leave(computation: Computation, change: Change, root: Path) -> None:
+    names = {id(parameters): piece for piece, parameters in computation.pieces.items()}
+    by_piece = {piece: computed(computation.name, piece) for piece in computation.pieces}
+    stems = iter(names.values())
+
+    def changed(source: Source, **_) -> dict[str, np.ndarray]:
+        piece = next(stems)
+        return {**by_piece[piece], **change(piece, by_piece[piece])}
+
+    complete(Task("littwin-wolf", replace(computation, compute=changed), PAPER), root, root / "nowhere")
+
+
+def failing(found: dict[str, str]) -> list[str]:
+    return [quantity for quantity, verdict in found.items() if verdict not in (REPRODUCED, DESCRIBED)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("artefact", ARTEFACTS, ids=lambda artefact: artefact.key)
+def test_real_numbers_reproduce_it(artefact, verdicts):
+    assert failing(verdicts(artefact)) == []
+
+
+def off(key: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """One array changed in every piece that has it."""
+    return lambda piece, arrays: {key: change(arrays[key])} if key in arrays else {}
+
+
+BOUNDS = ["distance from the bound: lower", "distance from the bound: upper"]
+WRONG: list[tuple[Artefact, Change, list[str]]] = [
+    (weights.FIG_1B, off("weights", lambda w: 1.001 * w), ["Σ ε_r²", "ε_r against binomials"]),
+    (weights.FIG_1B, off("weights", lambda w: np.roll(w, 3)), ["ε_r against", "argmax", "share of Σ"]),
+    (weights.FIG_1C, off("weights", lambda w: np.full(100, 0.1)), ["ε_r against", "argmax", "share of Σ"]),
+    (weights.THEOREM_1, off("argmax", lambda a: a + 2), ["largest |argmax", "|argmax / p", "depths where"]),
+    (weights.THEOREM_1, off("of_weights", lambda a: a + 2), ["depths where"]),
+    (weights.THEOREM_2, off("mass", lambda a: 0.9 * a), ["Σ ε_r² over the band"]),
+    (weights.THEOREM_2, off("log_outside", lambda a: a / 2), ["slope of"]),
+    (weights.THEOREM_2, off("log_outside", lambda a: a[::-1]), ["largest change", "slope of"]),
+    (weights.THEOREM_2, off("spread", lambda a: a**1.2), ["width of the band"]),
+    (weights.LEMMA_4, off("argmax", lambda a: np.minimum(a, len(a) - 1)), ["k = 1..p", "the same by"]),
+    (weights.LEMMA_4, off("high", lambda a: 0.99 * a), ["gaps"]),
+    (weights.LEMMA_4, off("low", lambda a: a + 1e-3), ["gaps", "what they leave"]),
+    (critical_points.FIG_1F, off("theta", lambda a: a[::-1]), ["least step of θ"]),
+    (critical_points.FIG_1F, off("complete", lambda a: np.zeros_like(a)), ["share of Hamiltonians"]),
+    (critical_points.FIG_1F, off("expected", lambda a: np.ones_like(a)), ["Kac-Rice means", "counted against"]),
+    (
+        critical_points.FIG_1F,
+        lambda piece, arrays: {"counts": np.arange(100).reshape(20, 5)} if "counts" in arrays else {},
+        ["counted on sampled", "least ratio", "counted against"],
+    ),
+    (
+        critical_points.THEOREM_5,
+        off("largest", lambda a: a + 0.2),
+        ["θ of a random mixture", "Kac-Rice mean of a random"],
+    ),
+    (critical_points.THEOREM_5, off("steps", lambda a: -a), ["from pure p"]),
+    (
+        critical_points.THEOREM_5,
+        lambda piece, arrays: {"counts": arrays["counts"] // 9} if piece == critical_points.PURE else {},
+        [
+            "counted, Λ = 5: pure 4-spin minus a mixture with equal",
+            "counted, Λ = 5: pure 4-spin minus a mixture with β = 1",
+        ],
+    ),
+    (lemmas.LEMMA_1, off("1/paths", lambda a: a + 1e-9), ["sum over all paths"]),
+    (lemmas.LEMMA_1, off("1/reindexed", lambda a: a + 1e-9), ["sum over all configurations"]),
+    (lemmas.LEMMA_1, off("1/uneven", lambda a: a + 1e-9), ["number of paths"]),
+    (lemmas.LEMMA_2, off("2/smallest", lambda a: 0.9 * a), ["least E[ξ²] over its lower", *BOUNDS]),
+    (lemmas.LEMMA_2, off("2/largest", lambda a: 1.1 * a), ["largest E[ξ²]", *BOUNDS]),
+    (lemmas.LEMMA_2, off("2/sampled", lambda a: a + 5), ["mean of ξ²"]),
+    (lemmas.LEMMA_3, off("3/absolute", lambda a: a + 1e-9), ["E_A|Y_x - Y|"]),
+    (lemmas.LEMMA_3, off("3/hinge", lambda a: a + 1e-9), ["E_A max"]),
+    (lemmas.LEMMA_3, off("3/expectation", lambda a: a + 1e-9), ["E_A[Y] as a sum"]),
+    (theorems_3_4.THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
+    (theorems_3_4.THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
+    (theorems_3_4.THEOREM_3, off("growth", lambda a: -a), ["∂L/∂λ_l = 0, l not", "∂L/∂λ_l = 0, l skipped"]),
+    (theorems_3_4.THEOREM_3, off("norms", lambda a: np.full_like(a, 2.0)), ["where ‖g_p‖ > ‖g_m‖"]),
+    (theorems_3_4.THEOREM_4, off("euler", lambda a: a + 1e-7), ["C ∂L/∂C"]),
+    (theorems_3_4.THEOREM_4, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂C"]),
+    (theorems_3_4.THEOREM_4, off("drive", lambda a: -a), ["cos(g_m, g_p) >"]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("artefact", "change", "wrong"), WRONG, ids=[f"{w[0].key}-{i}" for i, w in enumerate(WRONG)])
+def test_wrong_numbers_are_not_reproduced(artefact, change, wrong, verdicts):
+    found = verdicts(artefact, change)
+    starts = [[start for start in wrong if quantity.startswith(start)] for quantity in failing(found)]
+    assert starts == [[start] for start in wrong], failing(found)
+    assert all(found[quantity] in (NOT, Verdict.ARTEFACT) for quantity in failing(found))
+
+
+@pytest.mark.slow
+def test_without_anything_nothing_is_tested(made):
+    for artefact in ARTEFACTS:
+        assert set(made(artefact.key, paper="littwin-wolf").values()) == {Verdict.NOT_TESTED}, artefact.key
+
+
+def test_pieces_name_every_parameter_that_their_function_takes():
+    """A parameter with a default would decide numbers without being in the digest."""
+    for artefact in ARTEFACTS:
+        for computation in artefact.computations:
+            wanted = set(inspect.signature(computation.compute).parameters) - {"source"}
+            for piece, parameters in computation.pieces.items():
+                assert set(parameters) == wanted, (computation.name, piece)
+
+
+def test_exact_weights_by_hand():
+    """p = 3, beta = 1/2: (1/2, 2/4, 1/8) / Z, Z^2 = 33/64."""
+    np.testing.assert_allclose(weights._exact_weights(3, 0.5), np.array([4, 4, 1]) / 33**0.5, rtol=1e-15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("artefact", ARTEFACTS, ids=lambda artefact: artefact.key)
+def test_smoke_through_the_command(artefact, tmp_path, capsys):
+    words = [f"littwin-wolf/{artefact.key}", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "compute " in capsys.readouterr().out
+    folder = tmp_path / "out" / "littwin-wolf" / artefact.key / "smoke"
+    figure = {f"figure.{end}" for end in ("pdf", "svg", "png")} if artefact.draw else set()
+    assert {file.name for file in folder.iterdir()} == {"table.md", "table.csv", "table.tex", "verdict.json"} | figure
+    assert main(words) == 0
+    assert "compute " not in capsys.readouterr().out
+
+
+def test_titles_say_different_things():
+    assert Counter(artefact.title for artefact in ARTEFACTS).most_common(1)[0][1] == 1

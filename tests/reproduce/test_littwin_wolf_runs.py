@@ -1,0 +1,405 @@
+"""Littwin & Wolf's claims about trained nets: configurations, verdicts on runs of our choosing, and the artefacts themselves."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
+from lightning_app.reproduce.artefact import Artefact
+from lightning_app.reproduce.computation import Source, Task, complete, found
+from lightning_app.reproduce.littwin_wolf import PAPER as LITTWIN_WOLF
+from lightning_app.reproduce.littwin_wolf import cifar, ensemble, eq22
+from lightning_app.reproduce.littwin_wolf.lambdas import mean_lambda
+from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, differs, runs_of
+from lightning_app.reproduce.plan import PAPER, SMOKE, Plan
+from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.runner import found_runs
+from lightning_app.reproduce.tables import frame
+from lightning_app.reproduce.verdicts import Sample, Verdict
+from lightning_app.statistics import ENOUGH
+from tests.helpers import ROOT, command
+from tests.test_configs import build, check_recipe_of_fb_resnet_torch
+
+KEY = "littwin-wolf"
+CONFIGS = ROOT / "configs" / "papers" / KEY
+REPRODUCED, NOT, ARTEFACT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.ARTEFACT
+BOTH = (*NORMALISED, *UNNORMALISED)
+EPOCHS = tuple(range(21))
+
+
+@pytest.fixture
+def results(tmp_path) -> Callable[[str], tuple[Artefact, Results]]:
+    """An artefact with what was left of it."""
+
+    def results(key: str) -> tuple[Artefact, Results]:
+        (artefact,) = (artefact for artefact in LITTWIN_WOLF.artefacts if artefact.key == key)
+        plans, root = artefact.plans(KEY, PAPER), tmp_path / "runs"
+        runs = {name: found_runs(plan, root) for name, plan in plans.items()}
+        computed = {name: found(task, root) for name, task in artefact.tasks(KEY, PAPER).items()}
+        return artefact, Results(plans, runs, PAPER, computed)
+
+    return results
+
+
+@pytest.fixture
+def verdicts(results) -> Callable[[str], dict[str, str]]:
+    """By quantity."""
+
+    def verdicts(key: str) -> dict[str, str]:
+        artefact, there = results(key)
+        table = frame(artefact.claims(there), PAPER)
+        return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
+
+    return verdicts
+
+
+@pytest.fixture
+def trained(leave) -> Callable:
+    """Leave the runs of some settings behind; numbers are functions of (setting, seed, epoch)."""
+
+    def trained(settings, numbers, epochs=EPOCHS, **more) -> None:
+        for run in runs_of(settings):
+            by_arm = {setting.arm: setting for setting in settings if setting.run == run}
+            leave(
+                run, lambda arm, seed, epoch, by=by_arm: numbers(by[arm], seed, epoch), PAPER, epochs, paper=KEY, **more
+            )
+
+    return trained
+
+
+# -- configurations
+
+
+@pytest.mark.parametrize("setting", BOTH, ids=lambda setting: f"{setting.run.name}-{setting.arm}")
+def test_a_setting_says_what_its_yaml_does(setting):
+    config = yaml.safe_load(Plan(KEY, setting.run, PAPER).config.read_text())
+    net = config["model"]["arms"][setting.arm]["net"]
+    assert (net["class_path"], net["init_args"]) == ("ResidualMLP", setting.arguments)
+    assert config["data"]["init_args"]["separation"] == setting.separation
+    assert config["model"]["optimizer"]["init_args"]["lr"] == setting.rate
+    assert setting.run.seeds == ENOUGH
+
+
+@pytest.mark.parametrize("run", runs_of(BOTH), ids=lambda run: run.name)
+def test_all_arms_of_a_run_are_settings(run):
+    assert Plan(KEY, run, PAPER).arms == [setting.arm for setting in BOTH if setting.run == run]
+    assert len({setting.words for setting in BOTH}) == len(BOTH)
+
+
+@pytest.mark.parametrize("run", ["separable", "mixture"])
+def test_nets_and_data_of_appendix_c(run, monkeypatch, tmp_path):
+    folder = CONFIGS if run == "separable" else ROOT / "configs"
+    cli = build(monkeypatch, tmp_path, "--config", str(folder / f"{run}.yaml"))
+    data = cli.datamodule
+    assert (type(data), data.samples, data.dimensions, data.classes, data.batch_size) == (
+        GaussianMixture,
+        10_000,
+        50,
+        10,
+        50,
+    )
+    for _, net in cli.model.members:
+        assert [tuple(layer.weight.shape) for layer in net.layers()] == [(20, 50), *[(20, 20)] * 9, (10, 20)]
+    made = cli.model.configure_optimizers()
+    group = made["optimizer"].param_groups[0]
+    assert (group["lr"], group["momentum"], cli.model.weight_decay, "lr_scheduler" in made) == (0.1, 0.0, 0.0, False)
+
+
+@pytest.mark.parametrize(("name", "data", "classes"), [("cifar10", CIFAR10, 10), ("cifar100", CIFAR100, 100)])
+def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(CONFIGS / f"{name}.yaml"))
+    ((_, net),) = cli.model.members
+    assert (len(net.layers()), net.residual, net.fc.out_features) == (32, True, classes)
+    assert (type(cli.datamodule), cli.datamodule.num_classes) == (data, classes)
+    check_recipe_of_fb_resnet_torch(cli)
+    assert cli.model.configure_optimizers()["lr_scheduler"].milestones.keys() == {cifar.DROP, 121}
+
+
+def test_the_user_s_resnet_on_cifar_100(monkeypatch, tmp_path):
+    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "full_res32_cifar100.yaml"))
+    ((_, net),) = cli.model.members
+    assert (len(net.layers()), net.fc.out_features, type(cli.datamodule)) == (32, 100, CIFAR100)
+    assert cli.datamodule.mean == CIFAR100.MEAN
+    check_recipe_of_fb_resnet_torch(cli)
+
+
+# -- Fig. 1d
+
+
+def lambdas(skipped: float, first: float, noise: float = 0.0):
+    """|lambda| that grow by so much an epoch, seeds apart by less."""
+
+    def numbers(setting: Setting, seed: int, epoch: int) -> dict[str, float]:
+        slopes = {layer: first if layer == 1 else skipped for layer in range(1, 11)}
+        wave = noise * (-1) ** epoch
+        return {mean_lambda(n): 1 + epoch * slope * (1 + seed / 10) + wave for n, slope in slopes.items()}
+
+    return numbers
+
+
+GROWS, STEADY, APART, FIRST = range(4)  # the claims of Fig. 1d, in their order
+
+
+@pytest.mark.parametrize(
+    ("numbers", "held"),
+    [
+        (lambdas(0.01, 0.05), {GROWS, STEADY, APART, FIRST}),
+        (lambdas(-0.01, 0.05), {APART, FIRST}),
+        (lambdas(0.01, 0.01), {GROWS, STEADY, FIRST}),
+        (lambdas(0.01, -0.05), {GROWS, STEADY, APART}),
+        (lambdas(0.01, 0.05, noise=0.1), {GROWS, APART, FIRST}),
+        (lambdas(0.0, 0.0), set()),
+    ],
+)
+def test_fig_1d(trained, verdicts, numbers, held):
+    trained(NORMALISED, numbers)
+    assert list(verdicts("fig-1d").values()) == [REPRODUCED if number in held else NOT for number in range(4)]
+
+
+def test_growth_in_some_settings_only_is_an_artefact(trained, verdicts):
+    def numbers(setting, seed, epoch):
+        return lambdas(0.01 if setting.arm == "eq22" else -0.01, 0.05)(setting, seed, epoch)
+
+    trained(NORMALISED, numbers)
+    assert list(verdicts("fig-1d").values()) == [ARTEFACT, ARTEFACT, REPRODUCED, REPRODUCED]
+
+
+@pytest.mark.parametrize("more", [{"finished": False, "epochs": (0, 1, 2)}, {"seeds": (0, 1, 2)}])
+def test_unfinished_runs_and_missing_seeds_test_nothing(trained, verdicts, more):
+    trained(NORMALISED, lambdas(0.01, 0.05), **more)
+    assert set(verdicts("fig-1d").values()) == {Verdict.NOT_TESTED}
+
+
+@pytest.mark.parametrize("artefact", ["fig-1d", "fig-1e", "ensemble", "eq-22", "fig-2", "fig-3"])
+def test_nothing_run_is_nothing_tested_and_nothing_drawn(results, verdicts, artefact):
+    assert set(verdicts(artefact).values()) <= {Verdict.NOT_TESTED, Verdict.DESCRIBED}
+    made, there = results(artefact)
+    assert not [
+        line for axes in made.draw(there).axes for line in axes.lines if len(line.get_xdata()) > 10
+    ]  # what is there for reference
+
+
+def test_an_interval_may_exclude_zero_on_either_side():
+    assert [differs(Sample(values)).held for values in ((1.0, 2.0) * 3, (-1.0, -2.0) * 3, (-1.0, 1.0) * 3)] == [
+        True,
+        True,
+        False,
+    ]
+    assert differs(Sample((1.0, 2.0))).held is None
+
+
+# -- Fig. 1e
+
+
+@pytest.mark.parametrize(
+    ("slope", "noise", "found"), [(0.1, 0.0, [REPRODUCED] * 2), (-0.1, 0.0, [NOT] * 2), (0.1, 0.5, [REPRODUCED, NOT])]
+)
+def test_fig_1e(trained, verdicts, slope, noise, found):
+    def numbers(_, seed, epoch):
+        return {"weight_norm/total": 7 + slope * epoch * (1 + seed / 10) + noise * (-1) ** epoch}
+
+    trained(UNNORMALISED, numbers)
+    assert list(verdicts("fig-1e").values()) == found
+
+
+# -- ensemble
+
+
+def left(computation, numbers, root: Path) -> None:
+    """A computation whose numbers another function makes of the same parameters."""
+    complete(Task(KEY, replace(computation, compute=lambda source, **asked: numbers(**asked)), PAPER), root, root)
+
+
+def depths(start: float):
+    def numbers(seeds: int, **_) -> dict:
+        found = {name: start + 0.01 * np.arange(seeds) for name in ensemble.MEASURES}
+        lengths = {"lengths": np.arange(1, 11), "outputs": np.ones((seeds, 10))}
+        return found | lengths | {"longest": np.full(seeds, 10)}
+
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (3.5, 4.0, [REPRODUCED, REPRODUCED]),
+        (3.5, 3.0, [REPRODUCED, NOT]),
+        (4.97, 6.0, [NOT, REPRODUCED]),
+    ],
+)
+def test_ensemble(trained, verdicts, tmp_path, start, end, found):
+    def numbers(_, seed, epoch):
+        here = 0.1 if epoch == 0 else 2.5 if epoch < 20 else end + 0.02 * seed  # at epoch 0 statistics are untrained
+        return {f"depth/{name}": here for name in ensemble.MEASURES} | {"depth/longest": 10}
+
+    left(ensemble.STARTS, depths(start), tmp_path / "runs")
+    outputs = {"depth": {setting.arm: {"depth/outputs": np.ones(10)} for setting in BOTH}}
+    trained(BOTH, numbers, epochs=(0, 10, 20), arrays=outputs)
+    shown = verdicts("ensemble")
+    assert Counter(shown.values()) == Counter([*found, Verdict.DESCRIBED] * 2 * len(ensemble.MEASURES))
+
+
+@pytest.mark.slow
+def test_depths_before_training_are_those_of_the_nets_that_are_trained(tmp_path):
+    """Without normalisation the callback measures the same net on the same samples: equal numbers."""
+    from lightning_app.runs import RunFolder
+
+    config = CONFIGS / "unnormalised_separable.yaml"
+    few = ("--model.seeds", "2", "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1")
+    done = command("fit", "--config", config, *few, "--trainer.devices", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = RunFolder(tmp_path / "runs" / KEY / "unnormalised_separable").log().query("epoch == 0")
+    ours = ensemble.starts(Source(tmp_path, False), {"norm": "none", "gain": 1.0}, 1.0, 2)
+    for seed in range(2):
+        rows = log[log["member"] == f"gain1-seed0{seed}"].set_index("name")["value"]
+        for name in (*ensemble.MEASURES, "longest"):
+            assert ours[name][seed] == pytest.approx(rows[f"depth/{name}"], rel=1e-5)
+
+
+def test_normalised_nets_start_with_the_statistics_of_the_training_samples():
+    """As in a forward pass in training mode over all of them, so that every layer's units have variance 1."""
+    import torch
+
+    images = torch.randn(500, 50, generator=torch.Generator().manual_seed(0))
+    made = ensemble._started({"norm": "after_relu"}, 0, images)
+    with torch.no_grad():
+        branch = made.blocks[0](images)
+    torch.testing.assert_close(branch.mean(0), torch.zeros(20), rtol=0, atol=1e-5)
+    torch.testing.assert_close(branch.std(0), torch.ones(20), rtol=2e-3, atol=0)
+
+
+# -- Eq. 22
+
+
+def test_eq_22_under_the_conditions_of_its_derivation():
+    """Increments of 1 where sigma is a root mean square, the same for all units, and branches have random signs."""
+    asked = dict(eq22.MOMENTS.pieces["rms-signs-equal-200"]) | {"seeds": 10, "samples": 500}
+    found = eq22.moments(Source(Path(), False), **asked)
+    assert found["branch"] == pytest.approx(1, abs=0.05)  # dead units have none
+    increments = np.diff(found["squares"], axis=1).mean(axis=1)
+    assert increments.mean() == pytest.approx(1, abs=5 * increments.std() / 10**0.5)
+
+
+def test_half_normal_units_have_1_467_times_their_variance():
+    asked = dict(eq22.MOMENTS.pieces["deviation-200"]) | {"seeds": 2, "samples": 4000}
+    first = eq22.moments(Source(Path(), False), **asked)["squares"][:, 0]
+    assert pytest.approx(1.467, abs=5e-4) == eq22.HALF_NORMAL
+    assert first == pytest.approx(eq22.HALF_NORMAL, rel=0.03)
+
+
+def moments(increment: float, kinds: tuple[str, ...]):
+    """Squares that rise by so much under some kinds, twice as much under the others."""
+    known = {(centred, signs, equal): kind for kind, (centred, signs, equal, _) in eq22.KINDS.items()}
+
+    def numbers(centred, signs, equal, blocks, seeds, **_) -> dict:
+        rise = increment * (1 if known[centred, signs, equal] in kinds else 2)
+        layers = np.tile(np.arange(blocks, dtype=float), (seeds, 1))
+        return {"squares": eq22.HALF_NORMAL + rise * layers, "branch": np.ones_like(layers), "sigma": 1 + layers}
+
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("increment", "kinds", "verdict"),
+    [
+        (1.05, tuple(eq22.KINDS), REPRODUCED),
+        (1.05, ("rms-signs-equal",), ARTEFACT),
+        (1.2, tuple(eq22.KINDS), NOT),
+    ],
+)
+def test_eq_22(verdicts, tmp_path, increment, kinds, verdict):
+    left(eq22.MOMENTS, moments(increment, kinds), tmp_path / "runs")
+    assert list(verdicts("eq-22").values()) == [verdict, REPRODUCED, REPRODUCED, REPRODUCED, Verdict.DESCRIBED]
+
+
+# -- Figs. 2 and 3
+
+
+def test_slopes_are_fitted_between_epochs():
+    epochs = np.arange(0, 164)
+    curve = pd.Series(np.where(epochs <= 80, 0.5 * epochs, 40 + 3.0 * (epochs - 80)), index=epochs)
+    assert cifar.slope(curve, 60, 80) == pytest.approx(0.5) and cifar.slope(curve, 80, 100) == pytest.approx(3)
+    assert np.isnan(cifar.slope(curve, 163, 180))
+
+
+def curves(before: float, after: float):
+    def numbers(_, seed, epoch):
+        grown = before * min(epoch, 80) + after * max(epoch - 80, 0)
+        return {cifar.ABSORBED: 20 + grown + seed / 10, cifar.LAMBDA: 20 + grown + seed / 10}
+
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "second", "third"),
+    [
+        (0.1, 0.3, [REPRODUCED] * 3, [REPRODUCED, NOT]),
+        (0.1, -0.05, [REPRODUCED, REPRODUCED, NOT], [REPRODUCED] * 2),
+        (-0.1, -0.2, [NOT] * 3, [NOT, REPRODUCED]),
+    ],
+)
+def test_figs_2_and_3(leave, verdicts, before, after, second, third):
+    for run in cifar.RUNS.values():
+        leave(run, curves(before, after), epochs=tuple(range(165)), paper=KEY)
+    assert list(verdicts("fig-2").values()) == second * 2
+    assert list(verdicts("fig-3").values()) == third * 2
+
+
+# -- the artefacts themselves
+
+
+def tiny_images(root: Path) -> Path:
+    """Random images in the shape of CIFAR-10 and CIFAR-100, as a user's own arrays."""
+    random = np.random.default_rng(0)
+    for name, classes in (("cifar10", 10), ("cifar100", 100)):
+        (root / name).mkdir(parents=True)
+        for split, count in (("train", 100), ("test", 100)):
+            np.save(root / name / f"{split}_images.npy", random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))
+            np.save(root / name / f"{split}_labels.npy", np.arange(count, dtype=np.int64) % classes)
+    return root
+
+
+@pytest.mark.slow
+def test_figs_2_and_3_at_smoke_scale(tmp_path):
+    data = tiny_images(tmp_path / "data")
+    done = command("reproduce", f"{KEY}/fig-2", f"{KEY}/fig-3", "--data-root", data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for artefact, rows in (("fig-2", 6), ("fig-3", 4)):
+        table = pd.read_csv(tmp_path / "results" / KEY / artefact / "smoke" / "table.csv")
+        assert len(table) == rows and (table["verdict"] == Verdict.NOT_TESTED).all()
+        assert (tmp_path / "results" / KEY / artefact / "smoke" / "figure.png").stat().st_size > 10_000
+    table = pd.read_csv(tmp_path / "results" / KEY / "fig-2" / "smoke" / "table.csv")
+    grown = table[table["quantity"].str.contains("end minus start")]
+    assert (grown["n"] == SMOKE.seeds).all() and grown["ours"].notna().all()
+
+
+@pytest.mark.slow
+def test_the_mixture_s_artefacts_at_smoke_scale(tmp_path):
+    wanted = [f"{KEY}/{artefact}" for artefact in ("fig-1d", "fig-1e", "ensemble")]
+    done = command("reproduce", *wanted, "--only", "separable,unnormalised_separable,initial-depth", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for artefact, run in (("fig-1d", "separation 1, "), ("fig-1e", "separation 1, "), ("ensemble", "separation 1, ")):
+        table = pd.read_csv(tmp_path / "results" / KEY / artefact / "smoke" / "table.csv")
+        measured = table[table["convention"].str.contains(run)]
+        assert len(measured) and (measured["n"] == SMOKE.seeds).all() and measured["ours"].notna().all()
+        assert (tmp_path / "results" / KEY / artefact / "smoke" / "figure.svg").exists()
+
+
+def test_pieces_name_every_parameter_that_their_function_takes():
+    import inspect
+
+    for computation in (ensemble.STARTS, eq22.MOMENTS):
+        wanted = set(inspect.signature(computation.compute).parameters) - {"source"}
+        for piece, parameters in computation.pieces.items():
+            assert set(parameters) == wanted, piece
+
+
+def test_the_artefacts_are_there():
+    keys = [artefact.key for artefact in LITTWIN_WOLF.artefacts]
+    assert {"fig-1d", "fig-1e", "fig-2", "fig-3", "ensemble", "eq-22"} <= set(keys) and len(keys) == len(set(keys))

@@ -1,0 +1,133 @@
+"""Theorems 3 and 4 of Littwin & Wolf on small nets: identities against autograd, signs of steps, and what the model is."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_app.errors import UserError
+from lightning_app.theory.driving_force import SkipNet, _slope, skip_net, theorem_3, theorem_4
+
+BLOCKS = [(2, range(1, 2)), (3, range(1, 2)), (5, range(1, 3)), (5, range(2, 5)), (6, range(1, 6))]
+
+
+def net(p: int, block: range, seed: int = 0, **more) -> SkipNet:
+    return skip_net(p, block, 8, 4, 30, torch.Generator().manual_seed(seed), **more)
+
+
+def forward(net: SkipNet) -> torch.Tensor:
+    """Eq. 22 with true ReLUs: -mean(label Y)."""
+    hidden = net.x
+    for layer, W in enumerate(net.matrices):
+        if layer == net.block.start:
+            skipped = hidden
+        hidden = net.lambdas[layer] * torch.relu(hidden @ W) / net.sigmas[layer]
+        if layer == net.block.stop - 1:
+            hidden = hidden + skipped
+    return -(net.labels * hidden.sum(1)).mean()
+
+
+@pytest.mark.parametrize(("p", "block"), BLOCKS)
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_two_parts_are_the_net_s_loss(p, block, normalised):
+    model = net(p, block, normalised=normalised)
+    assert float(model.loss()) == pytest.approx(float(forward(model)), rel=1e-12)
+    assert model.m == p - len(block)
+    if normalised:
+        W = model.matrices[0]
+        assert float(model.sigmas[0]) == pytest.approx(float(torch.relu(model.x @ W).std(0, correction=0).mean()))
+    else:
+        assert bool((model.sigmas == 1).all() and (model.lambdas == 1).all())
+
+
+@pytest.mark.parametrize(("p", "block"), BLOCKS)
+def test_parts_are_homogeneous(p, block):
+    """Of degree m and p in the weights, of degree 1 in each lambda of theirs."""
+    model = net(p, block)
+    doubled = model.with_weights(2 * model.w)
+    assert float(doubled.around()) == pytest.approx(2**model.m * float(model.around()), rel=1e-12)
+    assert float(doubled.through()) == pytest.approx(2**model.p * float(model.through()), rel=1e-12)
+    for layer in range(p):
+        scaled = model.with_lambda(layer, 3 * model.lambdas[layer])
+        assert float(scaled.through()) == pytest.approx(3 * float(model.through()), rel=1e-12)
+        factor = 1 if layer in block else 3
+        assert float(scaled.around()) == pytest.approx(factor * float(model.around()), rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "block"), BLOCKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_theorem_3(p, block, seed):
+    model = net(p, block, seed)
+    for layer in range(p):
+        found = theorem_3(model, layer)
+        assert max(found.identity, found.energy) < 1e-8
+        assert found.skipped == (layer in block)
+        assert found.growth == pytest.approx(found.predicted, rel=0.05)
+        if not found.skipped:
+            assert found.drive == pytest.approx(1)
+            assert found.growth > 0
+
+
+def test_a_weak_block_s_scale_can_be_driven_down():
+    """||g_p|| << ||g_m||: the sign of the drive is that of g_p . g_m, and both occur."""
+    found = [theorem_3(net(5, range(1, 3), seed, strength=0.02), 1) for seed in range(12)]
+    assert {each.drive > 0 for each in found} == {True, False}
+    for each in found:
+        assert each.norms < 1
+        assert (each.growth > 0) == (each.drive > 0)
+
+
+def test_a_strong_block_s_scale_is_driven_up():
+    """||g_p|| > ||g_m|| is enough, by Cauchy and Schwarz."""
+    for seed in range(12):
+        found = theorem_3(net(5, range(1, 3), seed, strength=50.0), 1)
+        assert found.norms > 1
+        assert found.drive > 0
+        assert found.growth > 0
+
+
+@pytest.mark.parametrize(("p", "block"), BLOCKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_theorem_4(p, block, seed):
+    found = theorem_4(net(p, block, seed, normalised=False))
+    assert max(found.euler, found.identity) < 1e-8
+    assert found.printed > 1e-6  # the line before has another term
+    assert -1 <= found.bound < 0
+    assert found.drive > 0 or found.cosine <= found.bound
+
+
+def test_the_gradient_s_norm_by_the_scale():
+    """``C/2 d||g||^2/dC = (m-1) ||g_m||^2 + (p-1) ||g_p||^2 + (m+p-2) g_p . g_m``, the drive of Eq. 27 less ||g||^2: what a net
+    with any loss can measure instead."""
+    model = net(5, range(1, 3), normalised=False)
+
+    def energy(t: torch.Tensor) -> torch.Tensor:
+        w = (1 + t) * model.w
+        return torch.func.grad(lambda v: model.with_weights(v).loss())(w).square().sum()
+
+    g_m, g_p = [
+        torch.func.grad(lambda v, part=part: part(model.with_weights(v)))(model.w)
+        for part in (SkipNet.around, SkipNet.through)
+    ]
+    m, p = model.m, model.p
+    expected = 2 * ((m - 1) * g_m @ g_m + (p - 1) * g_p @ g_p + (m + p - 2) * g_m @ g_p)
+    assert float(torch.func.grad(energy)(torch.zeros(()).double())) == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_slopes_of_polynomials_are_exact():
+    for degree in range(1, 13):
+        found = _slope(lambda t, degree=degree: (1 + t) ** degree, 0.1)
+        assert float(found) == pytest.approx(degree, rel=1e-12)
+
+
+def test_gates_stay_what_they_were():
+    model = net(3, range(1, 2))
+    other = model.with_weights(-model.w)
+    assert all(torch.equal(one, two) for one, two in zip(model.gates, other.gates))
+    assert float(replace(other, lambdas=0 * other.lambdas).loss()) == 0
+
+
+@pytest.mark.parametrize("block", [range(0, 2), range(2, 2), range(3, 6), range(1, 4, 2)])
+def test_blocks_that_cannot_be_skipped(block):
+    with pytest.raises(UserError, match=r"some of the layers 1\.\.4, the first layer 0 not among them, got range"):
+        net(5, block)
