@@ -8,8 +8,8 @@ Conventions. The length of a path is the number of weight layers it passes, but 
 net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
 ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
 come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
-what they have in common. A net in half precision is
-resolved in float32. Cost: a resolution of outputs takes about p forward passes, of gradients about p gradients.
+what they have in common. A net in half precision is resolved in float32. Cost: a resolution of outputs takes about p
+forward passes, of gradients about p gradients.
 """
 
 import copy
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.measures.histogram import Histogram
-from lightning_app.measures.unravel import AtRoot, ByLength, unravel
+from lightning_app.measures.unravel import AtRoot, ByLength, NotPiecewiseLinear, unravel
 from lightning_app.measures.watch import nearly_same, shared_copy
 
 __all__ = [
@@ -78,8 +78,7 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     Cost: K (p + 1) / 2 forward passes, where K is 2 as constants start paths too.
 
     Raises:
-        NotPiecewiseLinear: of `unravel`.
-        UserError: for a net whose output is not (B, C).
+        NotPiecewiseLinear: of `unravel`, and for a net whose output is not (B, C) or not the sum of its paths.
 
     >>> net = nn.Linear(1, 1, bias=False)  # a readout alone: its inputs are paths of length 0
     >>> _ = nn.init.constant_(net.weight, 3.0)
@@ -218,9 +217,9 @@ class EffectiveDepth:
 
     effective: float  # d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2: in [shortest, longest]
     coherent: (
-        float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum_r f_r: parts that cancel count negative, so any number
+        float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum_r f_r: any number, as parts that cancel count negative
     )
-    gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]
+    gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]; NaN if nothing is trained
     longest: int  # p
     relative: float  # d_eff / p
     effective_input: float  # d_eff of the paths that start at the input
@@ -246,9 +245,10 @@ def effective_depth(
         NoBranches: if all paths from the input have one length.
         UserError: as `path_outputs`, and for no samples.
     """
-    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    if not len(images):
+    pairs = [(images, labels) for images, labels in batches if len(images)]
+    if not pairs:
         raise UserError("an effective depth needs at least one sample, got none.")
+    images, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     check_branches(net, images)
     found = [path_outputs(net, few) for few in images.split(CHUNK)]
     lengths = found[0].lengths
@@ -258,7 +258,7 @@ def effective_depth(
     coherence = (f * f.sum(0)).sum(-1).mean(1).cpu()
     some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
     longest = int(lengths[-1])
-    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, longest)
+    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths)
     effective = _mean_length(lengths, by_output)
     return EffectiveDepth(
         effective,
@@ -290,9 +290,10 @@ def check_branches(net: nn.Module, images: Tensor) -> None:
         )
 
 
-def _gradient_squares(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, longest: int) -> Tensor:
-    """|g_r|^2, (R,), of the mean over all images."""
-    return sum(_squares_in(net, images, labels, loss, names) for names in _groups(net, longest))
+def _gradient_squares(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor) -> Tensor:
+    """|g_r|^2, (R,), of the mean over all images; 0 where nothing is trained."""
+    squares = [_squares_in(net, images, labels, loss, names) for names in _groups(net, int(lengths[-1]))]
+    return sum(squares, torch.zeros(len(lengths), dtype=torch.float64))
 
 
 def _squares_in(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str]) -> Tensor:
@@ -331,21 +332,23 @@ def _mean_length(lengths: Tensor, weights: Tensor) -> float:
 
 
 def _distribution(lengths: Tensor, weights: Tensor) -> Histogram:
-    """One bin for each length from the shortest to the longest."""
+    """One bin for each length from the shortest to the longest; all of them empty where the outputs are 0 or not finite."""
     first, last = int(lengths[0]), int(lengths[-1])
     counts = torch.zeros(last - first + 1, dtype=torch.int64)
-    counts[lengths - first] = (COUNTS * weights / weights.sum()).round().long()
+    counts[lengths - first] = (COUNTS * weights / weights.sum()).nan_to_num(nan=0.0).round().long()
     return Histogram(counts, torch.arange(first, last + 2, dtype=torch.float64) - 0.5, below=0, above=0)
 
 
 def _check_outputs(out: Tensor) -> None:
     if out.ndim != 2:
-        raise UserError(f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}.")
+        raise NotPiecewiseLinear(
+            f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}."
+        )
 
 
 def _check_sum(found: Tensor, expected: Tensor) -> None:
-    if not nearly_same(found, expected, TOLERANCE):
-        raise UserError(
+    if expected.isfinite().all() and not nearly_same(found, expected, TOLERANCE):
+        raise NotPiecewiseLinear(
             "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
             "something else than its inputs, and cannot be resolved by path length."
         )

@@ -157,7 +157,7 @@ class Unravelled(Tensor):
 
     Attributes:
         parts: what it is the sum of.
-        from_layer: it is the output of a weight layer, and nothing was done to it since.
+        from_layer: it is the output of a weight layer, of which nothing but the form was changed since.
     """
 
     parts: Parts
@@ -167,7 +167,7 @@ class Unravelled(Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func in RULES:
-            args = args or (kwargs.pop("input"),)
+            args = args or (kwargs.pop("tensors" if "tensors" in kwargs else "input"),)
             out = RULES[func](func, *args, **kwargs)
             return _written(args[0], out) if _in_place(func, args, kwargs) else out
         out = _on_sum(func, *args, **kwargs)
@@ -288,13 +288,13 @@ WITH_PLACES = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}  # by dimensio
 
 
 @_rule(torch.add, Tensor.add, Tensor.add_)
-def _sum(func, x, y, *, alpha=1):
-    return _combined(_on_sum(func, x, y, alpha=alpha), x, y, alpha)
+def _sum(func, x, other, *, alpha=1):
+    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, alpha)
 
 
 @_rule(torch.sub, Tensor.sub, Tensor.sub_)
-def _difference(func, x, y, *, alpha=1):
-    return _combined(_on_sum(func, x, y, alpha=alpha), x, y, -alpha)
+def _difference(func, x, other, *, alpha=1):
+    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, -alpha)
 
 
 @_rule(Tensor.__rsub__)
@@ -312,41 +312,41 @@ def _combined(total: Tensor, x: Any, y: Any, factor: float) -> Unravelled:
 def _parts(x: Any, like: Parts, total: Tensor) -> Parts:
     if isinstance(x, Unravelled):
         return x.parts.mapped(lambda part: part.expand(total.shape))
-    return _constant(torch.as_tensor(x, dtype=total.dtype, device=total.device).expand(total.shape), like)
+    return _constant(torch.as_tensor(x, dtype=total.dtype, device=total.device), like, total.shape)
 
 
-def _constant(x: Tensor, like: Parts) -> Parts:
-    """A tensor without parts: a path starts here, unless it is zero."""
-    none = replace(like, stack=x.new_zeros(len(like.stack), *x.shape))
-    return none.born(x) if x.any() else none
+def _constant(x: Tensor, like: Parts, shape: torch.Size) -> Parts:
+    """A tensor without parts: a path starts here, unless it is zero and stays so. A trained one has a gradient at 0 too."""
+    none = replace(like, stack=x.new_zeros(len(like.stack), *shape))
+    return none.born(x.expand(shape)) if x.requires_grad or x.any() else none
 
 
 @_rule(torch.mul, Tensor.mul, Tensor.mul_)
-def _scaled(func, x, y):
+def _scaled(func, x, other):
     """Multiplied by something that has no parts."""
-    if isinstance(x, Unravelled) and isinstance(y, Unravelled):
+    if isinstance(x, Unravelled) and isinstance(other, Unravelled):
         raise NotPiecewiseLinear(
             "paths can be told of nets that multiply signals by weights only, this one multiplies two signals: leave it out "
             "of EffectiveDepth."
         )
-    signal, factor = (x, y) if isinstance(x, Unravelled) else (y, x)
-    return _unravelled(_on_sum(func, x, y), signal.parts.mapped(lambda part: part * factor))
+    signal, factor = (x, other) if isinstance(x, Unravelled) else (other, x)
+    return _unravelled(_on_sum(func, x, other), signal.parts.mapped(lambda part: part * factor))
 
 
 @_rule(torch.div, Tensor.div, Tensor.div_, torch.true_divide, Tensor.true_divide)
-def _divided(func, x, y):
-    if isinstance(y, Unravelled):
+def _divided(func, x, other):
+    if isinstance(other, Unravelled):
         raise NotPiecewiseLinear(
             "paths can be told of nets that divide signals by weights only, this one divides by a signal: leave it out of "
             "EffectiveDepth."
         )
-    return _unravelled(_on_sum(func, x, y), x.parts.mapped(lambda part: part / y))
+    return _unravelled(_on_sum(func, x, other), x.parts.mapped(lambda part: part / other))
 
 
 @_rule(torch.cat, torch.concat, torch.concatenate)
 def _cat(func, tensors, dim=0):
     like = next(x for x in tensors if isinstance(x, Unravelled)).parts
-    one, *others = (x.parts if isinstance(x, Unravelled) else _constant(x, like) for x in tensors)
+    one, *others = (x.parts if isinstance(x, Unravelled) else _constant(x, like, x.shape) for x in tensors)
     return _unravelled(_on_sum(func, tensors, dim), one.joined(others, lambda *each: torch.cat(each, dim)))
 
 
@@ -369,24 +369,34 @@ def _dropout(func, x, p=0.5, training=False, inplace=False):
 @_rule(
     *(torch.flatten, Tensor.flatten, Tensor.unflatten, Tensor.view, Tensor.reshape, torch.reshape, Tensor.contiguous),
     *(Tensor.permute, torch.permute, Tensor.transpose, torch.transpose, Tensor.squeeze, torch.squeeze),
-    *(
-        Tensor.unsqueeze,
-        torch.unsqueeze,
-        Tensor.to,
-        Tensor.clone,
-        torch.clone,
-        Tensor.neg,
-        torch.neg,
-        Tensor.__getitem__,
-    ),
-    *(Tensor.mean, torch.mean, Tensor.sum, torch.sum, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
-    *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d, F.interpolate, F.pixel_shuffle),
+    *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double),
+)
+def _form(func, x, *args, **kwargs):
+    """The same numbers in another form: a readout's are still its."""
+    out = _linear(func, x, *args, **kwargs)
+    out.from_layer = x.from_layer
+    return out
+
+
+@_rule(
+    *(Tensor.neg, torch.neg, Tensor.__getitem__, Tensor.mean, torch.mean, Tensor.sum, torch.sum),
+    *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+    *(F.interpolate, F.pixel_shuffle),
 )
 def _linear(func, x, *args, **kwargs):
     total = _on_sum(func, x, *args, **kwargs)
     return _unravelled(total, x.parts.mapped(lambda part: func(part, *args, **kwargs)))
 
 
+@_rule(Tensor.__setitem__)
+def _assigned(func, *args):
+    raise NotPiecewiseLinear(WRITTEN)
+
+
+WRITTEN = (
+    "paths can be told of nets that add and concatenate signals, this one writes them into a part of a tensor or into one that "
+    "was there before: use sums and torch.cat, or leave it out of EffectiveDepth."
+)
 _IN_PLACE = {torch.relu_, Tensor.relu_, Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_}
 
 
@@ -396,6 +406,8 @@ def _in_place(func: Callable, args: tuple, kwargs: dict) -> bool:
 
 def _written(x: Unravelled, out: Unravelled) -> Unravelled:
     """What an in-place function leaves in its argument, which others may hold."""
+    if not isinstance(x, Unravelled):
+        raise NotPiecewiseLinear(WRITTEN)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         x.as_subclass(Tensor).copy_(out.as_subclass(Tensor))
     x.parts, x.from_layer = out.parts, out.from_layer

@@ -276,6 +276,24 @@ class Hiding(nn.Linear):
         return x
 
 
+class Assigning(nn.Linear):
+    """Fills a tensor of its own with signals."""
+
+    def forward(self, x):
+        filled = torch.zeros(len(x), 4)
+        filled[:, 1:] = super().forward(x)[:, 1:]
+        return super().forward(filled)
+
+
+class Accumulating(nn.Linear):
+    """Adds signals to a tensor of its own."""
+
+    def forward(self, x):
+        total = torch.zeros(len(x), 4)
+        total += x
+        return x + super().forward(total)
+
+
 @pytest.mark.parametrize(
     ("net", "words"),
     [
@@ -290,6 +308,8 @@ class Hiding(nn.Linear):
         (Listing(4, 4), "returns list"),
         (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
         (Hiding(4, 4), "does not add up"),
+        (Assigning(4, 4), "writes them into a part of a tensor"),
+        (Accumulating(4, 4), "into one that was there before"),
     ],
 )
 def test_what_cannot_be_resolved_is_a_sentence(net, words):
@@ -337,3 +357,55 @@ def test_half_precision_is_resolved_in_float32():
     found = effective_depth(half, [(x.bfloat16(), labels)])
     expected = effective_depth(rounded, [(x.bfloat16().float(), labels)])
     assert (found.effective, found.gradient) == (expected.effective, expected.gradient)
+
+
+class Fixup(nn.Module):
+    """Scalar biases that are 0 at first, and trained (Zhang et al. 2019); no others but the readout's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.branch = nn.Linear(50, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.before, self.after = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        self.readout = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x))
+        return self.readout(torch.add(x, other=F.relu(self.branch(x + self.before)) + self.after))
+
+
+def test_constants_that_are_0_and_trained_have_a_gradient():
+    torch.manual_seed(0)
+    net, x, labels = Fixup().double().eval(), torch.randn(3, 50, dtype=torch.float64), torch.arange(3)
+    found = path_gradients(net, x, labels)
+    expected = torch.autograd.grad(F.cross_entropy(net(x), labels), list(net.parameters()))
+    expected = torch.cat([gradient.flatten() for gradient in expected])
+    assert expected[:2].abs().min() > 1e-3  # of the two scalars, which come first
+    assert (found.gradients.sum(0) + found.constant - expected).abs().max() < EXACT
+
+
+@pytest.mark.parametrize("end", [nn.Flatten(), nn.Unflatten(1, (10,)), nn.Dropout()])
+def test_a_readout_is_one_in_any_form(end):
+    torch.manual_seed(0)
+    net = ResidualMLP(norm="none").eval()
+    x = torch.randn(3, 50)
+    one, other = path_outputs(net, x), path_outputs(nn.Sequential(net, end).eval(), x)
+    assert torch.equal(one.lengths, other.lengths) and torch.equal(one.outputs, other.outputs)
+
+
+def test_frozen_nets_have_no_gradient_depth():
+    net = ResidualMLP(norm="none").requires_grad_(False).eval()
+    depth = effective_depth(net, [(torch.randn(3, 50), torch.arange(3))])
+    assert math.isnan(depth.gradient) and 1 < depth.effective < 10
+
+
+@pytest.mark.parametrize("weight", [0.0, math.nan, math.inf])
+def test_a_net_whose_outputs_are_0_or_diverged_has_no_depth(weight):
+    net, x = ResidualMLP(norm="none").eval(), torch.randn(3, 50)
+    net.readout.weight.data.fill_(weight)
+    depth = effective_depth(net, [(x, torch.arange(3))])
+    assert math.isnan(depth.effective) and depth.distribution.counts.tolist() == [0] * 10
+
+
+def test_no_batches_are_no_samples():
+    with pytest.raises(UserError, match="at least one sample"):
+        effective_depth(ResidualMLP().eval(), [])
