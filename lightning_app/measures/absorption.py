@@ -38,7 +38,7 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
     for norm in normalisations_of(net, image):
         if norm.into is not None:
             _merge(net.get_submodule(norm.into), norm.module)
-            net.set_submodule(norm.path, nn.Identity().eval())
+            _replace(net, norm.module, nn.Identity().eval())
     return net
 
 
@@ -101,6 +101,12 @@ def check_norm(norm: str) -> None:
     """Raises a UserError for a norm that is none."""
     if norm not in NORMS:
         raise UserError(f"norm must be one of {', '.join(NORMS)}, got '{norm}'.")
+
+
+def _replace(net: nn.Module, module: nn.Module, by: nn.Module) -> None:
+    """Under each of its names: some nets keep a layer as an attribute and in a Sequential."""
+    for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is module]:
+        net.set_submodule(path, by)
 
 
 def _merge(layer: nn.Module, norm: nn.Module) -> None:

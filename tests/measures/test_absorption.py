@@ -78,6 +78,25 @@ def test_the_absorbed_net_is_the_net_in_evaluation_mode(make, merged):
     assert all(torch.equal(one, other) for one, other in zip(again.parameters(), small.parameters()))
 
 
+class Twice(nn.Module):
+    """A normalisation that is an attribute and in a Sequential."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), self.norm)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_a_normalisation_with_two_names_is_absorbed_once():
+    net = moved(Twice).eval()
+    with torch.no_grad():
+        out, expected = absorb(net, IMAGES[:1])(IMAGES), net(IMAGES)
+    assert (out - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
 def test_an_identity_normalisation_changes_nothing():
     net = moved(linear_net)
     net[2] = nn.BatchNorm1d(8).double()
