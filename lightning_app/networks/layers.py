@@ -4,6 +4,7 @@ Measures meet a net only through `layers_of`: a tuple of `Layer`, in the order o
 in the papers (layer 1 is the first convolution). The names become keys in logs and tables, so they never change.
 """
 
+import inspect
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
 
     A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order.
     """
-    if hasattr(net, "layers") and callable(net.layers):
+    if inspect.ismethod(getattr(net, "layers", None)):  # in many nets it is a Sequential
         return net.layers()
     found = [
         (name, module, False, False)

@@ -25,3 +25,9 @@ def test_names_sort_as_numbers():
 def test_id_mask_is_on_the_weights_device():
     (layer,) = number_layers([("conv", nn.Conv2d(2, 3, 3, device="meta"), True, True)])
     assert layer.id_mask().device == torch.device("meta")
+
+
+def test_a_sequential_called_layers_describes_nothing():
+    net = nn.Module()
+    net.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    assert [layer.weight_name for layer in layers_of(net)] == ["layers.0.weight", "layers.2.weight"]
