@@ -33,12 +33,13 @@ class DrivingForce(RememberingMeasure):
     | ``drive/positive``, ``positive_first`` | share of normalisations with second_order (first_order) > 0 |
     | ``drive/agrees``, ``agrees_first`` | share of normalisations that agree |
 
-    L is the module's ``loss(outputs, labels)`` on the probe samples, or cross-entropy where it has none, without penalty and
-    with the statistics of normalisation frozen (before training, when these are of no data, those of probe samples); g is
-    its gradient in the weights of the layers (`lightning_app.measures.driving_force`). The observed change is of all steps
-    in between, momentum and penalty included, so that agreement is a finding and no test of the theorem: the theorem speaks
-    of stationary lambda, elsewhere the first order decides. The first measurement has nothing to compare with; where
-    prediction or change is exactly 0, ``agrees`` is NaN. A net without normalisation has C only.
+    L is the module's ``loss(outputs, labels)`` on the probe samples, or cross-entropy where it has none, without
+    penalty and with the statistics of normalisation frozen (before training, when these are of no data, those of probe
+    samples); g is its gradient in the weights of the layers (`lightning_app.measures.driving_force`). The observed
+    change is of all steps in between, momentum and penalty included, so that agreement is a finding and no test of the
+    theorem: the theorem speaks of stationary lambda, elsewhere the first order decides. Of a net whose layers are not
+    trained nothing is logged. The first measurement has nothing to compare with; where prediction or change is exactly
+    0, ``agrees`` is NaN. A net without normalisation has C only.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one. A measurement costs about 4 gradients
@@ -62,7 +63,7 @@ class DrivingForce(RememberingMeasure):
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
         trained = settled_net(trainer, net)
-        layers = layers_of(trained)
+        layers = [layer for layer in layers_of(trained) if layer.weight.requires_grad]
         if not layers:
             return {}
         few = list(few_samples(trainer, net, self.samples))

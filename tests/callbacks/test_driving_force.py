@@ -98,6 +98,17 @@ def test_a_diverged_net_is_logged_as_it_is():
     assert math.isnan(one["drive/scale"].second_order) and math.isnan(other["drive/scale/agrees"])
 
 
+def test_a_net_of_which_normalisation_alone_is_trained_has_none(tmp_path):
+    def frozen():
+        net = CifarResNet(8, width=4)
+        for layer in net.layers():
+            layer.module.requires_grad_(False)
+        return net
+
+    fit(classifier({"frozen": Arm(net=frozen)}), epochs=1, callbacks=[DrivingForce()], logger=[RunLogger(tmp_path)])
+    assert not logged(tmp_path)
+
+
 def test_no_samples_are_a_sentence():
     with pytest.raises(UserError, match="samples of DrivingForce must be at least 1, got 0"):
         DrivingForce(samples=0)
