@@ -182,6 +182,9 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
     Args:
         net: in evaluation mode.
         inputs: (B, ...), B > 1.
+
+    Raises:
+        UserError: for too few inputs to have a variance.
     """
     net = getattr(net, "_orig_mod", net)
     if not any(map(_is_untouched, net.modules())):
@@ -191,7 +194,13 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
     for module in fresh:
         module.momentum = 1.0  # what it remembers is the last batch
         module.train()
-    net(inputs)
+    try:
+        net(inputs)
+    except ValueError as error:
+        raise UserError(
+            f"before training a normalisation is given the statistics of some samples, and {len(inputs)} are too few "
+            f"({error}): take more, data.probe_size."
+        ) from error
     for module, momentum in fresh.items():
         module.momentum = momentum
         module.eval()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.measures import effective_scale, lambda_statistics, lambda_totals, normalisations_of
-from lightning_app.measures.normalisation import affine
+from lightning_app.measures.normalisation import affine, settled
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet
 from tests.helpers import with_moved_norms
 
@@ -229,3 +229,10 @@ def test_no_running_statistics_are_a_sentence():
         effective_scale(norm)
     (norm,) = normalisations_of(nn.Sequential(nn.GroupNorm(1, 3)), IMAGE)
     assert not norm.lacks_statistics and not norm.has_statistics
+
+
+def test_too_few_samples_for_statistics_are_a_sentence():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
+    with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
+        settled(net, torch.randn(1, 3))
+    assert settled(net, torch.randn(2, 3)) is not net
