@@ -9,7 +9,7 @@ net's output: so a net of p layers before its readout has lengths 1 to p, and a 
 ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
 come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
 what they have in common. A net in half precision is resolved in float32. Cost: a resolution of outputs takes about p
-forward passes, of gradients about p gradients.
+forward passes, of gradients about 2 p gradients.
 """
 
 import copy
@@ -143,7 +143,7 @@ def path_gradients(
     Every g_r is the Fourier transform of gradients at roots of unity. Where two parts cancel, or one is much smaller than the
     largest, its relative error is that much larger than the precision's.
 
-    Cost: 4/3 (p + 1) gradients of the batch, and memory for 2 (p + 1) gradients.
+    Cost: 2 (p + 1) gradients of the batch, and memory for 2 (p + 1) gradients.
 
     Raises:
         UserError: as `path_outputs`, and for a loss that is no number for each batch.
