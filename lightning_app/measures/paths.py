@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lightning_app.errors import UserError
 from lightning_app.measures.histogram import Histogram
-from lightning_app.measures.unravel import AtRoot, ByLength, NotPiecewiseLinear, unravel
+from lightning_app.measures.unravel import AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
 from lightning_app.measures.watch import nearly_same, shared_copy
 
 __all__ = [
@@ -155,9 +155,9 @@ def path_gradients(
     weights = [weight for name, weight in _trainable(net).items() if names is None or name in names]
     spectrum = torch.stack([_root_gradient(net, images, delta, weights, k, longest) for k in range(_half(longest))])
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
-    kept = by_length[few.lengths.to(by_length.device)]
-    constant = torch.zeros_like(kept[0]) if few.lengths[0] == 0 else by_length[0]
-    return PathGradients(few.lengths, kept, constant)
+    constant = _constant_gradient(net, images[:1], delta, weights)
+    by_length[0] -= constant  # a readout's bias has length 0 too
+    return PathGradients(few.lengths, by_length[few.lengths.to(by_length.device)], constant)
 
 
 def _trainable(net: nn.Module) -> dict[str, Tensor]:
@@ -187,6 +187,17 @@ def _root_gradient(
     is_real = 2 * k % (longest + 1) == 0
     parts.append(torch.zeros_like(parts[0]) if is_real else _flat_gradient(imaginary, weights))
     return torch.complex(*parts)
+
+
+@torch.enable_grad()
+def _constant_gradient(net: nn.Module, image: Tensor, delta: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """(N,): of the readout's bias, which is the same for all images."""
+    out = unravel(net, image, ByLength(image.unsqueeze(0)))
+    found = dict(zip(out.parts.kinds, out.parts.stack)) if out.from_layer else {}
+    bias = found.get(Kind("constant", 1))
+    if bias is None or not bias.requires_grad:
+        return torch.zeros_like(torch.cat([weight.detach().flatten() for weight in weights]))
+    return _flat_gradient((bias * delta.sum(0)).sum(), weights)
 
 
 def _flat_gradient(of: Tensor, weights: Sequence[Tensor], retain_graph: bool = False) -> Tensor:

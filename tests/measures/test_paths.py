@@ -409,3 +409,26 @@ def test_a_net_whose_outputs_are_0_or_diverged_has_no_depth(weight):
 def test_no_batches_are_no_samples():
     with pytest.raises(UserError, match="at least one sample"):
         effective_depth(ResidualMLP().eval(), [])
+
+
+class Direct(nn.Module):
+    """The inputs also go straight to a readout that has a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch, self.readout = nn.Linear(50, 50), nn.Linear(50, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(x + F.relu(self.branch(x)))
+
+
+@pytest.mark.parametrize("make", [Direct, lambda: ResidualMLP(norm="none")])
+def test_the_readouts_bias_belongs_to_no_length(make):
+    torch.manual_seed(0)
+    net, x, labels = make().double().eval(), torch.randn(3, 50, dtype=torch.float64), torch.arange(3)
+    found = path_gradients(net, x, labels)
+    bias = torch.autograd.grad(F.cross_entropy(net(x), labels), net.readout.bias)[0]
+    assert found.gradients[:, -10:].abs().max() < EXACT  # the bias comes last
+    assert size(found.constant[-10:] - bias) < EXACT and not found.constant[:-10].any()
+    net.readout.bias.requires_grad_(False)
+    assert not path_gradients(net, x, labels).constant.any()
