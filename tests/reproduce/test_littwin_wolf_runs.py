@@ -326,6 +326,7 @@ def test_slopes_are_fitted_between_epochs():
     curve = pd.Series(np.where(epochs <= 80, 0.5 * epochs, 40 + 3.0 * (epochs - 80)), index=epochs)
     assert cifar.slope(curve, 60, 80) == pytest.approx(0.5) and cifar.slope(curve, 80, 100) == pytest.approx(3)
     assert np.isnan(cifar.slope(curve, 163, 180))
+    assert np.isnan(cifar.slope(curve.where(epochs < 90), 80, 100))
 
 
 def curves(before: float, after: float):

@@ -29,13 +29,14 @@ ABSORBED, LAMBDA = "weight_norm/absorbed", "bn_lambda/l2"
 
 
 def slope(curve: pd.Series, first: int, last: int) -> float:
-    """Of the least-squares line through a curve between two epochs, both included; nan for fewer than two points.
+    """Of the least-squares line through a curve between two epochs, both included; nan for fewer than two points,
+    and if one is nan: what diverged in between has no slope.
 
     >>> round(slope(pd.Series([0.0, 1.0, 3.0, 5.0]), 1, 3), 12)
     2.0
     """
-    part = curve.loc[first:last].dropna()
-    return float(np.polyfit(part.index, part, 1)[0]) if len(part) > 1 else float("nan")
+    part = curve.loc[first:last]
+    return float(np.polyfit(part.index, part, 1)[0]) if len(part) > 1 and part.notna().all() else float("nan")
 
 
 def _before(curve: pd.Series) -> float:
