@@ -416,5 +416,3 @@ def test_the_artefacts_are_there():
     keys = [artefact.key for artefact in LITTWIN_WOLF.artefacts]
     ours = {"fig-1d", "fig-1e", "fig-2", "fig-3", "ensemble", "eq-22", "theorem-3", "theorem-4"}
     assert ours <= set(keys) and len(keys) == len(set(keys))
-        keys
-    ) == len(set(keys))
