@@ -30,7 +30,7 @@ KEY = "littwin-wolf"
 CONFIGS = ROOT / "configs" / "papers" / KEY
 REPRODUCED, NOT, ARTEFACT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.ARTEFACT
 BOTH = (*NORMALISED, *UNNORMALISED)
-EPOCHS = tuple(range(21))
+EPOCHS = tuple(range(16))
 
 
 @pytest.fixture
@@ -226,10 +226,10 @@ def test_fig_1e(trained, verdicts, slope, noise, found):
 )
 def test_ensemble(trained, verdicts, start, end, found):
     def numbers(_, seed, epoch):
-        here = start + 0.01 * seed if epoch == 0 else 2.5 if epoch < 20 else end + 0.02 * seed
+        here = start + 0.01 * seed if epoch == 0 else 2.5 if epoch < 15 else end + 0.02 * seed
         return {f"depth/{name}": here for name in ensemble.MEASURES} | {"depth/longest": 10}
 
-    trained(BOTH, numbers, epochs=(0, 10, 20))
+    trained(BOTH, numbers, epochs=(0, 10, 15))
     shown = verdicts("ensemble")
     assert Counter(shown.values()) == Counter([*found, Verdict.DESCRIBED] * 2 * len(ensemble.MEASURES))
 
@@ -281,7 +281,7 @@ def test_theorem_4_in_training(trained, verdicts, numbers, driven, agrees):
 
 def test_an_agreement_that_could_not_be_told_does_not_count(trained, results):
     """It is NaN at epoch 0, where nothing was predicted yet."""
-    trained(UNNORMALISED, drives(0.1, 0.9), epochs=(0, *range(1, 21)))
+    trained(UNNORMALISED, drives(0.1, 0.9), epochs=tuple(range(11)))
     artefact, there = results("theorem-4")
     (agreement,) = [claim for claim in artefact.claims(there) if claim.quantity.endswith("its drive says")]
     assert set(agreement.ours.values) == {0.9} and agreement.ours.count == ENOUGH
