@@ -153,7 +153,7 @@ GROWS, STEADY, APART, FIRST = range(4)  # the claims of Fig. 1d, in their order
         (lambdas(-0.01, 0.05), {APART, FIRST}),
         (lambdas(0.01, 0.01), {GROWS, STEADY, FIRST}),
         (lambdas(0.01, -0.05), {GROWS, STEADY, APART}),
-        (lambdas(0.01, 0.05, noise=0.1), {GROWS, APART, FIRST}),
+        (lambdas(0.01, 0.05, noise=0.05), {GROWS, APART, FIRST}),
         (lambdas(0.0, 0.0), set()),
     ],
 )
