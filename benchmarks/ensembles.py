@@ -1,4 +1,4 @@
-"""What the measures of Littwin & Wolf cost, in gradients of the same images: interleaved rounds; processor time, wall time on a GPU.
+"""What the measures of Littwin & Wolf cost, in gradients of the same images, interleaved: processor time, on a GPU wall time.
 
     python -m benchmarks.ensembles --root data --rounds 5 --images 32
 

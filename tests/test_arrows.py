@@ -39,8 +39,7 @@ ALLOWED = {
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
     | {"lightning_app.statistics", "lightning_app.errors"}
-    | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"}
-    | {"lightning_app.measures"},
+    | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}

@@ -7,12 +7,12 @@ at small size and its critical points counted; figures of trained nets by runs. 
 from lightning_app.reproduce.artefact import Paper
 from lightning_app.reproduce.littwin_wolf.cifar import FIG_2, FIG_3
 from lightning_app.reproduce.littwin_wolf.critical_points import FIG_1F, THEOREM_5
+from lightning_app.reproduce.littwin_wolf.driving_forces import THEOREM_3, THEOREM_4
 from lightning_app.reproduce.littwin_wolf.ensemble import ENSEMBLE
 from lightning_app.reproduce.littwin_wolf.eq22 import EQ_22
 from lightning_app.reproduce.littwin_wolf.lambdas import FIG_1D
 from lightning_app.reproduce.littwin_wolf.lemmas import LEMMA_1, LEMMA_2, LEMMA_3
 from lightning_app.reproduce.littwin_wolf.norms import FIG_1E
-from lightning_app.reproduce.littwin_wolf.theorems_3_4 import THEOREM_3, THEOREM_4
 from lightning_app.reproduce.littwin_wolf.weights import FIG_1A, FIG_1B, FIG_1C, LEMMA_4, THEOREM_1, THEOREM_2
 
 __all__ = ["PAPER"]

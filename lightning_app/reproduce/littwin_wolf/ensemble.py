@@ -3,8 +3,7 @@
 Measured instead of modelled: outputs and gradients of trained nets, resolved exactly by the length of the paths.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,13 +13,11 @@ from matplotlib.figure import Figure
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.checks import excludes_zero, if_measured
-from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, claim, mean_of, runs_of
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, described, holds
-from lightning_app.statistics import ENOUGH
 
-__all__ = ["ENSEMBLE", "STARTS"]
+__all__ = ["ENSEMBLE"]
 
 MEASURES = {
     "effective": "mean path length weighted by E‖f_r‖² (d_eff)",
@@ -29,71 +26,6 @@ MEASURES = {
     "gradient": "mean path length weighted by ‖g_r‖² (d_grad)",
 }
 GROUPS = {"with normalisation": NORMALISED, "without normalisation": UNNORMALISED}
-
-
-# -- before training ------------------------------------------------------------------------------------------------------
-
-
-def starts(source: Source, net: Mapping[str, Any], separation: float, seeds: int) -> Arrays:
-    """Depths at initialisation of the nets that the runs train, on the samples that their callback takes.
-
-    In evaluation mode a BatchNorm that has seen nothing is the identity. Here it has the statistics of the training samples.
-    Arrays (seeds,) by `MEASURES` and ``longest``; ``lengths`` (R,) and ``outputs`` (seeds, R).
-    """
-    import torch
-
-    from lightning_app.datamodules import GaussianMixture
-
-    data = GaussianMixture(separation=separation)
-    data.setup()
-    ((images, labels),) = data.probe_loader()
-    few = torch.arange(SAMPLES) * len(labels) // SAMPLES
-    ((everything, _),) = data.val_dataloader()[data.eval_splits.index("train")]
-    found = [_depth(_started(net, seed, everything), images[few], labels[few]) for seed in range(seeds)]
-    numbers = {name: np.array([getattr(depth, name) for depth in found]) for name in (*MEASURES, "longest")}
-    lengths, outputs = found[0].lengths.numpy(), np.stack([depth.outputs.numpy() for depth in found])
-    return numbers | {"lengths": lengths, "outputs": outputs}
-
-
-SAMPLES, GRADIENT_SAMPLES = 64, 16  # the callback's defaults
-
-
-def _started(net: Mapping[str, Any], seed: int, images):
-    import torch
-
-    from lightning_app.networks import ResidualMLP
-
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        made = ResidualMLP(**net)
-        for block in made.blocks:
-            if block.norm is not None:
-                block.norm.momentum = 1.0  # remember these samples' statistics only
-        made(images)
-    return made.eval()
-
-
-def _depth(net, images, labels):
-    import torch.nn.functional as F
-
-    from lightning_app.measures import effective_depth
-
-    return effective_depth(net, [(images, labels)], F.cross_entropy, GRADIENT_SAMPLES)
-
-
-def piece_of(setting: Setting) -> str:
-    """The learning rate does not matter before training."""
-    return f"{setting.arm}-{setting.separation:g}"
-
-
-STARTS = Computation(
-    "initial-depth",
-    starts,
-    {
-        piece_of(setting): {"net": setting.arguments, "separation": setting.separation, "seeds": ENOUGH}
-        for setting in (*NORMALISED, *UNNORMALISED)
-    },
-)
 
 
 # -- claims ---------------------------------------------------------------------------------------------------------------
@@ -110,12 +42,10 @@ def ensemble_claims(results: Results) -> list[Claim]:
 
 def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting]) -> Iterator[Claim]:
     def start(setting: Setting) -> Sample:
-        return results.of_pieces(STARTS.name, [piece_of(setting)], lambda arrays: arrays[name] / arrays["longest"])
+        return _of_longest(results.initial, setting, name)
 
     def deeper(setting: Setting) -> Sample:
-        run = setting.run.name
-        depth, longest = (results.final(run, setting.arm, f"depth/{key}") for key in (name, "longest"))
-        return depth.map(lambda d, p, before: d / p - before, longest, start(setting))
+        return _of_longest(results.final, setting, name).map(lambda end, first: end - first, start(setting))
 
     def least(setting: Setting) -> Sample:
         curves = _by_epoch(results, setting, name)
@@ -127,10 +57,15 @@ def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setti
     yield claim(f"{quantity}: least while training", "", "none: does it fall first?", settings, least, _told)
 
 
+def _of_longest(moment: Callable[[str, str, str], Sample], setting: Setting, name: str) -> Sample:
+    """A depth as a share of the longest path's, at a moment."""
+    depth, longest = (moment(setting.run.name, setting.arm, f"depth/{key}") for key in (name, "longest"))
+    return depth.map(lambda d, p: d / p, longest)
+
+
 def _by_epoch(results: Results, setting: Setting, name: str) -> pd.DataFrame:
-    """By epoch (rows) and seed (columns), from the first measurement after training has begun."""
-    depths = mean_of(results, setting, f"depth/{name}") / mean_of(results, setting, "depth/longest")
-    return depths.loc[depths.index > 0]
+    """The same by epoch (rows) and seed (columns)."""
+    return mean_of(results, setting, f"depth/{name}") / mean_of(results, setting, "depth/longest")
 
 
 def _below_half(ours: Sample) -> Outcome:
@@ -150,7 +85,7 @@ def draw_ensemble(results: Results) -> Figure:
     for row, (group, settings) in zip(grid, GROUPS.items()):
         for axes, name in zip(row, MEASURES):
             for setting in settings:
-                curve = _with_start(results, setting, name)
+                curve = _by_epoch(results, setting, name).mean(axis=1)
                 axes.plot(curve.index, curve, color=setting.colour, linestyle=setting.dash, label=setting.words)
             axes.axhline(0.5, color=figures.INK, linewidth=0.8, linestyle=":")
             axes.set(title=f"{name.replace('_', ', ')} depth / p, {group}", xlabel="epoch")
@@ -164,25 +99,13 @@ def draw_ensemble(results: Results) -> Figure:
 SHOWN = (*NORMALISED[:3], UNNORMALISED[0])
 
 
-def _with_start(results: Results, setting: Setting, name: str) -> pd.Series:
-    """Means over seeds by epoch."""
-    curve = _by_epoch(results, setting, name).mean(axis=1)
-    arrays = results.computed(STARTS.name).get(piece_of(setting))
-    return curve if arrays is None else pd.concat([pd.Series({0: (arrays[name] / arrays["longest"]).mean()}), curve])
-
-
 def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
-    first = results.computed(STARTS.name).get(piece_of(setting))
-    last = results.arrays(setting.run.name, setting.arm, "depth")
-    parts = {
-        "start": ([] if first is None else first["outputs"], "other-0"),
-        "end": ([arrays["depth/outputs"] for arrays in last], "residual-0"),
-    }
-    for label, (outputs, shade) in parts.items():
-        shares = [values / values.sum() for values in outputs]
+    for epoch, label, shade in ((0, "start", "other-0"), (None, "end", "residual-0")):
+        saved = results.arrays(setting.run.name, setting.arm, "depth", epoch)
+        shares = [arrays["depth/outputs"] / arrays["depth/outputs"].sum() for arrays in saved]
         if shares:
-            lengths, colour = np.arange(1, len(shares[0]) + 1), figures.COLOURS[shade][0]
-            axes.plot(lengths, np.mean(shares, axis=0), "o-", ms=3, color=colour, label=label)
+            colour = figures.COLOURS[shade][0]
+            axes.plot(saved[0]["depth/lengths"], np.mean(shares, axis=0), "o-", ms=3, color=colour, label=label)
     axes.set(title=setting.words, xlabel="path length r", ylabel="share of Σ E‖f_r‖²")
 
 
@@ -193,8 +116,7 @@ ENSEMBLE = Artefact(
     ensemble_claims,
     "The nets of Figs. 1d and 1e. ReLU gates and normalisation are frozen at the sample, so that the net is a sum over paths of "
     "f_r, those of r matrices (the readout not counted); logits centred over classes, 0 < r ≤ p = 10. Gradients are those of "
-    "the cross-entropy with its slope in the logits frozen. Normalisation has its running statistics, at initialisation the "
-    "training samples' (untrained running statistics would make it the identity).",
+    "the cross-entropy with its slope in the logits frozen. Normalisation has its running statistics, at initialisation "
+    "those of 256 training samples (untrained running statistics would make it the identity).",
     draw_ensemble,
-    (STARTS,),
 )

@@ -86,7 +86,7 @@ def fig_1d_claims(results: Results) -> list[Claim]:
 def draw_fig_1d(results: Results) -> Figure:
     """Mean |lambda| by layer, one line an epoch, darker the later, as in the paper; means over seeds."""
     columns = max(sum(setting.run == run for setting in NORMALISED) for run in runs_of(NORMALISED))
-    figure, grid = figures.canvas(len(runs_of(NORMALISED)), columns, sharex=True)
+    figure, grid = figures.canvas(len(runs_of(NORMALISED)), columns)
     for axes in grid.flat:
         axes.set_visible(False)
     for row, run in zip(grid, runs_of(NORMALISED)):
