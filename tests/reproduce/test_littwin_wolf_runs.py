@@ -15,7 +15,7 @@ from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Source, Task, complete, found
 from lightning_app.reproduce.littwin_wolf import PAPER as LITTWIN_WOLF
 from lightning_app.reproduce.littwin_wolf import cifar, ensemble, eq22
-from lightning_app.reproduce.littwin_wolf.lambdas import mean_lambda
+from lightning_app.reproduce.littwin_wolf.lambdas import SETTINGS, mean_lambda
 from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, differs, runs_of
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan
 from lightning_app.reproduce.results import Results
@@ -158,7 +158,7 @@ GROWS, STEADY, APART, FIRST = range(4)  # the claims of Fig. 1d, in their order
     ],
 )
 def test_fig_1d(trained, verdicts, numbers, held):
-    trained(NORMALISED, numbers)
+    trained(SETTINGS, numbers)
     assert list(verdicts("fig-1d").values()) == [REPRODUCED if number in held else NOT for number in range(4)]
 
 
@@ -166,13 +166,13 @@ def test_growth_in_some_settings_only_is_an_artefact(trained, verdicts):
     def numbers(setting, seed, epoch):
         return lambdas(0.01 if setting.arm == "eq22" else -0.01, 0.05)(setting, seed, epoch)
 
-    trained(NORMALISED, numbers)
+    trained(SETTINGS, numbers)
     assert list(verdicts("fig-1d").values()) == [ARTEFACT, ARTEFACT, REPRODUCED, REPRODUCED]
 
 
 @pytest.mark.parametrize("more", [{"finished": False, "epochs": (0, 1, 2)}, {"seeds": (0, 1, 2)}])
 def test_unfinished_runs_and_missing_seeds_test_nothing(trained, verdicts, more):
-    trained(NORMALISED, lambdas(0.01, 0.05), **more)
+    trained(SETTINGS, lambdas(0.01, 0.05), **more)
     assert set(verdicts("fig-1d").values()) == {Verdict.NOT_TESTED}
 
 

@@ -88,10 +88,12 @@ def draw_ensemble(results: Results) -> Figure:
                 curve = _by_epoch(results, setting, name).mean(axis=1)
                 axes.plot(curve.index, curve, color=setting.colour, linestyle=setting.dash, label=setting.words)
             axes.axhline(0.5, color=figures.INK, linewidth=0.8, linestyle=":")
-            axes.set(title=f"{name.replace('_', ', ')} depth / p, {group}", xlabel="epoch")
+            axes.set(title=name.replace("effective_input", "effective, from the input"), xlabel="epoch")
+        row[0].set_ylabel(f"depth / p, {group}")
         figures.legend(row[-1], beside=True)
     for axes, setting in zip(grid[2], SHOWN):
         _draw_lengths(axes, results, setting)
+    grid[2][0].set_ylabel("share of Σ E‖f_r‖²")
     figures.legend(grid[2][-1], beside=True)
     return figure
 
@@ -106,7 +108,7 @@ def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
         if shares:
             colour = figures.COLOURS[shade][0]
             axes.plot(saved[0]["depth/lengths"], np.mean(shares, axis=0), "o-", ms=3, color=colour, label=label)
-    axes.set(title=setting.words, xlabel="path length r", ylabel="share of Σ E‖f_r‖²")
+    axes.set(title=setting.words, xlabel="path length r")
 
 
 ENSEMBLE = Artefact(
