@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from callbacks.emit import emit
 from lightning_app.errors import UserError
-from lightning_app.measures import settled
+from lightning_app.measures import is_unsettled, settled
 
 __all__ = [
     "EpochCallback",
@@ -148,5 +148,6 @@ def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[t
 
 def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
     """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
-    inputs = [images for images, _ in few_samples(trainer, net, SETTLING)]
-    return settled(net, torch.cat(inputs))
+    if not is_unsettled(net):
+        return net
+    return settled(net, torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)]))

@@ -29,6 +29,7 @@ __all__ = [
     "Normalisation",
     "affine",
     "effective_scale",
+    "is_unsettled",
     "lambda_statistics",
     "lambda_totals",
     "normalisations_of",
@@ -187,7 +188,7 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
         UserError: for too few inputs to have a variance.
     """
     net = getattr(net, "_orig_mod", net)
-    if not any(map(_is_untouched, net.modules())):
+    if not is_unsettled(net):
         return net
     net = copy.deepcopy(net)
     fresh = {module: module.momentum for module in net.modules() if _is_untouched(module)}
@@ -205,6 +206,11 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
         module.momentum = momentum
         module.eval()
     return net
+
+
+def is_unsettled(net: nn.Module) -> bool:
+    """Whether some normalisation of it has the statistics of no data yet."""
+    return any(map(_is_untouched, net.modules()))
 
 
 def _is_untouched(module: nn.Module) -> bool:
@@ -264,11 +270,11 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.before: dict[nn.Module, str | None] = {}  # normalisation -> name of the layer that ran last before it
         self._calls: Counter[nn.Module] = Counter()
+        self._uses: Counter[int] = Counter()  # of parameters, by id
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # by id; held, so that no id is used again
         self._takers: defaultdict[nn.Module, set] = defaultdict(set)  # layer -> who takes its output
-        self._sources: dict[
-            nn.Module, nn.Module
-        ] = {}  # normalisation that is its formula -> layer whose output it takes
+        # Of a normalisation that is its formula, the layer whose output it takes.
+        self._sources: dict[nn.Module, nn.Module] = {}
         self._inside: nn.Module | None = None  # the normalisation that is running
         self._last: str | None = None  # name of the last layer that ran
         self._names = {layer.module: layer.name for layer in layers_of(net)}
@@ -283,6 +289,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _FORM:
             self._take((args, kwargs), self._inside or object())
+            self._uses.update(id(each) for each in _tensors((args, kwargs)) if isinstance(each, nn.Parameter))
         return func(*args, **kwargs)
 
     def leaves_net(self, outputs: Any) -> None:
@@ -290,10 +297,11 @@ class _Watch(TorchFunctionMode):
         self._take(outputs, self)
 
     def absorbing(self, norm: nn.Module) -> nn.Module | None:
-        """The layer whose output goes into this normalisation and nowhere else."""
+        """The layer whose output goes into this normalisation and nowhere else, and whose weights nobody else uses."""
         layer = self._sources.get(norm)
-        once = self._calls[norm] == 1 == self._calls[layer]
-        return layer if once and self._takers[layer] == {norm} else None
+        if layer is None or not self._calls[norm] == self._calls[layer] == self._uses[id(layer.weight)] == 1:
+            return None
+        return layer if self._takers[layer] == {norm} else None
 
     def _take(self, values: Any, taker: object) -> None:
         for tensor in _tensors(values):

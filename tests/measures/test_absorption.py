@@ -167,3 +167,18 @@ def test_norms_of_several_layers_are_those_of_all_their_weights(sizes):
 def test_an_unknown_norm_is_a_sentence():
     with pytest.raises(UserError, match="one of frobenius, rms, filter, got 'l1'"):
         check_norm("l1")
+
+
+def test_a_layer_whose_weights_are_used_elsewhere_too_is_not_absorbed():
+    class Sharing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return self.norm(self.conv(x)) + torch.nn.functional.conv2d(x, self.conv.weight, padding=1)
+
+    torch.manual_seed(0)
+    net, x = Sharing().double().eval(), torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    net.norm.weight.data.uniform_(0.5, 2)
+    assert torch.allclose(absorb(net, x[:1])(x), net(x), rtol=1e-12)

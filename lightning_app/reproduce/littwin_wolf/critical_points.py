@@ -264,7 +264,8 @@ def _z(arrays: Arrays) -> np.ndarray:
     """
     counts = np.column_stack([arrays["counts"], arrays["counts"].sum(axis=1)])
     expected = np.append(arrays["expected"], arrays["total"])
-    rare = np.append(arrays["expected"] - 2, 2 * (arrays["total"] - 2 * LAMBDA))
+    beside = np.append(arrays["expected"] - 2, arrays["total"] - 2 * LAMBDA)
+    rare = np.where(beside < 1, beside * np.append(np.ones(LAMBDA), 2), 0)
     variance = np.maximum(counts.var(axis=0, ddof=1), rare)
     errors = np.hypot((variance / len(counts)) ** 0.5, np.append(arrays["expected_error"], 0))
     return (counts.mean(axis=0) - expected) / errors

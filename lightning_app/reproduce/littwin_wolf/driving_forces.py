@@ -35,19 +35,19 @@ ALL = range(1, BLOCKS + 1)
 
 
 def _share(results: Results, setting: Setting, names: Sequence[str], true: Callable[[pd.Series], pd.Series]) -> Sample:
-    """The share of numbers, over names and epochs, of which something is true; those that are not numbers are left out."""
+    """The share of numbers, over names and epochs, of which something is true; NaN of a seed where that cannot be told."""
     curves = [results.curves(setting.run.name, setting.arm, name) for name in names]
-    by_seed = pd.concat(curves).apply(lambda numbers: true(numbers.dropna()).mean())
+    by_seed = pd.concat(curves).apply(lambda numbers: true(numbers).mean(skipna=False))
     return Sample(tuple(by_seed), results.incomplete(setting.run.name))
 
 
 def _positive(numbers: pd.Series) -> pd.Series:
-    return numbers > 0
+    return (numbers > 0).astype(float).where(numbers.notna())
 
 
 def _true(numbers: pd.Series) -> pd.Series:
-    """Of what is 1 or 0."""
-    return numbers
+    """Of what is 1 or 0; a scale that did not change agrees with nothing and is left out."""
+    return numbers.dropna()
 
 
 def _drives(layers: Sequence[int], field: str) -> list[str]:

@@ -137,10 +137,10 @@ def mean_of(results: Results, setting: Setting, *names: str) -> pd.DataFrame:
 
 
 def rising(results: Results, setting: Setting, *names: str) -> Sample:
-    """The share of measurements at which a mean is larger than at the one before."""
-    curves = mean_of(results, setting, *names)
-    rises = curves.diff().iloc[1:] > 0
-    return Sample(tuple(rises.mean()) if len(rises) else (), results.incomplete(setting.run.name))
+    """The share of measurements at which a mean is larger than at the one before; NaN of a seed that has diverged."""
+    steps = mean_of(results, setting, *names).diff().iloc[1:]
+    rises = (steps > 0).astype(float).where(steps.notna())
+    return Sample(tuple(rises.mean(skipna=False)) if len(rises) else (), results.incomplete(setting.run.name))
 
 
 def differs(differences: Sample) -> Outcome:
