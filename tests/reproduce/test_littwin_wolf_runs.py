@@ -30,7 +30,7 @@ KEY = "littwin-wolf"
 CONFIGS = ROOT / "configs" / "papers" / KEY
 REPRODUCED, NOT, ARTEFACT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.ARTEFACT
 BOTH = (*NORMALISED, *UNNORMALISED)
-EPOCHS = tuple(range(16))
+EPOCHS = tuple(range(13))
 
 
 @pytest.fixture
@@ -226,10 +226,10 @@ def test_fig_1e(trained, verdicts, slope, noise, found):
 )
 def test_ensemble(trained, verdicts, start, end, found):
     def numbers(_, seed, epoch):
-        here = start + 0.01 * seed if epoch == 0 else 2.5 if epoch < 15 else end + 0.02 * seed
+        here = start + 0.01 * seed if epoch == 0 else 2.5 if epoch < 12 else end + 0.02 * seed
         return {f"depth/{name}": here for name in ensemble.MEASURES} | {"depth/longest": 10}
 
-    trained(BOTH, numbers, epochs=(0, 10, 15))
+    trained(BOTH, numbers, epochs=(0, 6, 12))
     shown = verdicts("ensemble")
     assert Counter(shown.values()) == Counter([*found, Verdict.DESCRIBED] * 2 * len(ensemble.MEASURES))
 
