@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
 from lightning_app.reproduce.artefact import Artefact
@@ -78,7 +77,7 @@ def trained(leave) -> Callable:
 
 @pytest.mark.parametrize("setting", BOTH, ids=lambda setting: f"{setting.run.name}-{setting.arm}")
 def test_a_setting_says_what_its_yaml_does(setting):
-    config = yaml.safe_load(Plan(KEY, setting.run, PAPER).config.read_text())
+    config = Plan(KEY, setting.run, PAPER)._layers  # with base.yaml below
     net = config["model"]["arms"][setting.arm]["net"]
     assert (net["class_path"], net["init_args"]) == ("ResidualMLP", setting.arguments)
     assert config["data"]["init_args"]["separation"] == setting.separation
