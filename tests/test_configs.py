@@ -195,7 +195,6 @@ def test_configurations_are_short_diffs():
 REPEATED = {  # a class named again takes its arguments again
     ("model.optimizer.class_path", "torch.optim.SGD"),
     ("model.optimizer.init_args.momentum", 0.9),
-    ("model.optimizer.init_args.lr", 0.01),  # where an experiment is about the rate
 }
 
 
