@@ -1,14 +1,12 @@
 """A mixture of Gaussians, the data of Littwin & Wolf's experiments (2016, Appendix C): vectors that need no file."""
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.datamodules.images import ImageData, Splits
-from lightning_app.datamodules.whitened import ResidentVectors
+from lightning_app.datamodules.images import Splits
+from lightning_app.datamodules.vectors import VectorData
 from lightning_app.errors import UserError
 
 __all__ = ["GaussianMixture"]
@@ -16,7 +14,7 @@ __all__ = ["GaussianMixture"]
 MEANS, TRAIN, TEST = range(3)  # independent streams of a seed
 
 
-class GaussianMixture(ImageData):
+class GaussianMixture(VectorData):
     """K Gaussians N(mu_k, I) in d dimensions, one a class, with means mu_k ~ separation * N(0, I).
 
     Batches are ``(vectors, labels)``: (B, dimensions) in the trainer's precision, and int64 (B,). Classes are balanced: their
@@ -46,8 +44,6 @@ class GaussianMixture(ImageData):
         UserError: for sizes and a separation that make no mixture.
     """
 
-    EVAL_BATCH: ClassVar[int] = 10_000  # no argument, so that a configuration of images carries none over
-
     def __init__(
         self,
         root: str = "data",
@@ -68,8 +64,6 @@ class GaussianMixture(ImageData):
         super().__init__(
             root=root,
             batch_size=batch_size,
-            eval_batch_size=self.EVAL_BATCH,
-            augment=False,
             val_size=val_size,
             split_seed=split_seed,
             probe_size=probe_size,
@@ -119,16 +113,8 @@ class GaussianMixture(ImageData):
         return (self.dimensions,)
 
     @override
-    def setup(self, stage: str | None = None) -> None:
-        super().setup(stage)
-        self._resident.clear()  # another trainer may have another precision
-
-    @override
-    def _put_on_device(self, split: str) -> ResidentVectors:
-        source = "test" if split == "test" else "train"
-        vectors, labels = (getattr(self.splits, f"{source}_{kind}")[self._rows[split]] for kind in ("images", "labels"))
-        double = self.trainer is not None and self.trainer.precision == "64-true"
-        return ResidentVectors(vectors.to(self._device, None if double else torch.float32), labels.to(self._device))
+    def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
+        return self.of_split(split)
 
 
 def _check(classes: int, dimensions: int, separation: float, samples: int, test_samples: int, seed: int) -> None:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.datamodules.digits import TEST_SIZE
-from lightning_app.datamodules.images import ImageData, Splits, stratified_rows
+from lightning_app.datamodules.images import Splits, stratified_rows
 from lightning_app.datamodules.sources import Source
+from lightning_app.datamodules.vectors import VectorData
 from lightning_app.errors import UserError
 
 __all__ = ["WhitenedDigits", "WhitenedImages", "WhitenedMNIST", "Whitening", "whitened"]
@@ -86,29 +87,7 @@ def _check_rank(samples: Tensor, components: int, rank: int) -> None:
         )
 
 
-class ResidentVectors:
-    """One split's vectors on one device, as loaders ask for them (see `ResidentImages`); they are never augmented."""
-
-    def __init__(self, vectors: Tensor, labels: Tensor) -> None:
-        self.vectors = vectors  # (N, d)
-        self.labels = labels  # (N,) int64
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def device(self) -> torch.device:
-        return self.labels.device
-
-    def starts(self, rows: Tensor, draws: None = None) -> Tensor:
-        """A row is found by its number."""
-        return rows
-
-    def batch(self, starts: Tensor) -> Tensor:
-        return self.vectors.index_select(0, starts)
-
-
-class WhitenedImages(ImageData):
+class WhitenedImages(VectorData):
     """Batches ``(vectors, labels)`` of whitened images: (B, components) in the trainer's precision, and int64 (B,).
 
     Whitened by what is trained on: validation and test samples go through the same map.
@@ -124,10 +103,6 @@ class WhitenedImages(ImageData):
         test_limit: evaluate on only so many test samples, stratified by class.
         evaluate_train: evaluate on the training samples too.
     """
-
-    # Not an argument: a configuration that names vectors on top of images would carry the images' 125 over (see
-    # `ImageData`), which is 560 batches an evaluation.
-    EVAL_BATCH: ClassVar[int] = 10_000
 
     def __init__(
         self,
@@ -145,8 +120,6 @@ class WhitenedImages(ImageData):
         super().__init__(
             root=root,
             batch_size=1 if batch_size is None else batch_size,
-            eval_batch_size=self.EVAL_BATCH,
-            augment=False,
             val_size=val_size,
             split_seed=split_seed,
             probe_size=probe_size,
@@ -183,28 +156,20 @@ class WhitenedImages(ImageData):
     def whitening(self) -> Whitening:
         return Whitening.of(self._pixels("train")[0], self.components)
 
+    @override
     def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
-        """All of a split, "train", "val" or "test": (m, components) float64 and labels (m,) int64."""
         pixels, labels = self._pixels(split)
         return self.whitening(pixels), labels
 
     def _pixels(self, split: str) -> tuple[Tensor, Tensor]:
         """(m, p) uint8 and (m,) int64."""
-        source = "test" if split == "test" else "train"
-        images, labels = (getattr(self.splits, f"{source}_{kind}") for kind in ("images", "labels"))
-        return images[self._rows[split]].flatten(1), labels[self._rows[split]]
+        images, labels = self.of_split(split)
+        return images.flatten(1), labels
 
     @override
     def setup(self, stage: str | None = None) -> None:
         super().setup(stage)
-        self._resident.clear()  # another trainer may have another precision
         _ = self.whitening
-
-    @override
-    def _put_on_device(self, split: str) -> ResidentVectors:
-        double = self.trainer is not None and self.trainer.precision == "64-true"
-        vectors, labels = self.vectors(split)
-        return ResidentVectors(vectors.to(self._device, None if double else torch.float32), labels.to(self._device))
 
 
 class WhitenedMNIST(WhitenedImages):

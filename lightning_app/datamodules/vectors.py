@@ -1,0 +1,69 @@
+"""The datamodule under all sets of vectors: an image set in all but what a batch holds and where it comes from."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_app.datamodules.images import ImageData
+
+__all__ = ["VectorData"]
+
+
+class ResidentVectors:
+    """One split's vectors on one device, as loaders ask for them (see `ResidentImages`); they are never augmented."""
+
+    def __init__(self, vectors: Tensor, labels: Tensor) -> None:
+        self.vectors = vectors  # (N, d)
+        self.labels = labels  # (N,) int64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    def starts(self, rows: Tensor, draws: None = None) -> Tensor:
+        """A row is found by its number."""
+        return rows
+
+    def batch(self, starts: Tensor) -> Tensor:
+        return self.vectors.index_select(0, starts)
+
+
+class VectorData(ImageData):
+    """Batches ``(vectors, labels)``: (B, d) in the trainer's precision, and int64 (B,).
+
+    A subclass implements `load` and `vectors`, says d as ``image_shape``, and passes on what `ImageData` takes.
+    """
+
+    # Not an argument: a configuration that names vectors on top of images would carry the images' 125 over (see
+    # `ImageData`), which is 560 batches an evaluation.
+    EVAL_BATCH: ClassVar[int] = 10_000
+
+    def __init__(self, **of_images) -> None:
+        super().__init__(eval_batch_size=self.EVAL_BATCH, augment=False, **of_images)
+
+    @abstractmethod
+    def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
+        """All of a split, "train", "val" or "test": (m, d) float64 and labels (m,) int64."""
+
+    def of_split(self, split: str) -> tuple[Tensor, Tensor]:
+        """A split's rows as the source gave them, and labels (m,) int64."""
+        source = "test" if split == "test" else "train"
+        samples, labels = (getattr(self.splits, f"{source}_{kind}")[self._rows[split]] for kind in ("images", "labels"))
+        return samples, labels
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        super().setup(stage)
+        self._resident.clear()  # another trainer may have another precision
+
+    @override
+    def _put_on_device(self, split: str) -> ResidentVectors:
+        double = self.trainer is not None and self.trainer.precision == "64-true"
+        vectors, labels = self.vectors(split)
+        return ResidentVectors(vectors.to(self._device, None if double else torch.float32), labels.to(self._device))
