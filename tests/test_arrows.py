@@ -15,6 +15,7 @@ ALLOWED = {
     "lightning_app.seeds": {"lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
     "lightning_app.statistics": {"numpy", "scipy"},
+    "lightning_app.cli.console": {"rich"},
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
@@ -38,7 +39,7 @@ ALLOWED = {
     | {"lightning_app.errors"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
-    | {"lightning_app.statistics", "lightning_app.errors"}
+    | {"lightning_app.statistics", "lightning_app.errors", "lightning_app.cli.console"}
     | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"},
     "callbacks": SCIENCE
     | LIGHTNING
