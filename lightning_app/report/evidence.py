@@ -162,6 +162,7 @@ class Evidence:
     records: list[Record]
     nets: list[Net]
     layer: str | None = None  # the layer asked for, if any
+    made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
     def having(self, *names: str) -> "Evidence":
         """Only the nets of which one of these was measured."""
@@ -222,7 +223,7 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
     return [*best.values()]
 
 
-def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
+def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> Evidence:
     """Read the runs and name their nets.
 
     A net is called as its member, with several runs as its run, and by both if that run has several members.
@@ -242,7 +243,7 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
         Net(record, member, _label(record, member, record.label, several), group, kinds[group], looks[group])
         for record, member, group in named
     ]
-    return Evidence(records, nets, layer)
+    return Evidence(records, nets, layer, tuple(made))
 
 
 def common_parent(runs: Sequence[RunFolder]) -> Path:
