@@ -22,7 +22,7 @@ __all__ = [
     "cushion_exceptions",
     "cushion_of_layer_10",
     "degradation",
-    "gap",
+    "gaps",
     "id_share",
     "interlayer_gap",
     "interlayer_mean",
@@ -68,18 +68,25 @@ def as_printed(symbol: str, arm: str, depth: int, paper: float, ours: Sample, se
     return one(f"{symbol}, {arm}, depth {depth}", paper, test, ours, all_of(*spread, close))
 
 
-def gap(symbol: str, depth: int, ours: Sample, least: Sample, words: str) -> Claim:
-    """L or E of plain minus residual: above zero, or above that of a shallower pair.
+def gaps(symbol: str, differences: Mapping[int, Sample]) -> list[Claim]:
+    """L or E of plain minus residual: residual better at every depth, and by more the deeper.
 
     Args:
-        ours: the differences.
-        least: what their mean is to be above of.
-        words: what that is.
+        differences: by depth, the shallowest first.
     """
-    larger = if_measured(ours, lambda: holds(ours.mean > least.mean, f"{ours.mean:.3g} <= {least.mean:.3g}"))
+    claims, last, before = [], None, "0"
+    for depth, apart in differences.items():
+        ours = apart if last is None else apart.map(lambda own, _: own, last)  # marked if either is incomplete
+        claims.append(_gap(symbol, depth, ours, 0.0 if last is None else last.mean, before))
+        last, before = apart, f"that of depth {depth}"
+    return claims
+
+
+def _gap(symbol: str, depth: int, ours: Sample, least: float, words: str) -> Claim:
+    larger = if_measured(ours, lambda: holds(ours.mean > least, f"{ours.mean:.3g} <= {least:.3g}"))
     place = "LCE".index(symbol)
-    printed = depth in DEPTHS and TABLE_1[PLAIN, depth][place] - TABLE_1[RESIDUAL, depth][place]
-    return one(f"{symbol} of plain - residual, depth {depth}", printed or "> 0", f"above {words}", ours, larger)
+    printed = TABLE_1[PLAIN, depth][place] - TABLE_1[RESIDUAL, depth][place] if depth in DEPTHS else "> 0"
+    return one(f"{symbol} of plain - residual, depth {depth}", printed, f"above {words}", ours, larger)
 
 
 def degradation(plain: Sample, residual: Sample) -> list[Claim]:

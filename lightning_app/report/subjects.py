@@ -126,9 +126,12 @@ class Duo:
 
 
 def arms_of(evidence: Evidence, net: str) -> list[Arm]:
-    """The arms that are nets of this class; twins of another arm are not, as they start from its weights."""
+    """The arms that are nets of this class; twins of another arm are not, as they start from its weights.
+
+    An arm whose configuration does not say its depth, or whether it is residual, is left out.
+    """
     found = [Arm(label, tuple(nets)) for label, nets in evidence.groups.items()]
-    return [arm for arm in found if arm.net == net]
+    return [arm for arm in found if arm.net == net and arm.kind and arm.depth]
 
 
 def duos_of(evidence: Evidence, net: str) -> list[Duo]:

@@ -33,7 +33,7 @@ from lightning_app.claims import (
     cushion_exceptions,
     cushion_of_layer_10,
     degradation,
-    gap,
+    gaps,
     id_share,
     interlayer_gap,
     interlayer_mean,
@@ -116,13 +116,11 @@ def _degradation(risk: dict[tuple[str, int], Sample]) -> list[Claim]:
 
 def _gaps(symbol: str, values: dict[tuple[str, int], Sample]) -> list[Claim]:
     """Residual better at every depth, and by more the deeper."""
-    claims, last, before = [], Sample((0.0,)), "0"
-    for depth in DEPTHS:
-        apart = values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
-        ours = apart if depth == DEPTHS[0] else apart.map(lambda own, _: own, last)  # marked if either is incomplete
-        claims.append(gap(symbol, depth, ours, last, before))
-        last, before = apart, f"that of depth {depth}"
-    return claims
+    differences = {
+        depth: values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
+        for depth in DEPTHS
+    }
+    return gaps(symbol, differences)
 
 
 def _penalty(results: Results) -> list[Claim]:
