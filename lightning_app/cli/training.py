@@ -20,6 +20,7 @@ from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import ProgressLines
+from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
 from lightning_app.cli.parser import Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
@@ -54,7 +55,7 @@ def run_training(argv: list[str]) -> None:
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_own_config(argv) if argv[0] == "measure" else argv,
+            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
             parser_class=Parser,
             parser_kwargs={
                 command: {"default_config_files": [str(BASE), *([str(MEASURE)] if command == "measure" else [])]}
