@@ -13,7 +13,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,20 @@ File = tuple[str, int, int]  # path relative to the listed folder, bytes, modifi
 class Source:
     """One dataset's possible places.
 
-    Example: ``Source("CIFAR-10", Path("data/cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
-    "cifar-10-batches-py")``.
+    Example: ``Source("CIFAR-10", Path("cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
+    "cifar-10-batches-py").below(Path("data"))``.
     """
 
     title: str  # for messages
-    folder: Path  # <root>/<name>
+    folder: Path  # <root>/<name>; in a datamodule's class still <name>
     image_shape: tuple[int, int, int]  # (H, W, C)
     class_names: tuple[str, ...]  # by label
     official: Callable[..., Any]  # torchvision's dataset class
     official_folder: str  # what it unpacks to, relative to root
+
+    def below(self, root: Path) -> "Source":
+        """The same in a folder of data sets."""
+        return replace(self, folder=root / self.folder)
 
     @property
     def root(self) -> Path:
