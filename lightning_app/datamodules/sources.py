@@ -25,7 +25,7 @@ from lightning_app.datamodules.images import Splits
 from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically
 
-__all__ = ["Source"]
+__all__ = ["Source", "class_folders"]
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CACHE = "cache"
@@ -103,7 +103,7 @@ class Source:
 
     def _names(self) -> tuple[str, ...]:
         tree = self._has_tree() and not self._has_arrays()
-        return _class_folders(self.folder / "train") if tree else self.class_names
+        return class_folders(self.folder / "train") if tree else self.class_names
 
     def _decoded(self, download: bool) -> Arrays:
         """The decoded arrays, from the cache when it is up to date."""
@@ -123,7 +123,7 @@ class Source:
         return sorted(file for file in files if file[0].lower().endswith(PICTURES))
 
     def _decode_tree(self, files: list[File]) -> Arrays:
-        found = {split: _class_folders(self.folder / split) for split in ("train", "test")}
+        found = {split: class_folders(self.folder / split) for split in ("train", "test")}
         if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
             raise UserError(
                 f"{self.title} needs the same {len(self.class_names)} class folders in {self.folder / 'train'} and "
@@ -205,8 +205,11 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
         )
 
 
-def _class_folders(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())) if folder.is_dir() else ()
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted, without hidden ones; none if there is no such folder."""
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
 
 
 def _walk(folder: Path, prefix: str = "") -> Iterator[File]:
