@@ -29,7 +29,7 @@ ALLOWED = {
     },
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
-    | {"torchvision", "sklearn", "PIL", "lightning_app.errors", "lightning_app.runs.folder"},
+    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.errors", "lightning_app.runs.folder"},
     "lightning_app.modules": SCIENCE
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
