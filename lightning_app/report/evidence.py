@@ -41,6 +41,7 @@ class Record:
         self.label = label
         self.log = folder.log()
         self._rows = self.log.groupby(["member", "name"], sort=False).indices
+        self._epochs, self._values = (self.log[column].to_numpy() for column in ("epoch", "value"))
         self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
 
     @cached_property
@@ -63,6 +64,14 @@ class Record:
         """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
         rows = self.log.iloc[self._rows.get((member, name), [])]
         return rows.set_index("epoch")["value"].sort_index()
+
+    def last(self, name: str, member: str = "") -> Final | None:
+        """The measurement of the latest epoch; None when never measured."""
+        rows = self._rows.get((member, name))
+        if rows is None:
+            return None
+        row = rows[self._epochs[rows].argmax()]
+        return Final(float(self._values[row]), int(self._epochs[row]))
 
     def members(self) -> list[str]:
         return [member for member in self.log["member"].unique() if member]
@@ -117,8 +126,7 @@ class Net:
 
     def final(self, name: str) -> Final | None:
         """The last value, never the best one; None when never measured."""
-        series = self.series(name)
-        return Final(float(series.iloc[-1]), int(series.index[-1])) if len(series) else None
+        return self.record.last(name, self.member)
 
     def at(self, name: str, epoch: int | None) -> float | None:
         """The value after so many epochs; None where it was not measured."""
