@@ -1,39 +1,26 @@
 """What every measuring callback shares: when to measure, without leaving a trace, at what cost, and one log call.
 
-A callback decides *when*, *on which data* and *under which name*; the mathematics is in `lightning_app.measures`. It
-meets a model through ``pl_module.members``, pairs of (name, net), and its data through
-``trainer.datamodule.probe_loader()``. A module without members is itself the only one.
+A callback decides *when*, *on which data* and *under which name*; the mathematics is in `lightning_app.measures`, and
+how it meets a model and its data in `protocol`.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
-import torch.nn.functional as F
 from pytorch_lightning.utilities import rank_zero_only
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from callbacks.emit import emit
+from callbacks.protocol import members_of
 from lightning_app.errors import UserError
-from lightning_app.measures import is_unsettled, settled
 
-__all__ = [
-    "EpochCallback",
-    "Measure",
-    "few_samples",
-    "isolated",
-    "loss_of",
-    "members_of",
-    "probe_batches",
-    "settled_net",
-]
-
-SETTLING = 256  # probe samples whose statistics a normalisation gets that has seen none
+__all__ = ["EpochCallback", "Measure", "isolated"]
 
 
 class EpochCallback(pl.Callback, ABC):
@@ -90,17 +77,6 @@ class Measure(EpochCallback):
         emit(trainer, epoch, self.family, results, cost)
 
 
-def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
-    """(name, net) of every net to look into."""
-    return [tuple(member) for member in getattr(pl_module, "members", [("net", pl_module)])]
-
-
-def loss_of(pl_module: pl.LightningModule) -> Callable[[Tensor, Tensor], Tensor]:
-    """(outputs, labels) -> mean loss without penalty: the module's ``loss``, or cross-entropy where it has none."""
-    loss = getattr(pl_module, "loss", None)
-    return loss if callable(loss) else F.cross_entropy
-
-
 @contextmanager
 def isolated(net: nn.Module) -> Iterator[None]:
     """Evaluation mode, no gradients, no autocast; modes and random state are put back as they were.
@@ -118,36 +94,3 @@ def isolated(net: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """The fixed probe samples on the net's device, in its precision."""
-    datamodule = trainer.datamodule
-    if not hasattr(datamodule, "probe_loader"):
-        raise UserError(
-            f"measuring needs a datamodule with probe_loader(), which yields fixed un-augmented (images, labels); "
-            f"got {type(datamodule).__name__}."
-        )
-    like = next(net.parameters())
-    for images, labels in datamodule.probe_loader():
-        yield images.to(like.device, like.dtype), labels.to(like.device)
-
-
-def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """So many of the probe samples, evenly spread over it (a source may be sorted by class), in the loader's batches."""
-    batches = list(probe_batches(trainer, net))
-    total, start = sum(len(labels) for _, labels in batches), 0
-    few = min(samples, total)
-    for images, labels in batches:
-        first, last = (-(-place * few // total) for place in (start, start + len(labels)))  # samples before this batch
-        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
-        if len(rows):
-            yield images[rows], labels[rows]
-        start += len(labels)
-
-
-def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
-    """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
-    if not is_unsettled(net):
-        return net
-    return settled(net, torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)]))

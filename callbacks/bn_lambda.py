@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import probe_batches, settled_net
+from callbacks.protocol import probe_batches, settled_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.measures import (
     Normalisation,

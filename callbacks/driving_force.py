@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import few_samples, loss_of, settled_net
+from callbacks.protocol import few_samples, loss_of, settled_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share

@@ -8,7 +8,8 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, few_samples, loss_of, members_of, settled_net
+from callbacks.base import Measure
+from callbacks.protocol import few_samples, loss_of, members_of, settled_net
 from lightning_app.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 

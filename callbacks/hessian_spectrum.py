@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure, few_samples, loss_of
+from callbacks.base import Measure
+from callbacks.protocol import few_samples, loss_of
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of

@@ -6,7 +6,8 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, members_of
+from callbacks.base import Measure
+from callbacks.protocol import members_of
 
 __all__ = ["RememberingMeasure"]
 

@@ -8,8 +8,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.base import EpochCallback, members_of
+from callbacks.base import EpochCallback
 from callbacks.emit import emit
+from callbacks.protocol import members_of
 from lightning_app.measures import conv_weights, distance
 from lightning_app.networks import layers_of
 

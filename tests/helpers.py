@@ -1,9 +1,12 @@
 """Small real training runs for tests: the embedded digits, tiny nets, one thread."""
 
 import csv
+import fcntl
 import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -65,6 +68,28 @@ def command(*words: str | Path, cwd: Path, **more) -> subprocess.CompletedProces
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     call = [sys.executable, str(ROOT / "main.py"), *map(str, words)]
     return subprocess.run(call, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, **more)
+
+
+def on_terminal(*words: str | Path, cwd: Path, columns: int = 100, **env: str) -> tuple[int, str]:
+    """Exit code and output of a command that finds a terminal of so many columns: a pseudo-terminal's other end."""
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment |= {"TERM": "xterm-256color"} | env
+    for name in ("WANDB_SERVICE", "COLUMNS", "LINES", *({"NO_COLOR"} - env.keys())):
+        environment.pop(name, None)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen([*map(str, words)], cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b"".join(iter(lambda: _read(ours), b""))
+    os.close(ours)
+    return process.wait(120), said.decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # how Linux says that nobody holds the other end any more
+        return b""
 
 
 def log_rows(folder: Path, without: tuple[str, ...] = TIMING) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ ALLOWED = {
     "lightning_app.seeds": {"lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
     "lightning_app.statistics": {"numpy", "scipy"},
+    "lightning_app.cli.console": {"rich"},
     "lightning_app.identity": SCIENCE,
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
     "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
@@ -38,7 +39,7 @@ ALLOWED = {
     | {"lightning_app.errors"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
-    | {"lightning_app.statistics", "lightning_app.errors"}
+    | {"lightning_app.statistics", "lightning_app.errors", "lightning_app.cli.console"}
     | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"},
     "callbacks": SCIENCE
     | LIGHTNING
@@ -81,7 +82,8 @@ def test_arrows(file):
         assert any(name == key or name.startswith(f"{key}.") for key in allowed), f"{own} imports {name}"
 
 
-DESCRIPTIONS = {"Layer", "layers_of", "Span", "blocks_of", "span_of"}  # how a net describes itself
+# How a net describes itself.
+DESCRIPTIONS = {"Layer", "layers_of", "Span", "blocks_of", "span_of", "Surveyed", "measurable", "survey"}
 
 
 def test_callbacks_and_measures_never_name_a_concrete_network():
@@ -89,10 +91,4 @@ def test_callbacks_and_measures_never_name_a_concrete_network():
         for file in folder.rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_app.networks"):
-                    assert {alias.name for alias in node.names} <= {
-                        "Layer",
-                        "layers_of",
-                        "Span",
-                        "blocks_of",
-                        "span_of",
-                    }, f"{file} knows a network"
+                    assert {alias.name for alias in node.names} <= DESCRIPTIONS, f"{file} knows a network"

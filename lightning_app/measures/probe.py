@@ -7,7 +7,8 @@ over a 16x32x32 map is guaranteed to three digits only, and in the compiled grap
 
 import copy
 import functools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,15 +39,19 @@ class LayerNorms:
 class ProbeResult:
     """What one forward pass over the probe data tells."""
 
-    loss: float  # mean cross-entropy, nats
-    error: float  # fraction misclassified, 0..1
+    loss: float  # mean over samples, of the cross-entropy in nats
+    error: float  # fraction misclassified, 0..1; NaN where the labels are no classes
     count: int  # samples
     layers: dict[str, LayerNorms]  # by layer name
 
 
 @torch.no_grad()
 def probe_forward(
-    net: nn.Module, layers: Sequence[Layer], batches: Iterable[tuple[Tensor, Tensor]], compile: bool = False
+    net: nn.Module,
+    layers: Sequence[Layer],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    compile: bool = False,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> ProbeResult:
     """Loss, error and the norms at all layers, in one pass over the data.
 
@@ -59,6 +64,7 @@ def probe_forward(
         batches: (images, labels) on the net's device, in any memory format, shuffled or not.
         compile: measure in one compiled graph. Compiled once for each architecture and batch size, then shared by all
             epochs and nets of that architecture; a shorter last batch is measured without compiling.
+        loss: (outputs, labels) -> the mean over a batch.
 
     Cost: one forward pass plus two reductions a layer, three with a skip. Median ratio to a compiled evaluation of the
     same images (`benchmarks/measures.py`, depth 20, one CPU thread, quiet): 1.05 to 1.1 plain and residual, a little
@@ -69,7 +75,7 @@ def probe_forward(
     for images, labels in batches:
         size = size or len(images)
         step = _compiled_step() if compile and len(images) == size else _step
-        results.append(step(net, taps, images, labels))
+        results.append(step(net, taps, images, labels, loss))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
     losses, wrong, norms = zip(*results)
@@ -133,14 +139,21 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _step(net: nn.Module, taps: list[nn.Module], images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, list[Norms]]:
+def _step(
+    net: nn.Module, taps: list[nn.Module], images: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor, list[Norms]]:
     """Sum of losses, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
         tap.probe_norms = None
     logits = _wide(net(images))
-    loss = F.cross_entropy(logits, labels, reduction="sum").double()
-    wrong = (logits.argmax(1) != labels).sum()
-    return loss, wrong, [tap.probe_norms for tap in taps if tap.probe_norms is not None]
+    risk = loss(logits, labels).double() * len(labels)
+    return risk, _wrong(logits, labels), [tap.probe_norms for tap in taps if tap.probe_norms is not None]
+
+
+def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    if logits.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
+        return torch.full((), math.nan, device=logits.device)
+    return (logits.argmax(1) != labels).sum()
 
 
 @functools.cache

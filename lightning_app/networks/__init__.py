@@ -7,11 +7,15 @@ from lightning_app.networks.preact import PreactResNet
 from lightning_app.networks.residual_mlp import ResidualMLP
 from lightning_app.networks.shortcut import ShortcutNet, draw, shortcut_net_of_depth, units_of_depth
 from lightning_app.networks.simplified import SimplifiedNet
+from lightning_app.networks.tracing import Surveyed, measurable, survey
 
 __all__ = [
     # how a net describes its layers
     "Layer",
     "layers_of",
+    "Surveyed",
+    "measurable",
+    "survey",
     # how a net describes its blocks
     "Span",
     "blocks_of",

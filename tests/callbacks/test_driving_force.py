@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import DrivingForce
-from callbacks.base import few_samples, isolated
+from callbacks.base import isolated
+from callbacks.protocol import few_samples
 from lightning_app.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of
 from lightning_app.modules import Arm

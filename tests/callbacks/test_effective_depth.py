@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from callbacks import BnLambda, DrivingForce, EffectiveDepth
-from callbacks.base import isolated, settled_net
+from callbacks.base import isolated
+from callbacks.protocol import settled_net
 from lightning_app.errors import UserError
 from lightning_app.measures import effective_depth
 from lightning_app.modules import Arm

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import HessianSpectrum
-from callbacks.base import few_samples, isolated
+from callbacks.base import isolated
+from callbacks.protocol import few_samples
 from lightning_app.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense
 from lightning_app.modules import Arm

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from callbacks import NoiseStability
-from callbacks.base import few_samples, isolated, probe_batches
+from callbacks.base import isolated
+from callbacks.protocol import few_samples, probe_batches
 from lightning_app.errors import UserError
 from lightning_app.measures import contraction, minimal_cushions, noise_injection, smoothness
 from lightning_app.modules import Arm

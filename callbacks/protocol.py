@@ -1,0 +1,187 @@
+"""How callbacks meet a model: which networks, which loss, which samples. Other people's LightningModules answer by default.
+
+| question | who says it | otherwise |
+|---|---|---|
+| which networks | ``pl_module.members``: pairs (name, net) | the only child with parameters, else the module itself |
+| which loss | ``pl_module.loss(outputs, labels)``, a mean | its ``criterion`` or ``loss_fn``, else cross-entropy |
+| which samples | ``probe_loader()`` of the datamodule or the module | 1,000 of the training set, evenly spread |
+
+A loader yields pairs (inputs, labels). Samples of a training set are taken once and kept, so that every epoch is measured
+on the same ones; if the set augments at random, its draws are seeded.
+"""
+
+import inspect
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_app.errors import UserError
+from lightning_app.measures import is_unsettled, settled
+
+__all__ = ["few_samples", "loss_of", "members_of", "probe_batches", "settled_net"]
+
+SETTLING = 256  # probe samples whose statistics a normalisation gets that has seen none
+PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
+LOSSES = ("loss", "criterion", "loss_fn")
+
+_probes: WeakKeyDictionary[Dataset, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+
+# Which networks
+
+
+def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
+    """(name, net) of every net to look into.
+
+    Raises:
+        UserError: if the module neither says nor leaves one answer.
+    """
+    said = getattr(pl_module, "members", None)
+    return [("net", _network_in(pl_module))] if said is None else [tuple(member) for member in said]
+
+
+def _network_in(pl_module: pl.LightningModule) -> nn.Module:
+    holders = [child for child in pl_module.children() if any(True for _ in child.parameters())]
+    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)):
+        return holders[0]
+    if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
+        return pl_module
+    names = [name for name, child in pl_module.named_children() if any(True for _ in child.parameters())]
+    raise UserError(
+        f"which network of {type(pl_module).__name__} is to be measured? It has {_listed(names)} and no forward(). Give it an "
+        "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"parameters in {', '.join(names)}" if names else "no parameters"
+
+
+# Which loss
+
+
+def loss_of(pl_module: pl.LightningModule) -> Callable[[Tensor, Tensor], Tensor]:
+    """(outputs, labels) -> mean loss without penalty: the module's own, or cross-entropy where it has none.
+
+    Raises:
+        UserError: if the module's ``loss`` is something else. The cross-entropy raises it for labels that are no classes.
+    """
+    for name in LOSSES:
+        loss = getattr(pl_module, name, None)
+        if callable(loss):
+            return _checked(loss, f"{type(pl_module).__name__}.{name}")
+    return _cross_entropy
+
+
+def _checked(loss: Callable, where: str) -> Callable[[Tensor, Tensor], Tensor]:
+    try:
+        inspect.signature(loss).bind(None, None)
+    except TypeError as error:
+        raise UserError(
+            f"measures call {where}(outputs, labels) for the mean loss of a batch, and it takes other arguments ({error}): "
+            "rename it, or give the module a `loss` of these two."
+        ) from error
+    return loss
+
+
+def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    if labels.is_floating_point():
+        raise UserError(
+            f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
+            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels)."
+        )
+    return F.cross_entropy(outputs, labels)
+
+
+# Which samples
+
+
+def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """The fixed probe samples on the net's device, in its precision.
+
+    Raises:
+        UserError: if nobody says which they are and the training set cannot be asked; if a batch is no pair; if the net has
+            no parameters.
+    """
+    like = next(net.parameters(), None)
+    if like is None:
+        raise UserError(f"there is nothing to measure in a {type(net).__name__} without parameters.")
+    for batch in _probe(trainer):
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise UserError(f"probe batches are pairs (inputs, labels), got {_described(batch)}: {_PROBE_LOADER}")
+        inputs, labels = batch
+        yield inputs.to(like.device, like.dtype if inputs.is_floating_point() else None), labels.to(like.device)
+
+
+_PROBE_LOADER = "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels)."
+
+
+def _probe(trainer: pl.Trainer) -> Iterable[Any]:
+    for owner in (getattr(trainer, "datamodule", None), trainer.lightning_module):
+        if callable(getattr(owner, "probe_loader", None)):
+            return owner.probe_loader()
+    loader = _loader(trainer)
+    if loader.dataset not in _probes:
+        _probes[loader.dataset] = _taken(loader)
+    return _probes[loader.dataset]
+
+
+def _loader(trainer: pl.Trainer) -> DataLoader:
+    """The one that samples can be taken from by number."""
+    found = trainer.train_dataloader
+    loader = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
+    dataset = getattr(loader, "dataset", None)
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UserError(
+            f"measuring needs samples, and the training data, {_described(found)}, cannot be asked for some by number: "
+            f"{_PROBE_LOADER}"
+        )
+    return loader
+
+
+@torch.no_grad()
+def _taken(loader: DataLoader) -> list[Any]:
+    """Evenly spread over the set (it may be sorted by class), put together as the loader does it."""
+    total = len(loader.dataset)
+    few = min(PROBE, total)
+    rows = [number * total // few for number in range(few)]
+    batches = [rows[start : start + BATCH] for start in range(0, few, BATCH)]
+    with isolate_rng():
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
+        return [loader.collate_fn([loader.dataset[row] for row in batch]) for batch in batches]
+
+
+def _described(thing: Any) -> str:
+    if isinstance(thing, dict):
+        return f"a dict with {', '.join(map(str, thing))}"
+    return f"{len(thing)} of them" if isinstance(thing, (tuple, list)) else f"a {type(thing).__name__}"
+
+
+def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """So many of the probe samples, evenly spread over it (a source may be sorted by class), in the loader's batches."""
+    batches = list(probe_batches(trainer, net))
+    total, start = sum(len(labels) for _, labels in batches), 0
+    few = min(samples, total)
+    for images, labels in batches:
+        first, last = (-(-place * few // total) for place in (start, start + len(labels)))  # samples before this batch
+        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
+        if len(rows):
+            yield images[rows], labels[rows]
+        start += len(labels)
+
+
+def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
+    """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
+    if not is_unsettled(net):
+        return net
+    return settled(net, torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)]))

@@ -1,0 +1,130 @@
+"""Tables for people and for pipes: one function that every command uses.
+
+On a terminal a table has rules, bold heads and the terminal's width. In a pipe, under NO_COLOR or on a dumb terminal it is
+aligned text, a line a row, which grep and diff read. Neither torch nor Lightning is imported here, and rich only by the
+first table, so that ``--help`` starts in milliseconds.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["is_terminal", "styled", "table", "table_text"]
+
+VALUE = r"(\d[\d,.]*(e[-+]?\d+)?|inf|nan)"
+NUMBER = re.compile(rf"[-+±≈<>]?\s?{VALUE}(\s?±\s?{VALUE})?(\s?(%|m?s|min|h))?", re.IGNORECASE)
+ABSENT = ("", "-", "–")  # what stands where there is no number
+LONG = 24  # words up to this length are not broken either
+ENDLESS = 1_000_000  # columns of a pipe
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Can the stream move its cursor? False for pipes, files and TERM=dumb."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def styled(stream: TextIO) -> bool:
+    """Does the stream take colours and rules? As `is_terminal`, and no NO_COLOR (no-color.org: set and not empty)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table to standard output.
+
+    Columns of numbers are flush right and never cut or broken; texts are broken where the terminal is too narrow.
+    Cells are shown as they are: markup is no markup here, and control characters are spelled out.
+
+    Args:
+        title: above the table; "" for none.
+        head: one name a column.
+        rows: as many cells each; floats should come as texts, with the digits that they deserve.
+
+    Raises:
+        ValueError: if a row is longer or shorter than the head.
+    """
+    print(table_text(title, head, rows, width=_width() if styled(sys.stdout) else None))
+
+
+def table_text(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+    """What `table` prints: with rules, in colour and so wide if a width is given, else plain.
+
+    >>> print(table_text("depth 5", ["net", "risk"], [["plain", "1.25"], ["residual", "0.5"]]))
+    depth 5
+    net       risk
+    plain     1.25
+    residual   0.5
+    """
+    from rich.console import Console
+
+    cells = [[_shown(cell) for cell in row] for row in rows]
+    if wrong := [row for row in cells if len(row) != len(head)]:
+        raise ValueError(f"expected rows of {len(head)} cells, got {wrong[0]}.")
+    made = _table(list(map(_shown, head)), cells, ruled=width is not None)
+    console = Console(
+        width=ENDLESS if width is None else width, force_terminal=width is not None, highlight=False, _environ={}
+    )
+    needed = console.measure(made).minimum  # below it rich would cut numbers: let the terminal break the line instead
+    with console.capture() as captured:
+        if title:
+            console.print(_text(_shown(title), "bold" if width else ""), soft_wrap=True)
+        console.print(made, width=max(needed, console.width) if width else None, crop=False)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], ruled: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    look = {"box": box.SIMPLE_HEAD, "header_style": "bold"} if ruled else {"box": None, "header_style": ""}
+    made = Table(show_edge=False, pad_edge=False, **look)
+    for name, column in zip(head, zip(*rows) if rows else [()] * len(head)):
+        numbers = _are_numbers(column)
+        whole = [*name.split(), *(column if numbers else [word[:LONG] for cell in column for word in cell.split()])]
+        widest = max(map(_width_of, whole), default=0)
+        made.add_column(_text(name), justify="right" if numbers else "left", min_width=widest, overflow="fold")
+    for row in rows:
+        made.add_row(*map(_text, row))
+    return made
+
+
+def _width_of(words: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(words)
+
+
+def _text(words: str, style: str = ""):
+    """Words that are no markup."""
+    from rich.text import Text
+
+    return Text(words, style)
+
+
+def _are_numbers(column: Sequence[str]) -> bool:
+    """Is every cell a number, with or without uncertainty and unit, and at least one there?
+
+    >>> [_are_numbers(column) for column in (["1.2 ± 0.1", "-"], ["3 %", "nan"], ["3x3", "1"], ["-", "-"])]
+    [True, True, False, False]
+    """
+    told = [cell for cell in column if cell not in ABSENT]
+    return bool(told) and all(NUMBER.fullmatch(cell) for cell in told)
+
+
+def _shown(cell: object) -> str:
+    """A cell on one line, its control characters spelled out: a run's name must not move the cursor.
+
+    >>> _shown("a\\x1b[31mb\\n")
+    'a\\\\x1b[31mb\\\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(cell))
+
+
+def _width() -> int:
+    from rich.console import Console
+
+    return Console().width

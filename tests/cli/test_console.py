@@ -1,0 +1,71 @@
+"""Tables: ruled on a terminal, plain in a pipe, and never a word or a number lost."""
+
+import re
+import sys
+
+import pytest
+
+from lightning_app.cli.console import table, table_text
+from tests.helpers import on_terminal
+
+HEAD = ["net", "test error", "what"]
+ROWS = [["[red]plain[/red]", "0.25 ± 0.01", "words " * 30], ["residual", "1e-07", "-"]]
+CALL = f"from lightning_app.cli.console import table; table('[b]run', {HEAD}, {ROWS})"
+STYLE = re.compile(r"\x1b\[[\d;]*m")
+
+
+def test_plain_is_a_line_a_row_numbers_flush_right_and_nothing_else(capsys):
+    table("run", HEAD, ROWS)
+    title, head, first, second = capsys.readouterr().out.splitlines()
+    assert title == "run"
+    assert head == "net                test error  what"
+    assert first == f"[red]plain[/red]  0.25 ± 0.01  {' '.join(['words'] * 30)}"
+    assert second == "residual                1e-07  -"
+
+
+@pytest.mark.parametrize("columns", [30, 60, 140])
+def test_a_terminal_gets_rules_in_its_width_and_every_word(tmp_path, columns):
+    code, said = on_terminal(sys.executable, "-c", CALL, cwd=tmp_path, columns=columns)
+    assert code == 0, said
+    assert "─" * 20 in said
+    assert STYLE.search(said)
+    lines = STYLE.sub("", said).splitlines()
+    assert lines[0] == "[b]run"
+    assert max(map(len, lines)) <= max(columns, 42)  # never narrower than a name, a number, a word and the space between
+    assert sum(line.count("words") for line in lines) == 30
+    (row,) = [line for line in lines if "[red]plain[/red]" in line]
+    (other,) = [line for line in lines if "residual" in line]
+    assert row.index("0.25 ± 0.01") + len("0.25 ± 0.01") == other.index("1e-07") + len("1e-07")
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_that_wants_no_style_gets_what_a_pipe_gets(tmp_path, variables):
+    code, said = on_terminal(sys.executable, "-c", CALL, cwd=tmp_path, **variables)
+    assert code == 0, said
+    assert said == table_text("[b]run", HEAD, ROWS) + "\n"
+
+
+def test_an_empty_no_color_is_none(tmp_path):
+    assert "─" in on_terminal(sys.executable, "-c", CALL, cwd=tmp_path, NO_COLOR="")[1]
+
+
+def test_a_name_cannot_move_the_cursor():
+    for width in (None, 80):
+        said = table_text("a\rb", ["x"], [["\x1b[2Jgone\n"]], width=width)
+        assert "a\\rb" in said
+        assert "\\x1b[2Jgone\\n" in said
+
+
+def test_rows_without_end_and_none_at_all():
+    assert len(table_text("", ["n"], ([i] for i in range(500))).splitlines()) == 501
+    assert table_text("none", ["a", "b"], []) == "none\na  b"
+
+
+def test_a_row_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"expected rows of 2 cells, got \['1'\]"):
+        table_text("", ["a", "b"], [["1"]])
+
+
+def test_the_module_itself_brings_neither_rich_nor_torch(tmp_path):
+    code = "import sys, lightning_app.cli.console; sys.exit(any(name in sys.modules for name in ('rich', 'torch')))"
+    assert on_terminal(sys.executable, "-c", code, cwd=tmp_path)[0] == 0
