@@ -7,7 +7,7 @@ function like `this`. Both become documentation here, so that no docstring has t
 import re
 from typing import Any
 
-from griffe import Attribute, Docstring, Extension, Module, Object
+from griffe import Attribute, Class, Extension, Module, Object
 
 NAME = re.compile(r"(?<!`)`([\w.]+)`(?!`)")
 COMMENT = re.compile(r"(?:^|\s\s)# (.*)$")
@@ -18,15 +18,26 @@ MEASURES = "lightning_app.measures"
 class Comments(Extension):
     """For every package that is read."""
 
-    def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:
-        comments = [found[1] for line in attr.lines if (found := COMMENT.search(line))]
-        if attr.docstring is None and comments:
-            attr.docstring = Docstring(" ".join(comments), parent=attr)
+    def on_class_members(self, *, cls: Class, **_: Any) -> None:
+        said = {field.name: comment_of(field) for field in fields(cls)}
+        if cls.docstring and any(said.values()):
+            lines = [f"    {name}: {comment}" for name, comment in said.items() if comment]
+            cls.docstring.value = "\n".join([cls.docstring.value.rstrip(), "", "Attributes:", *lines])
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         if pkg.name == MEASURES.split(".")[0]:
             for module in pkg["measures"].modules.values():
                 _link(module, exported(pkg["measures"]))
+
+
+def fields(cls: Class) -> list[Attribute]:
+    """A dataclass's fields, in order."""
+    return [member for member in cls.members.values() if member.is_attribute and member.annotation is not None]
+
+
+def comment_of(field: Attribute) -> str:
+    """What stands behind a field, on its line or lines; "" if nothing does."""
+    return " ".join(found[1] for line in field.lines if (found := COMMENT.search(line)))
 
 
 def exported(measures: Module) -> dict[str, str]:

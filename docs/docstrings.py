@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 import griffe
-from comments import MEASURES, Comments, exported, linked
+from comments import MEASURES, Comments, comment_of, exported, fields, linked
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {  # in the docstring -> on the page
@@ -45,7 +45,7 @@ class Row:
         ]
 
     def _fields(self) -> list[tuple[str, str]]:
-        return [(field.name, said(field)) for record in self.records for field in fields(record)]
+        return [(field.name, comment_of(field)) for record in self.records for field in fields(record)]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Documented:
     def sections(self) -> dict[str, str]:
         """Title in the docstring -> Markdown."""
         found = [part for part in self._parsed if part.kind is griffe.DocstringSectionKind.admonition]
-        return {part.title: linked(part.value.description, self._paths) for part in found}
+        return {part.title: self.linked(part.value.description) for part in found}
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -94,7 +94,12 @@ class Documented:
 
     @cached_property
     def options(self) -> list[Option]:
-        said = {item.name: item.description for part in self._parsed if part.kind.value == "parameters" for item in part.value}
+        said = {
+            item.name: item.description
+            for part in self._parsed
+            if part.kind.value == "parameters"
+            for item in part.value
+        }
         takes = [one for one in self._cls.all_members["__init__"].parameters if one.name != "self"]
         return [Option(one.name, str(one.annotation), str(one.default), said.get(one.name, "")) for one in takes]
 
@@ -102,12 +107,18 @@ class Documented:
     def functions(self) -> list[griffe.Function]:
         """What the callback takes from `lightning_app.measures`."""
         taken = [path for path in self._cls.module.imports.values() if path.startswith(f"{MEASURES}.")]
-        found = [self._find(self._paths[path]) for path in taken if path in self._paths]
+        found = [
+            self._find(self._paths[path.rpartition(".")[2]]) for path in taken if path.rpartition(".")[2] in self._paths
+        ]
         return [one for one in found if one.is_function and not one.name.startswith("check_")]
+
+    def linked(self, text: str) -> str:
+        """With links from backticked names of `lightning_app.measures`."""
+        return linked(text, self._paths)
 
     @cached_property
     def _text(self) -> str:
-        return linked(self._parsed[0].value, self._paths)
+        return self.linked(self._parsed[0].value)
 
     def _row(self, keys: str, unit: str = "", meaning: str = "") -> Row:
         names = [name for name in re.findall(r"`(\w+)`", meaning)]
@@ -121,19 +132,16 @@ class Documented:
         return self._measures[path.removeprefix(f"{MEASURES}.")]
 
 
-def fields(record: griffe.Class) -> list[griffe.Attribute]:
-    """A dataclass's fields, in order."""
-    return [member for member in record.members.values() if member.is_attribute and member.annotation is not None]
-
-
 def said(thing: griffe.Object) -> str:
-    """The first paragraph of a docstring, or a field's comment."""
+    """The first paragraph of a docstring."""
     return thing.docstring.value.partition("\n\n")[0] if thing.docstring else ""
 
 
 def documented() -> list[Documented]:
     """Every exported callback, in alphabetical order."""
     extensions = griffe.load_extensions(Comments)
-    ours = {name: griffe.load(name, search_paths=[ROOT], extensions=extensions) for name in ("callbacks", "lightning_app")}
+    ours = {
+        name: griffe.load(name, search_paths=[ROOT], extensions=extensions) for name in ("callbacks", "lightning_app")
+    }
     callbacks, measures = ours["callbacks"], ours["lightning_app"]["measures"]
     return [Documented(callbacks[name].final_target, measures) for name in callbacks.exports]

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import griffe
-from comments import MEASURES
-from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, fields, said
+from comments import MEASURES, comment_of, fields
+from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, said
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -76,19 +76,21 @@ def body(one: Documented, level: str) -> list[str]:
         if title in one.sections:
             parts += [f"{level} {heading}", one.sections[title]]
         if title == "Keys":
-            parts += [fields_table(record, f"{level}#") for record in one.records]
+            parts += [fields_table(one, record, f"{level}#") for record in one.records]
     if one.options:
         parts += [f"{level} Options", options_table(one.options), f"{level} Use", use(one)]
     return parts
 
 
-def fields_table(record: griffe.Class, heading: str) -> str:
-    rows = [(f"`{field.name}`", f"`{field.annotation}`", said(field)) for field in fields(record)]
+def fields_table(one: Documented, record: griffe.Class, heading: str) -> str:
+    rows = [(f"`{field.name}`", f"`{field.annotation}`", one.linked(comment_of(field))) for field in fields(record)]
     return f"{heading} Fields of {record.name}\n\n{said(record)}\n\n{table(('field', 'type', 'meaning'), rows)}"
 
 
 def options_table(options: list[Option]) -> str:
-    rows = [(f"`{one.name}`", f"`{one.annotation}`", f"`{one.default}`", " ".join(one.meaning.split())) for one in options]
+    rows = [
+        (f"`{one.name}`", f"`{one.annotation}`", f"`{one.default}`", " ".join(one.meaning.split())) for one in options
+    ]
     return table(("option", "type", "default", "meaning"), rows)
 
 
