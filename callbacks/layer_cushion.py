@@ -1,17 +1,19 @@
 """Noise stability, layer by layer: `lightning_app.measures.cushions` on the probe samples after epochs."""
 
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
-from callbacks.protocol import loss_of, probe_batches
+from callbacks.base import Measure, isolated
+from callbacks.emit import describe_layers
+from callbacks.protocol import loss_of, members_of, probe_batches
 from lightning_app.measures import cushions, probe_forward
-from lightning_app.networks import Layer, measurable, survey
+from lightning_app.networks import Surveyed, measurable, survey
 
 __all__ = ["LayerCushion"]
 
@@ -75,21 +77,42 @@ class LayerCushion(Measure):
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False) -> None:
         super().__init__(every_n_epochs, at_start)
         self.compile = compile
-        self._warned = False
+        self._described = False
+
+    @override
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        if trainer.is_global_zero and not self._described:
+            self._describe(trainer, pl_module)
+        super().observe(trainer, pl_module, epoch)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        layers = self._measurable(net, next(probe_batches(trainer, net))[0][:1])
+        layers = measurable(_surveyed(trainer, net))
         loss = loss_of(trainer.lightning_module)
         probe = probe_forward(net, layers, probe_batches(trainer, net), self.compile, loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
         return {"probe/risk": probe.loss, "probe/error": probe.error, **by_layer}
 
-    def _measurable(self, net: nn.Module, sample: Tensor) -> tuple[Layer, ...]:
-        """The layers that have cushions; the others are named, once a run, with the reason."""
-        surveyed = survey(net, sample)
-        without = [f"{found.path}: {found.reason}" for found in surveyed if found.reason]
-        if without and not self._warned:
-            log.warning("no cushions of %d of %d weights. %s", len(without), len(surveyed), "; ".join(without))
-        self._warned |= bool(without)
-        return measurable(surveyed)
+    def _describe(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Once a run: which layers there are, and of those without cushions the reason."""
+        surveyed = {}
+        for name, net in members_of(pl_module):
+            with isolated(net):
+                surveyed[name] = _surveyed(trainer, net)
+        describe_layers(trainer, surveyed)
+        for sentence in dict.fromkeys(s for found in surveyed.values() for s in _without(found)):
+            log.warning(sentence)
+        self._described = True
+
+
+def _surveyed(trainer: pl.Trainer, net: nn.Module) -> tuple[Surveyed, ...]:
+    return survey(net, next(probe_batches(trainer, net))[0][:1])
+
+
+def _without(surveyed: Sequence[Surveyed]) -> list[str]:
+    """The layers without cushions by their reason."""
+    paths = defaultdict(list)
+    for found in surveyed:
+        if found.reason:
+            paths[found.reason].append(found.path)
+    return [f"no cushion of {', '.join(of_reason)}: {reason}" for reason, of_reason in paths.items()]

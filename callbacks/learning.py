@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from callbacks.base import EpochCallback
 from callbacks.emit import emit
+from lightning_app.errors import UserError
 
 __all__ = ["Learning"]
 
@@ -65,9 +66,16 @@ class Learning(EpochCallback):
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        if not callable(getattr(pl_module, "metrics", None)):
+            raise UserError(
+                f"Learning logs what pl_module.metrics() says, and {type(pl_module).__name__} has no such method: leave it "
+                "out, and log risks and errors with self.log as ever."
+            )
         results = pl_module.metrics()  # sums over ranks, so on all of them
         if trainer.is_global_zero:
-            whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
-            if epoch:
-                whole_run["time/epoch"] = time.perf_counter() - self._started
+            whole_run = {}
+            if trainer.optimizers:  # else nothing is trained here, only measured
+                whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
+                if epoch:
+                    whole_run["time/epoch"] = time.perf_counter() - self._started
             emit(trainer, epoch, "learning", results, whole_run)

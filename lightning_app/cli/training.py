@@ -20,6 +20,7 @@ from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import ProgressLines
+from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
 from lightning_app.cli.parser import Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.datamodules import ImageData
@@ -34,7 +35,7 @@ from lightning_app.runs.provenance import commit, versions
 __all__ = ["TrainingCLI", "run_training"]
 
 ROOT = Path(__file__).resolve().parents[2]
-BASE = ROOT / "configs" / "base.yaml"
+BASE, MEASURE = (ROOT / "configs" / name for name in ("base.yaml", "measure.yaml"))
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
@@ -53,9 +54,13 @@ def run_training(argv: list[str]) -> None:
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=argv,
+            args=with_own_config(argv) if argv[0] == "measure" else argv,
             parser_class=Parser,
-            parser_kwargs={command: {"default_config_files": [str(BASE)]} for command in TrainingCLI.subcommands()},
+            parser_kwargs={
+                command: {"default_config_files": [str(BASE), *([str(MEASURE)] if command == "measure" else [])]}
+                for command in TrainingCLI.subcommands()
+            },
+            trainer_class=MeasuringTrainer,
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
         )
@@ -65,14 +70,15 @@ def run_training(argv: list[str]) -> None:
 
 
 class TrainingCLI(LightningCLI):
-    """fit, validate and test."""
+    """fit, validate, test, and measure."""
 
-    folder: RunFolder | None = None  # of a fit
+    folder: RunFolder | None = None  # of a fit or a measurement
 
     @staticmethod
     @override
     def subcommands() -> dict[str, set[str]]:
-        return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
+        theirs = LightningCLI.subcommands()
+        return {name: theirs[name] for name in ("fit", "validate", "test")} | {"measure": {"model", "datamodule"}}
 
     @override
     def parse_arguments(self, parser: Parser, args: list[str]) -> None:
@@ -120,7 +126,9 @@ class TrainingCLI(LightningCLI):
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
         kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
-        if self.subcommand != "fit":
+        if self.subcommand == "measure":
+            kwargs["inference_mode"] = False  # measures differentiate
+        elif self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
         self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
@@ -149,7 +157,11 @@ class TrainingCLI(LightningCLI):
         place = self._get(self.config_init, "run")
         if rank_zero_only.rank != 0:
             return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
-        folder = place.find(self._get(self.config, "ckpt_path"))
+        asked = self._get(self.config, "ckpt_path")
+        if self.subcommand == "measure":
+            folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
+        else:
+            folder = place.find(asked)
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
 
@@ -182,6 +194,16 @@ class TrainingCLI(LightningCLI):
                     if name.removesuffix("/risk").removesuffix("/error") in self.model.splits:
                         print(f"{member}  {name}  {value:.6g}")
 
+    def after_measure(self) -> None:
+        """The numbers, what could not be measured, and where the page is."""
+        if self.trainer.is_global_zero:
+            self.folder.finish(self.trainer.current_epoch)
+            from lightning_app.cli.measured import print_measured
+            from lightning_app.report import write_report
+
+            print_measured(self.folder)
+            print(f"report: {write_report([self.folder])}")
+
     def after_fit(self) -> None:
         """Say what came out and where it is."""
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
@@ -201,7 +223,7 @@ class SaveRunConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if not trainer.is_global_zero or stage != "fit":
+        if not trainer.is_global_zero:
             return
         text = self.parser.dump(self.config, skip_none=False, format="yaml")
         for logger in trainer.loggers:

@@ -16,6 +16,7 @@ from lightning_app.report import (
     cushions,
     ensembles,
     headline,
+    layers,
     learning,
     seeds,
     twins,
@@ -28,7 +29,7 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "write_report"]
 
-SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, ensembles, costs, configs)
+SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, ensembles, layers, costs, configs)
 REPORT = "report.html"
 
 
