@@ -92,6 +92,8 @@ class InterlayerCushion(Measure):
         self.samples = samples
         self.probes = probes
         self.bn_modes = [bn_modes] if isinstance(bn_modes, str) else list(bn_modes)
+        if self.bn_modes == ["batch1"]:
+            self.family = PREFIXES["batch1"]  # beside another one in "eval" it has its own file
         self.before_relu = before_relu
         self.half = half
 
