@@ -33,6 +33,7 @@ CAPTION = (
     "samples, kernel norm, the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the weights as they are. "
     "λ: of the normalisation that follows. A dash: not measured."
 )
+NO_NUMBER = "its weights are all 0, or its input is for every sample"
 # Numbers of one layer or one block: there are too many of them for a list.
 PART = re.compile(r"^(interlayer\w*/|.*\b(layer|block)\d+)")
 
@@ -59,7 +60,7 @@ def layer_cells(net: Net, row: LayerRow) -> list[Cell]:
     """One line of the table, under `HEAD`."""
     numbers = [_last(net, key.format(row.layer)) if row.layer else cell(None) for key in COLUMNS.values()]
     said = [row.path, row.layer or "–", row.kind, "x".join(map(str, row.shape))]
-    return [*map(Cell, said), *numbers, Cell(row.reason)]
+    return [*map(Cell, said), *numbers, Cell(row.reason or (NO_NUMBER if numbers[0].text == "nan" else ""))]
 
 
 def block_cells(net: Net) -> list[list[Cell]]:

@@ -72,7 +72,7 @@ def loader(dataset: Dataset | None = None) -> DataLoader:
 def fit(module: pl.LightningModule, *watching, data=None, folder=None, epochs: int = 2) -> pl.Trainer:
     torch.manual_seed(2)
     made = trainer(epochs, callbacks=list(watching), logger=[RunLogger(folder)] if folder else False)
-    made.fit(module, data or loader())
+    made.fit(module, loader() if data is None else data)
     return made
 
 
