@@ -17,6 +17,7 @@ usage: python main.py COMMAND [options]
   fit        train, and measure after every epoch      fit --config configs/res20.yaml
   validate   risk and error of a checkpoint            validate --config configs/res20.yaml --ckpt_path last
   test       the same on the test set alone            test --config configs/res20.yaml --ckpt_path last
+  measure    all measures of a net, untrained or from a file   measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
   transfer   a residual net's checkpoint made plain    transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
   extract    one net of a bank as a checkpoint         extract IN.ckpt OUT.ckpt --member residual-seed03
   reproduce  a paper's table or figure, ours beside    reproduce yu-tomasi/table-1 (--list: all of them)
@@ -26,7 +27,7 @@ COMMAND --help lists every option; --print_config prints the whole configuration
 Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
 Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
 """
-TRAINING = ("fit", "validate", "test")
+TRAINING = ("fit", "validate", "test", "measure")
 OTHERS = {  # command -> the module whose main(argv) it is, imported when asked for
     "transfer": "lightning_app.cli.transfer",
     "extract": "lightning_app.cli.extract",

@@ -11,12 +11,15 @@ from markupsafe import Markup, escape
 from lightning_app.errors import UserError
 from lightning_app.report import (
     configs,
+    conventions,
     costs,
     curvature,
     cushions,
     ensembles,
     headline,
+    layers,
     learning,
+    prediction,
     seeds,
     twins,
     weights,
@@ -28,7 +31,21 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "write_report"]
 
-SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, ensembles, costs, configs)
+SECTIONS = (
+    headline,
+    learning,
+    seeds,
+    twins,
+    weights,
+    cushions,
+    curvature,
+    ensembles,
+    prediction,
+    conventions,
+    layers,
+    costs,
+    configs,
+)
 REPORT = "report.html"
 
 
