@@ -21,23 +21,51 @@ PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
 
 
 class InterlayerCushion(Measure):
-    """Logs the interlayer cushions ``sqrt(n) ||J x|| / (||J||_F ||x||)`` of blocks, J the block's Jacobian at its input x.
+    """Logs the interlayer cushions of blocks: how much of its input a block passes on, compared with noise, sample by
+    sample.
 
-    | key | BatchNorm uses |
-    |---|---|
-    | ``interlayer/block05/<field>`` | running statistics |
-    | ``interlayer_batch1/block05/<field>`` | each sample's own, with which the paper's numbers come out |
+    Definition:
+        ``μ(x) = √n ‖J x‖ / (‖J‖_F ‖x‖)``, J the Jacobian of the block, or of several in a row, at its input x. n is C H
+        W, so that the identity has 1, or, ``_hw``, H W as in Arora et al. for convolutions.
 
-    The fields are those of `lightning_app.measures.InterlayerStatistics`: ``median``, ``mean``, ``std``, ``minimum`` with
-    n = C H W, ``median_hw`` and so on with n = H W, ``relative_error``, ...; dimensionless.
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``interlayer/block05/<field>`` | 1 | fields of `InterlayerStatistics`, BatchNorm with running statistics |
+        | ``interlayer_batch1/block05/<field>`` | 1 | the same `InterlayerStatistics`, BatchNorm on each sample alone |
+        | ``cost/interlayer`` | s | what measuring all nets took |
+
+    Reading:
+        Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20
+        residual against 2.7e-7 plain. Measured on the full nets of depth 20, block 5 of 9, n = H W, after 300 steps,
+        two seeds: on one sample 0.202 and 0.194 residual against 3.9e-7 and 4.0e-7 plain; in evaluation mode 0.253 and
+        0.251 against 0.278 and 0.294. The gap is an identity of batch normalisation, see below, and no sensitivity to
+        noise.
+
+    Cost:
+        1,000 images and 4 probes in all 9 blocks of a full net of depth 20: 3 % of a training epoch (2.2 to 2.5 % with
+        ``half``). Exact norms cost, a block and sample, as much as training on 3 samples (10 with BatchNorm on one
+        sample).
+
+    Breaks:
+        * BatchNorm of one sample (``batch1``) does not see the scale of its input, so J x of a plain block is 0 but for
+          its ε, for any weights whatever: that mode reproduces the paper's number and compares nothing.
+        * ``_hw`` and C H W differ by √C: never compare across them.
+        * Probes estimate ‖J‖_F: ``relative_error`` is in ``std``, and a minimum over samples is biased down.
+        * Inputs of 0 and Jacobians of 0 are in no statistic; ``dead`` and ``flat`` count them.
+        * Nets without blocks have no keys, unless ``blocks`` names modules; what a forward pass does not call once is
+          refused.
+
+    Source:
+        Yu & Tomasi (2019), section 5; Arora et al. (2018), section 4 (interlayer cushion: ``minimum``) and 5.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
-        blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each net,
-            none where it has no blocks.
+        blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
+            net, none where it has no blocks.
         samples: at most so many probe samples.
-        probes: random vectors a sample for ||J||_F: 4 for means over samples, 16 for their distribution. None: exact,
+        probes: random vectors a sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
             feasible for some hundred samples of nets whose blocks describe themselves.
         bn_modes: "eval", "batch1", or a list of both.
         before_relu: leave out the ReLU at a block's end.

@@ -23,9 +23,48 @@ log = logging.getLogger(__name__)
 class LayerCushion(Measure):
     """Logs the per-sample cushions of all layers, in all readings, from one forward pass over the probe samples.
 
-    Keys: ``cushion/layer10/<field>`` with the fields of `lightning_app.measures.CushionStatistics` (``median``, ``minimum``,
-    ``median_transferred_operator``, ...; dimensionless), and from the same pass ``probe/risk`` (nats) and
-    ``probe/error`` (share).
+    Definition:
+        ``μ(x) = ‖A x‖ / (‖A‖_F ‖x‖)`` of a layer A at its input x, the bias left out: how much of a signal it passes
+        on, in units of what it passes on of noise. A residual layer computes W x + S x, and there are three readings of
+        its A:
+
+        * the paper's, unnamed in the keys: identity in A x, not in the norm, ``‖W x + S x‖ / (‖W‖_F ‖x‖)``;
+        * ``transferred``: identity in both, the cushion of the plain layer T(W);
+        * ``branch``: identity in neither, ``‖W x‖ / (‖W‖_F ‖x‖)``.
+
+        The norm is that of the weights, or, ``operator``, that of the matrix that maps x to A x, zero padding included.
+
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``cushion/layer10/<field>`` | 1 | fields of `CushionStatistics` |
+        | ``probe/risk`` | nats | mean loss of the probe samples, from the same forward pass |
+        | ``probe/error`` | share | wrong among the probe samples |
+        | ``cost/cushion`` | s | what measuring all nets took |
+
+    Reading:
+        Large: noise in the weights changes what comes out of the layer little, compared with the signal. At
+        initialisation a plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10
+        of depth 20, C = 32: 0.178, sd 0.020 over seeds), a residual one about 3 in the paper's reading, because its ‖W‖
+        is small. Layer 10 after 6 epochs of CIFAR-10, plain against residual: 0.221 and 0.739 in the paper's reading,
+        0.221 and 0.207 with the identity in both, 0.221 and 0.449 with it in neither: the order of the nets hangs on
+        the reading. ``operator`` cushions are about √(H W) smaller and at most 1.
+
+    Cost:
+        One forward pass over the probe samples: compiled, 1.07 (plain) to 1.11 times (residual) an evaluation of the
+        same images, depth 20. Not compiled 2.0 to 2.6 times an evaluation that is not either.
+
+    Breaks:
+        * The paper's reading has no upper bound: it is infinite at W = 0, and says little of nets whose ‖W‖ differ.
+        * Samples spread less than seeds do: error bars over samples are no error bars of a net.
+        * Inputs of zero have no cushion; ``dead`` counts them.
+        * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
+        * Layers other than convolutions and linear maps have none, nor has the operator norm where padding is not
+          zeros.
+
+    Source:
+        Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is
+        ``minimum``.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.

@@ -21,6 +21,7 @@ from typing_extensions import override
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines
 from lightning_app.cli.console import is_terminal, table
+from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
 from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
 from lightning_app.cli.parser import HelpFormatter, Parser
@@ -52,7 +53,7 @@ def run_training(argv: list[str]) -> None:
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_own_config(argv) if argv[0] == "measure" else argv,
+            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
             parser_class=Parser,
             parser_kwargs={"formatter_class": HelpFormatter}
             | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},

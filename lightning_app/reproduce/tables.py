@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from lightning_app.reproduce.plan import PAPER, Scale
-from lightning_app.reproduce.verdicts import Claim, Reading, Verdict, judge
 from lightning_app.runs.folder import write_atomically
+from lightning_app.verdicts import Claim, Reading, Verdict, judge
 
 __all__ = ["counts", "frame", "shown", "write_tables"]
 
