@@ -297,6 +297,7 @@ def _quiet() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
+        r"\s*Unable to serialize instance .*",  # a default of a foreign net that no YAML can hold
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
         r".*`torch\.jit\.\w+` is .*deprecated.*",  # torch's own, at the first forward-mode derivative

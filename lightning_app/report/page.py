@@ -12,7 +12,6 @@ from lightning_app.errors import UserError
 from lightning_app.report import (
     configs,
     conventions,
-    layers,
     costs,
     curvature,
     cushions,
