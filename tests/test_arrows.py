@@ -37,7 +37,9 @@ ALLOWED = {
     "lightning_app.modules": SCIENCE
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
-    "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
+    "lightning_app.runs": SCIENCE
+    | LIGHTNING
+    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
     | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.rank_correlation"},
