@@ -4,9 +4,11 @@ It adds structure and no words of its own about what is measured: those stand wi
 """
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import griffe
+import yaml
 from comments import MEASURES, comment_of, fields
 from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, said
 from mkdocs.config.defaults import MkDocsConfig
@@ -23,9 +25,11 @@ from callbacks import {name}
 trainer = Trainer(callbacks=[{name}({option}={default})])
 ```
 
+{where}
+
 ```yaml
 trainer:
-  callbacks+:
+  {key}:
     - class_path: {name}
       init_args:
         {option}: {default}
@@ -96,7 +100,19 @@ def options_table(options: list[Option]) -> str:
 
 def use(one: Documented) -> str:
     first = one.options[0]
-    return USE.format(name=one.name, option=first.name, default=first.default)
+    key, where = (
+        ("callbacks", "It is in `configs/base.yaml`, whose list `callbacks` replaces:")
+        if one.name in basic()
+        else ("callbacks+", "To be appended to what `configs/base.yaml` has:")
+    )
+    return USE.format(name=one.name, option=first.name, default=first.default, key=key, where=where)
+
+
+@cache
+def basic() -> frozenset[str]:
+    """Callbacks under every run."""
+    base = yaml.safe_load((ROOT / "configs" / "base.yaml").read_text())
+    return frozenset(callback["class_path"] for callback in base["trainer"]["callbacks"])
 
 
 def behind(one: Documented) -> str:
