@@ -11,7 +11,7 @@ from callbacks.base import Measure
 from callbacks.protocol import few_samples, members_of
 from lightning_app.errors import UserError
 from lightning_app.measures import interlayer_cushions
-from lightning_app.measures.batch_of_one import BnMode
+from lightning_app.measures.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.interlayer import check_interlayer
 from lightning_app.networks import Span, blocks_of, span_of
 
@@ -97,23 +97,26 @@ class InterlayerCushion(Measure):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self.forgiving:
+            return
         for _, net in members_of(pl_module):
             for bn_mode in self.bn_modes:
-                check_interlayer(net, self._spans(net), bn_mode, self.probes)
+                check_interlayer(net, self._spans(net, bn_mode), bn_mode, self.probes)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        spans = self._spans(net)
-        if not spans:
-            return {}
         images = [images for images, _ in few_samples(trainer, net, self.samples)]
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes
+            if (spans := self._spans(net, bn_mode))
             for name, found in interlayer_cushions(
                 net, spans, images, bn_mode, self.probes, self.before_relu, self.half
             ).items()
         }
 
-    def _spans(self, net: nn.Module) -> list[Span]:
-        return list(blocks_of(net)) if self.blocks is None else [span_of(net, name) for name in self.blocks]
+    def _spans(self, net: nn.Module, bn_mode: BnMode) -> list[Span]:
+        """The blocks asked for; of all there are, "batch1" is about those with a BatchNorm."""
+        if self.blocks is not None:
+            return [span_of(net, name) for name in self.blocks]
+        return [span for span in blocks_of(net) if bn_mode == "eval" or batch_norms(*span.modules)]

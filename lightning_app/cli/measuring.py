@@ -60,6 +60,9 @@ class MeasuringTrainer(pl.Trainer):
             self.fit_loop.load_state_dict(progress)  # epoch and step, which `validate` leaves at 0
         if weights is not None:
             load_weights(_only_net(model), Path(weights))
+        for callback in self.callbacks:
+            if isinstance(callback, EpochCallback):
+                callback.forgiving = True
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
 
@@ -89,7 +92,6 @@ class MeasureOnce(pl.Callback):
 
 def _measure(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: EpochCallback) -> None:
     name, began = type(callback).__name__, time.perf_counter()
-    callback.forgiving = True
     callback.observe(trainer, pl_module, trainer.current_epoch)
     print(f"{name}  {time.perf_counter() - began:.1f} s", flush=True)
 

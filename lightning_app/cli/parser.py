@@ -10,8 +10,11 @@ from typing import NoReturn
 
 import pytorch_lightning as pl
 import yaml
+from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
+
+from lightning_app.cli.factories import as_factories
 
 __all__ = ["Parser"]
 
@@ -45,6 +48,10 @@ class Parser(LightningArgumentParser):
         said, hint = self._explain(message)
         print(f"error: {said}\n       {hint}", file=sys.stderr)
         raise SystemExit(2)
+
+    @override
+    def instantiate_classes(self, cfg: Namespace, **options) -> Namespace:
+        return super().instantiate_classes(as_factories(cfg), **options)
 
     def _explain(self, message: str) -> tuple[str, str]:
         """What is wrong, and what to do about it."""
@@ -94,6 +101,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
         keys = [key for key, end in by_last.items() if end == similar]
         near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
     near = list(dict.fromkeys(near))[:3]
+    if last in near:
+        return f"'{group or 'this class'}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
     return f"did you mean {' or '.join(near)}?" if near else None
 
 

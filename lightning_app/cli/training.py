@@ -11,7 +11,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import yaml
-from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
@@ -19,7 +19,9 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
-from callbacks import ProgressLines
+from callbacks import EpochBar, ProgressLines
+from lightning_app.cli.console import is_terminal, table
+from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
 from lightning_app.cli.parser import Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
@@ -54,7 +56,7 @@ def run_training(argv: list[str]) -> None:
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_own_config(argv) if argv[0] == "measure" else argv,
+            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
             parser_class=Parser,
             parser_kwargs={
                 command: {"default_config_files": [str(BASE), *([str(MEASURE)] if command == "measure" else [])]}
@@ -125,7 +127,7 @@ class TrainingCLI(LightningCLI):
         trainer = self._get(self.config_init, "trainer")
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
-        kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
+        kwargs["enable_progress_bar"] = is_terminal(sys.stdout) and trainer.get("enable_progress_bar") is not False
         if self.subcommand == "measure":
             kwargs["inference_mode"] = False  # measures differentiate
         elif self.subcommand != "fit":
@@ -189,10 +191,10 @@ class TrainingCLI(LightningCLI):
     def _print_metrics(self) -> None:
         metrics = self.model.metrics()
         if self.trainer.is_global_zero:
-            for member, numbers in metrics.items():
-                for name, value in numbers.items():
-                    if name.removesuffix("/risk").removesuffix("/error") in self.model.splits:
-                        print(f"{member}  {name}  {value:.6g}")
+            names = [f"{split}/{key}" for split in self.model.splits for key in ("risk", "error")]
+            shown = [name for name in names if all(name in numbers for numbers in metrics.values())]
+            rows = [[member, *(f"{numbers[name]:.6g}" for name in shown)] for member, numbers in metrics.items()]
+            table("", ["net", *shown], rows)
 
     def after_measure(self) -> None:
         """The numbers, what could not be measured, and where the page is."""
@@ -214,7 +216,7 @@ class TrainingCLI(LightningCLI):
             return
         from lightning_app.report import summary, write_report
 
-        print(summary(self.folder))
+        table(*summary(self.folder))
         print(f"report: {write_report([self.folder])}")
 
 
@@ -250,15 +252,12 @@ def _write_config(target: Path, text: str) -> None:
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:
-    """The callbacks with a bar on a terminal, unless they have one, and with a line an epoch elsewhere.
-
-    TQDM's bar, so that every machine shows the same: Lightning's choice depends on whether Rich is installed.
-    """
+    """The callbacks with a line an epoch, on a terminal with a bar below the lines, unless they have a bar of their own."""
     if not kwargs["enable_progress_bar"]:
         return [*callbacks, ProgressLines()]
     if any(isinstance(callback, ProgressBar) for callback in callbacks):
         return callbacks
-    return [*callbacks, TQDMProgressBar()]
+    return [*callbacks, ProgressLines(), EpochBar()]
 
 
 def _accelerator(asked: Any) -> Any:
@@ -291,6 +290,7 @@ def _quiet() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
+        r"\s*Unable to serialize instance .*",  # a default of a foreign net that no YAML can hold
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
         r".*`torch\.jit\.\w+` is .*deprecated.*",  # torch's own, at the first forward-mode derivative

@@ -1,5 +1,7 @@
 """What a section is made of: figures, tables, texts. The template knows these and nothing of runs."""
 
+import base64
+import gzip
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -13,6 +15,7 @@ import pandas as pd
 __all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "mean_cell", "number"]
 
 SHOWN = 1000  # lines of a table of data on the page itself
+LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
 
 
 def number(value: float) -> str:
@@ -77,14 +80,25 @@ class Panel:
 
 @dataclass(frozen=True)
 class Data:
-    """Numbers behind a figure."""
+    """Numbers behind a figure, as a file within the page."""
 
     name: str  # of the file, less .csv
     csv: str
 
     @property
+    def file(self) -> str:
+        return f"{self.name}.csv.gz" if self._long else f"{self.name}.csv"
+
+    @property
     def uri(self) -> str:
-        return "data:text/csv;charset=utf-8," + quote(self.csv, safe=",/:=+()")
+        if not self._long:
+            return "data:text/csv;charset=utf-8," + quote(self.csv, safe=",/:=+()")
+        packed = gzip.compress(self.csv.encode(), mtime=0)  # no date: the same bytes for the same numbers
+        return "data:application/gzip;base64," + base64.b64encode(packed).decode()
+
+    @property
+    def _long(self) -> bool:
+        return len(self.csv) > LONG
 
     @property
     def shown(self) -> str:

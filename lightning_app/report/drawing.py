@@ -46,6 +46,7 @@ RC = AXES | {
     "lines.markersize": 4.2,
 }
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
+MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
 SEEDS_FOR_A_BAND = 3
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
@@ -76,15 +77,28 @@ def panel(
         whole_x: ticks at whole numbers only (epochs, layers).
     """
     with mpl.rc_context(RC | {"svg.hashsalt": key}):
-        canvas = Canvas(figsize=SIZE, layout="constrained")
-        axes = canvas.add_subplot()
+        canvas = Canvas(figsize=SIZE)
+        axes = canvas.add_axes(MARGINS)
         draw(axes)
         axes.set(title=title, xlabel=x, ylabel=y)
         _scale(axes.xaxis, log_x)
         _scale(axes.yaxis, log_y)
         if whole_x:
             axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+        _make_room(axes)
         return Panel(key, title, _svg(canvas, f'class="panel" role="img" aria-label="{escape(title)}"'))
+
+
+def _make_room(axes: Axes) -> None:
+    """As much of the width at the left as the labels of the y axis need, estimated from their letters.
+
+    matplotlib's own layouts draw everything twice more to measure it, in a font that the page then replaces.
+    """
+    em = mpl.rcParams["font.size"] / 72 / SIZE[0]  # a share of the width
+    letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
+    left = min(0.55, em * (0.6 * letters + (2.3 if axes.get_ylabel() else 0.9)))
+    _, bottom, width, height = MARGINS
+    axes.set_position((left, bottom, MARGINS[0] + width - left, height))
 
 
 @lru_cache(maxsize=256)
@@ -138,12 +152,12 @@ def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
     on that all seeds have (one diverged, or is not that far), each is a thin line.
     """
     seeds = pd.concat(lines, axis=1, join="inner")
-    seeds = seeds.where(seeds.notna().all(axis=1))
-    low, high = seeds.min(axis=1), seeds.max(axis=1)
+    values = np.where(seeds.notna().all(axis=1).to_numpy()[:, None], seeds.to_numpy(), np.nan)  # (epochs, seeds)
+    low, high = (pd.Series(end, seeds.index) for end in (values.min(axis=1), values.max(axis=1)))
     if len(lines) >= SEEDS_FOR_A_BAND:
-        mean, sd = seeds.mean(axis=1), seeds.std(axis=1)
+        mean, sd = (pd.Series(each, seeds.index) for each in (values.mean(axis=1), values.std(axis=1, ddof=1)))
         filled(axes, (mean - sd).clip(lower=low), (mean + sd).clip(upper=high), style)
-    last = seeds.last_valid_index()
+    last = low.last_valid_index()
     for line in (low, high, *(line[line.index >= (-np.inf if last is None else last)] for line in lines)):
         axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
 

@@ -39,8 +39,10 @@ class Record:
     def __init__(self, folder: RunFolder, label: str) -> None:
         self.folder = folder
         self.label = label
-        self.log = folder.log()
-        self._rows = self.log.groupby(["member", "name"], sort=False).indices
+        self.log = folder.log(categories=True)
+        self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
+        self._series: dict[tuple[str, str], pd.Series] = {}
+        self._epochs: dict[str, list[int]] = {}
         self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
 
     @cached_property
@@ -61,14 +63,42 @@ class Record:
 
     def series(self, name: str, member: str = "") -> pd.Series:
         """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
-        rows = self.log.iloc[self._rows.get((member, name), [])]
-        return rows.set_index("epoch")["value"].sort_index()
+        if (member, name) not in self._series:
+            self._series[member, name] = self._read_series(self._rows.get((member, name), np.empty(0, int)))
+        return self._series[member, name]
+
+    def _read_series(self, rows: np.ndarray) -> pd.Series:
+        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
+        order = epochs.argsort(kind="stable")
+        return pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
+
+    @cached_property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {column: self.log[column].to_numpy() for column in ("epoch", "value")}
+
+    def last(self, name: str, member: str = "") -> Final | None:
+        """The measurement of the latest epoch; None when never measured."""
+        rows = self._rows.get((member, name))
+        if rows is None:
+            return None
+        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
+        latest = epochs.argmax()
+        return Final(float(values[latest]), int(epochs[latest]))
 
     def members(self) -> list[str]:
-        return [member for member in self.log["member"].unique() if member]
+        return [member for member in self.last_epochs if member]
+
+    @cached_property
+    def last_epochs(self) -> dict[str, int]:
+        """Of each member, in the order of the log."""
+        last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
+        return {member: int(epoch) for member, epoch in last.items()}
 
     def array_epochs(self, family: str) -> list[int]:
-        return self.folder.array_epochs(family)
+        """Epochs at which a family's arrays were saved, ascending; looked up once."""
+        if family not in self._epochs:
+            self._epochs[family] = self.folder.array_epochs(family)
+        return self._epochs[family]
 
     def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
         """One family's arrays of one epoch, kept.
@@ -110,15 +140,14 @@ class Net:
     @cached_property
     def epoch(self) -> int:
         """Completed epochs of the last row of this net."""
-        return int(self.record.log.loc[self.record.log["member"] == self.member, "epoch"].max())
+        return self.record.last_epochs[self.member]
 
     def series(self, name: str) -> pd.Series:
         return self.record.series(name, self.member)
 
     def final(self, name: str) -> Final | None:
         """The last value, never the best one; None when never measured."""
-        series = self.series(name)
-        return Final(float(series.iloc[-1]), int(series.index[-1])) if len(series) else None
+        return self.record.last(name, self.member)
 
     def at(self, name: str, epoch: int | None) -> float | None:
         """The value after so many epochs; None where it was not measured."""

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from lightning_app.errors import UserError
 from lightning_app.report import (
     configs,
+    conventions,
     costs,
     curvature,
     cushions,
@@ -18,6 +19,7 @@ from lightning_app.report import (
     headline,
     layers,
     learning,
+    prediction,
     seeds,
     twins,
     weights,
@@ -29,7 +31,21 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "write_report"]
 
-SECTIONS = (headline, learning, seeds, twins, weights, cushions, curvature, ensembles, layers, costs, configs)
+SECTIONS = (
+    headline,
+    learning,
+    seeds,
+    twins,
+    weights,
+    cushions,
+    curvature,
+    ensembles,
+    prediction,
+    conventions,
+    layers,
+    costs,
+    configs,
+)
 REPORT = "report.html"
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from lightning_app.reproduce.computation import Computation, Task
 from lightning_app.reproduce.plan import Plan, Run, Scale
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim
+from lightning_app.verdicts import Claim
 
 __all__ = ["Artefact", "Paper"]
 

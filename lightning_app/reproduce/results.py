@@ -10,7 +10,7 @@ from lightning_app.report.evidence import Net, gather
 from lightning_app.reproduce.computation import Arrays, Computed
 from lightning_app.reproduce.plan import PAPER, Plan, Scale
 from lightning_app.reproduce.runner import Found
-from lightning_app.reproduce.verdicts import Sample
+from lightning_app.verdicts import Sample
 
 __all__ = ["Results", "Trained"]
 

@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from lightning_app.reproduce import figures
-from lightning_app.reproduce.artefact import Artefact, Paper
-from lightning_app.reproduce.checks import (
+from lightning_app.checks import (
     all_of,
     epochs_to,
     excludes_zero,
@@ -26,10 +24,12 @@ from lightning_app.reproduce.checks import (
     within_sds,
     within_share,
 )
+from lightning_app.reproduce import figures
+from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
 from lightning_app.statistics import error_at_risk, paired
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["PAPER", "implied_norm"]
 

@@ -155,10 +155,14 @@ class RunFolder:
         import yaml
 
         file = self.path / CONFIG
-        return (yaml.safe_load(file.read_text()) or {}) if file.exists() else {}
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
+        return (yaml.load(file.read_text(), loader) or {}) if file.exists() else {}
 
-    def log(self):
+    def log(self, categories: bool = False):
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.
+
+        Args:
+            categories: members and names as pandas categories, which are grouped several times faster than text.
 
         Raises:
             ValueError: if the file is missing or is not a log, saying which.
@@ -172,13 +176,16 @@ class RunFolder:
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
-        frame = pd.read_csv(io.BytesIO(text), dtype=str, keep_default_na=False)
-        try:  # Python's float() gives back exactly the number that repr() wrote; pandas' own parser does not
-            frame = frame.assign(**{column: frame[column].astype(int) for column in ("epoch", "step")})
-            frame["value"] = frame["value"].to_numpy(object).astype(float)
+        words, whole = dict.fromkeys(("member", "name"), "category"), dict.fromkeys(("epoch", "step"), "int64")
+        # What repr() wrote has to be read exactly: from pandas 3.1 on it always is, before it had to be asked for.
+        exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
+        nan = {"keep_default_na": False, "na_values": {"value": ["nan"]}}
+        try:
+            frame = pd.read_csv(io.BytesIO(text), dtype={**words, **whole, "value": "float64"}, **nan, **exact)
         except ValueError as error:
             raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
-        return frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
+        frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
+        return frame if categories else frame.astype(dict.fromkeys(words, str))
 
     def layers(self) -> list[LayerRow]:
         """The layers of each net in forward order; empty if nobody wrote them down."""

@@ -28,7 +28,7 @@ from lightning_app.reproduce.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, 
 from lightning_app.reproduce.plan import PAPER
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.tables import frame
-from lightning_app.reproduce.verdicts import Verdict
+from lightning_app.verdicts import Verdict
 
 REPRODUCED, NOT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED
 

@@ -17,7 +17,7 @@ from lightning_app.reproduce.littwin_wolf import critical_points, lemmas, theore
 from lightning_app.reproduce.plan import PAPER
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.tables import frame
-from lightning_app.reproduce.verdicts import Verdict
+from lightning_app.verdicts import Verdict
 
 REPRODUCED, NOT, DESCRIBED = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.DESCRIBED
 ARTEFACTS = [

@@ -10,7 +10,6 @@ import pytest
 from lightning_app.measures import weight_mass
 from lightning_app.networks import SimplifiedNet
 from lightning_app.reproduce.plan import SMOKE
-from lightning_app.reproduce.verdicts import Verdict
 from lightning_app.reproduce.yu_tomasi import (
     EQUIVALENT,
     FIG_2,
@@ -24,6 +23,7 @@ from lightning_app.reproduce.yu_tomasi import (
     implied_norm,
 )
 from lightning_app.statistics import paired
+from lightning_app.verdicts import Verdict
 
 COUNT_32 = 461_232  # convolution weights at depth 32
 

@@ -5,13 +5,13 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.li_et_al.nets import SHORTCUT_1, SHORTCUT_2, SHORTCUT_3, XAVIER, style
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Sample, holds, one
+from lightning_app.verdicts import Claim, Sample, holds, one
 
 __all__ = ["FIG_9"]
 

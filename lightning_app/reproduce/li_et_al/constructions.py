@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured, within
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured, within
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
 from lightning_app.reproduce.li_et_al.fitting import power
 from lightning_app.reproduce.li_et_al.nets import SHORTCUT_2, draw_curve
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 if TYPE_CHECKING:
     from torch import Tensor

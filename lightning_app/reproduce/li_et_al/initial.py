@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
 from lightning_app.reproduce.li_et_al.eigenvalues import SPECTRUM, Spectrum, cond, cond10
@@ -25,7 +25,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     draw_curve,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["FIG_4", "INITIAL"]
 

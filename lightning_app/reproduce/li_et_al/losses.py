@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import SUBSET, WHITENING, whitened
 from lightning_app.reproduce.li_et_al.nets import (
@@ -24,7 +24,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     draw_curve,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["EPOCHS", "FIG_7", "FIG_8", "LINEAR", "RATES", "RELU", "best_of", "piece_of"]
 

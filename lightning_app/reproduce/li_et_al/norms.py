@@ -11,16 +11,16 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import SUBSET, WHITENING, whitened
 from lightning_app.reproduce.li_et_al.fitting import power
 from lightning_app.reproduce.li_et_al.losses import EPOCHS, LINEAR, best_of, piece_of
 from lightning_app.reproduce.li_et_al.nets import SHORTCUT_2, Net
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, holds
+from lightning_app.verdicts import Claim, Reading, Sample, holds
 
 __all__ = ["FIG_2", "FIG_3", "NORMS"]
 

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.littwin_wolf.lambdas import draw_layers
 from lightning_app.reproduce.littwin_wolf.training import layer
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, holds, one
+from lightning_app.verdicts import Claim, Outcome, Sample, holds, one
 
 __all__ = ["FIG_2", "FIG_3", "slope"]
 

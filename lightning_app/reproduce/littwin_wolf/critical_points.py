@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lightning_app.checks import excludes_zero, if_measured
 from lightning_app.report.style import styles
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import excludes_zero, if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 if TYPE_CHECKING:
     from torch import Tensor

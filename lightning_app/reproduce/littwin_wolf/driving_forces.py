@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from lightning_app.reproduce.checks import excludes_zero, if_measured
+from lightning_app.checks import excludes_zero, if_measured
 from lightning_app.reproduce.littwin_wolf import theorems_3_4
 from lightning_app.reproduce.littwin_wolf.training import (
     BLOCKS,
@@ -23,7 +23,7 @@ from lightning_app.reproduce.littwin_wolf.training import (
     runs_of,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, described, holds
+from lightning_app.verdicts import Claim, Outcome, Sample, described, holds
 
 __all__ = ["THEOREM_3", "THEOREM_4"]
 

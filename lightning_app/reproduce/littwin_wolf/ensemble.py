@@ -10,12 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lightning_app.checks import excludes_zero, if_measured
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import excludes_zero, if_measured
 from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, claim, mean_of, runs_of
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Sample, described, holds
+from lightning_app.verdicts import Claim, Outcome, Sample, described, holds
 
 __all__ = ["ENSEMBLE"]
 

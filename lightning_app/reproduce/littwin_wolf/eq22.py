@@ -15,12 +15,12 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured, within
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured, within
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds
 
 __all__ = ["EQ_22", "HALF_NORMAL", "MOMENTS"]
 

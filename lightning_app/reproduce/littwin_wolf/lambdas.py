@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lightning_app.checks import excludes_zero
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import excludes_zero
 from lightning_app.reproduce.littwin_wolf.training import (
     BLOCKS,
     NORMALISED,
@@ -25,7 +25,7 @@ from lightning_app.reproduce.littwin_wolf.training import (
     runs_of,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Sample
+from lightning_app.verdicts import Claim, Sample
 
 __all__ = ["FIG_1D"]
 

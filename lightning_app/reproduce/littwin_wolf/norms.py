@@ -2,13 +2,13 @@
 
 from matplotlib.figure import Figure
 
+from lightning_app.checks import excludes_zero
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import excludes_zero
 from lightning_app.reproduce.littwin_wolf.lambdas import STEADY
 from lightning_app.reproduce.littwin_wolf.training import UNNORMALISED, claim, grown, often, rising, runs_of
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim
+from lightning_app.verdicts import Claim
 
 __all__ = ["FIG_1E"]
 

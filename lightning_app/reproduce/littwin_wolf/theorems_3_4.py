@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from lightning_app.checks import if_measured
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Outcome, Reading, Sample, described, holds, one
 
 __all__ = ["THEOREM_3", "THEOREM_4"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.checks import excludes_zero, if_measured
 from lightning_app.reproduce import figures
-from lightning_app.reproduce.checks import excludes_zero, if_measured
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Outcome, Reading, Sample, holds
 from lightning_app.statistics import ENOUGH
+from lightning_app.verdicts import Claim, Outcome, Reading, Sample, holds
 
 __all__ = [
     "BLOCKS",

@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lightning_app.checks import if_measured, within, within_share
 from lightning_app.report.style import styles
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.checks import if_measured, within, within_share
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.fitting import power
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["FIG_1A", "FIG_1B", "FIG_1C", "LEMMA_4", "THEOREM_1", "THEOREM_2"]
 

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lightning_app.reproduce.checks import (
+from lightning_app.checks import (
     all_of,
     epochs_to,
     excludes_zero,
@@ -15,7 +15,8 @@ from lightning_app.reproduce.checks import (
     within_sds,
     within_share,
 )
-from lightning_app.reproduce.verdicts import (
+from lightning_app.statistics import paired
+from lightning_app.verdicts import (
     Claim,
     Reading,
     Sample,
@@ -25,7 +26,6 @@ from lightning_app.reproduce.verdicts import (
     judge,
     untested,
 )
-from lightning_app.statistics import paired
 
 
 def test_a_spread_needs_three_seeds():

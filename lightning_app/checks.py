@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from lightning_app.reproduce.verdicts import Outcome, Sample, holds, untested
 from lightning_app.statistics import ENOUGH, first_reached, paired, value_where_reached
+from lightning_app.verdicts import Outcome, Sample, holds, untested
 
 __all__ = [
     "all_of",

@@ -1,0 +1,145 @@
+"""Seconds, memory and bytes of the page on many long runs: 13 plain and 13 residual nets of depth 20, 200 epochs each.
+
+    python -m benchmarks.report --run runs/digits/quickstart
+
+Nobody has trained these for a benchmark: ``--run``, a short real run with the callbacks of base.yaml (`make quickstart`
+leaves one), gives each net's keys, arrays and configuration. Its last epoch is repeated, every number moved at random by
+a few per cent, so that no two are equal and all have their 17 digits. The page is written by the command, in a process
+of its own, as often as ``--rounds`` says.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from benchmarks.timing import machine
+from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import CONFIG, LOG
+
+ROOT = Path(__file__).resolve().parent.parent
+ARMS = ("plain", "residual")
+GOAL = 10.0  # seconds
+MEMBER = "net"  # what the net of a run of one is called
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="a run with one plain and one residual net")
+    parser.add_argument("--seeds", type=int, default=13)
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="keep runs and page here (default: a temporary folder)")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.out or Path(temporary)
+        if not list(folder.rglob(LOG)):
+            stretch(RunFolder(options.run), folder, options.seeds, options.epochs)
+        found = {"machine": machine(), **size(folder), **timed(folder, options.rounds)}
+    print(json.dumps(found, indent=2))
+    print(f"goal: below {GOAL:g} s; {'met' if max(found['wall seconds']) < GOAL else 'missed'}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+# -- the runs ------------------------------------------------------------------------------------------------------------
+
+
+def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
+    """A run folder for each seed of each arm of a short run, with as many epochs as asked."""
+    log, config = short.log(), short.config()
+    for number, arm in enumerate(ARMS):
+        last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([arm, ""])]
+        arrays = {file.stem: of_arm(file, arm) for file in newest(short).glob("*.npz")}
+        for seed in range(seeds):
+            run = RunFolder(folder / f"{arm}-seed{seed:02d}")
+            write_log(run, last, epochs, np.random.default_rng([number, seed]))
+            link_arrays(run, arrays, epochs)
+            (run.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)))
+
+
+def newest(run: RunFolder) -> Path:
+    return max((run.path / "measurements").iterdir())
+
+
+def of_arm(file: Path, arm: str) -> dict[str, np.ndarray]:
+    with np.load(file) as arrays:
+        return {f"{MEMBER}/{key.removeprefix(f'{arm}/')}": arrays[key] for key in arrays if key.startswith(f"{arm}/")}
+
+
+def write_log(run: RunFolder, last: pd.DataFrame, epochs: int, rng: np.random.Generator) -> None:
+    """Rows of all epochs, each value off by some 3 %, in the order and spelling of a real log."""
+    run.path.mkdir(parents=True)
+    members = [MEMBER if member else "" for member in last["member"]]
+    values = last["value"].to_numpy() * rng.normal(1, 0.03, (epochs + 1, len(last)))
+    with (run.path / LOG).open("w") as file:
+        file.write("member,epoch,step,name,value\n")
+        for epoch, row in enumerate(values):
+            step = epoch * 391
+            file.writelines(
+                f"{member},{epoch},{step},{name},{value!r}\n"
+                for member, name, value in zip(members, last["name"], row.tolist())
+            )
+
+
+def link_arrays(run: RunFolder, arrays: dict[str, dict[str, np.ndarray]], epochs: int) -> None:
+    """One file a family, at every epoch by a hard link."""
+    for family, content in arrays.items():
+        first = run.save_arrays(0, family, content)
+        for epoch in range(1, epochs + 1):
+            other = run.path / "measurements" / f"epoch={epoch:04d}" / first.name
+            other.parent.mkdir(exist_ok=True)
+            os.link(first, other)
+
+
+def of_one_net(config: dict, arm: str, seed: int) -> dict:
+    model = {key: value for key, value in config["model"].items() if key != "arms"}
+    return config | {"model": model | {"net": config["model"]["arms"][arm]["net"], "seeds": str(seed)}}
+
+
+# -- the page ------------------------------------------------------------------------------------------------------------
+
+
+def size(folder: Path) -> dict[str, float]:
+    logs = [*folder.rglob(LOG)]
+    return {
+        "runs": len(logs),
+        "rows": sum(file.read_bytes().count(b"\n") - 1 for file in logs),
+        "megabytes of logs": round(sum(file.stat().st_size for file in logs) / 1e6, 1),
+    }
+
+
+def timed(folder: Path, rounds: int) -> dict[str, object]:
+    """Wall and processor seconds of each round, start of Python included; the largest memory of any; the page's size."""
+    wall, processor = [], []
+    page = folder / "report.html"
+    for _ in range(rounds):
+        used, start = children(), time.perf_counter()
+        subprocess.run([sys.executable, ROOT / "main.py", "report", folder, "--out", page], check=True)
+        wall.append(round(time.perf_counter() - start, 2))
+        processor.append(round(children() - used, 2))
+    return {
+        "wall seconds": wall,
+        "processor seconds": processor,
+        "peak megabytes": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3),
+        "megabytes of page": round(page.stat().st_size / 1e6, 2),
+    }
+
+
+def children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
