@@ -13,18 +13,18 @@ import callbacks
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
-from lightning_app.runs import RunFolder
+from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import ROOT, arm, classifier, digits, fit
 
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
 from comments import comment_of, fenced, fields, linked
-from docstrings import EVERY_RUN, SECTIONS, Documented, documented
+from docstrings import EVERY_RUN, SECTIONS, SHOWING, Documented, documented
 from generate import module_stems, page_of, use
 
 EVERY = documented()
 MEASURES = [one for one in EVERY if one.name not in EVERY_RUN]
-LOGGING = [one for one in EVERY if one.name != "ProgressLines"]
+LOGGING = [one for one in EVERY if one.name not in SHOWING]
 
 
 def name_of(one: Documented) -> str:
@@ -74,7 +74,7 @@ def logged(tmp_path_factory) -> set[str]:
         "NoiseStability": {"every_n_epochs": 1, "samples": 8},
     }
     twins = {"residual": arm(True), "plain": Arm(twin_of="residual", decay_towards="zero")}  # wrong, so that they part
-    watched = [getattr(callbacks, name)(**small.get(name, {})) for name in callbacks.__all__]
+    watched = [getattr(callbacks, name)(**small.get(name, {})) for name in callbacks.__all__ if name not in SHOWING]
     normalised = {"normalised": Arm(net=lambda: CifarResNet(8, width=4))}
     options = [callbacks.BnLambda(), callbacks.BnLambda(norm="rms"), callbacks.BnLambda(norm="filter")]
     options += [callbacks.DrivingForce(), callbacks.InterlayerCushion(bn_modes="batch1", samples=8)]
@@ -145,13 +145,19 @@ def test_the_example_in_yaml_is_built(one, tmp_path, monkeypatch):
     assert [type(callback).__name__ for callback in built].count(one.name) == 1
 
 
-COMMANDS = [
-    line
-    for page in sorted((ROOT / "docs").glob("*.md"))
-    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
-    for line in block.splitlines()
-    if "--ckpt_path" not in line  # of a run that is not here
-]
+def blocks(language: str) -> list[str]:
+    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+    return re.findall(rf"```{language}\n(.*?)```", pages, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_on_pages_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RunFolder(Path("runs/cifar10/pair20")).append([Row("plain", 0, 0, "test/error", 0.1)])
+    exec(block, {})
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if "--ckpt_path" not in line]  # a run of ours
 
 
 @pytest.mark.parametrize("line", COMMANDS)
