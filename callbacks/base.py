@@ -4,6 +4,7 @@ A callback decides *when*, *on which data* and *under which name*; the mathemati
 how it meets a model and its data in `protocol`.
 """
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,10 @@ from lightning_app.errors import UserError
 
 __all__ = ["EpochCallback", "Measure", "isolated"]
 
+# What a foreign net may raise when a measure copies, differentiates or follows it.
+FAILURES = (ValueError, TypeError, RuntimeError, AttributeError, LookupError, AssertionError)
+log = logging.getLogger(__name__)
+
 
 class EpochCallback(pl.Callback, ABC):
     """Runs `observe` before training (epoch 0) and after epochs, on every rank.
@@ -30,6 +35,8 @@ class EpochCallback(pl.Callback, ABC):
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step. Not repeated after a resume.
     """
+
+    forgiving = False  # what cannot be measured is named with the reason, and does not stop the rest
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
         if every_n_epochs < 1:
@@ -69,12 +76,20 @@ class Measure(EpochCallback):
     @rank_zero_only
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         start = time.perf_counter()
-        results = {}
-        for name, net in members_of(pl_module):
-            with isolated(net):
-                results[name] = dict(self.measure(trainer, net))
+        results = {name: self._results(trainer, name, net) for name, net in members_of(pl_module)}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
         emit(trainer, epoch, self.family, results, cost)
+
+    def _results(self, trainer: pl.Trainer, name: str, net: nn.Module) -> dict[str, Any]:
+        try:
+            with isolated(net):
+                return dict(self.measure(trainer, net))
+        except FAILURES as error:
+            if not self.forgiving:
+                raise
+            said = " ".join(str(error).split()) or type(error).__name__
+            log.warning("%s cannot measure '%s': %s", type(self).__name__, name, said)
+            return {}
 
 
 @contextmanager

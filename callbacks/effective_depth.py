@@ -21,25 +21,54 @@ log = logging.getLogger(__name__)
 class EffectiveDepth(Measure):
     """Logs how long the paths are along which a residual net's outputs, and its gradient, come about.
 
-    | key | meaning |
-    |---|---|
-    | ``depth/effective`` | d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2, in weight layers, the readout not counted |
-    | ``depth/effective_input`` | the same of the paths that start at the input, not at a bias or shift |
-    | ``depth/coherent`` | d_coh = sum_r r E<f_r, f> / E|f|^2 |
-    | ``depth/gradient`` | d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2 |
-    | ``depth/longest``, ``depth/relative`` | p, the most layers of a path; d_eff / p |
-    | ``depth/bias_share`` | share of sum_r E|f_r|^2 that is lost without the paths that start at a constant |
-    | ``depth/distribution`` | E|f_r|^2 over r: histogram, in millionths of the sum |
-    | ``depth/lengths``, ``depth/outputs``, ``depth/gradients`` | r, E|f_r|^2, |g_r|^2: arrays |
+    Definition:
+        A residual net is the sum over its paths, one for each choice of branch or identity. With f_r what its paths of
+        length r carry to the outputs, and g_r to the gradient, exact sums f = Σ f_r and g = Σ g_r: ``d_eff = Σ r
+        E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length of a
+        path is the number of weight layers it passes, the readout not counted; outputs are centred over the classes.
 
-    Outputs are centred over the classes. The net is in evaluation mode; before training, when running statistics are of no
-    data, they are those of probe samples. Nothing is logged of nets that have no branches (their one length is their depth)
-    and of those that are not piecewise linear.
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``depth/effective`` | layers | d_eff |
+        | ``depth/effective_input`` | layers | d_eff of the paths that start at the input, not at a bias or shift |
+        | ``depth/coherent`` | layers | d_coh, which may leave the range of lengths: parts that cancel count negative |
+        | ``depth/gradient`` | layers | d_grad |
+        | ``depth/longest`` | layers | p, the most layers of a path |
+        | ``depth/relative`` | 1 | d_eff / p |
+        | ``depth/bias_share`` | share | of Σ E‖f_r‖² that is lost without the paths that start at a constant |
+        | ``depth/distribution`` | 1e-6 | E‖f_r‖² over r: histogram, in millionths of the sum |
+        | ``depth/lengths`` | layers | r: array |
+        | ``depth/outputs``, ``depth/gradients`` | 1 | E‖f_r‖², ‖g_r‖²: arrays |
+        | ``cost/depth`` | s | what measuring all nets took |
+
+    Reading:
+        Between the shortest and the longest path. ``effective_input`` is the steadier of the two d_eff: with BatchNorm
+        up to three quarters of Σ E‖f_r‖² come from constants that cancel. The simplified ResNet of depth 20 (p = 19)
+        has d_eff 1.02 at initialisation and 4.3 after 10 epochs of CIFAR-10 (from the input 5.5, d_coh 3.5, d_grad
+        5.7): an ensemble of nets of two to seven layers. On Gaussian mixtures the ensemble starts below half of the
+        depth, as Littwin & Wolf say, but with normalisation becomes shallower in training, not deeper.
+
+    Cost:
+        The defaults take 1,700 gradients of an image for a residual net of depth 20, 3 % of a CIFAR-10 epoch; a
+        resolution of outputs costs 10 gradients of the same images, one of gradients 55. It grows with the square of
+        the depth.
+
+    Breaks:
+        * Only nets that are piecewise linear at fixed gates: convolutions, linear maps, ReLUs, BatchNorm, sums,
+          concatenations, pools. Of others nothing is logged, with a warning that names the operation.
+        * Nets without branches have one length, their depth, and no keys.
+        * Gates and statistics are those of each sample. Before training, when running statistics are of no data, they
+          are those of probe samples.
+        * Lengths count weight layers: a block of two convolutions makes paths two longer, projections on shortcuts
+          count.
+
+    Source:
+        Littwin & Wolf (2016), section 3, whose weights ε_r are a model of this; Veit et al. (2016) for the ensemble
+        view. The exact resolution by length is ours.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one. The defaults take 1,700 gradients of an
-            image for a residual net of depth 20, 3 % of a CIFAR-10 epoch; it grows with the square of the depth, a gradient's
-            own cost with the depth.
+        every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         gradient_samples: so many of these for d_grad: one costs as much as five others.

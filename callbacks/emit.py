@@ -24,11 +24,12 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from lightning_app.measures.histogram import Histogram
-from lightning_app.runs import Row
+from lightning_app.networks import Surveyed
+from lightning_app.runs import LayerRow, Row
 from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.statistics import spread
 
-__all__ = ["Record", "emit", "log_record"]
+__all__ = ["Record", "describe_layers", "emit", "log_record"]
 
 T = TypeVar("T")
 
@@ -136,6 +137,18 @@ def emit(
     record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _places(trainer, results))
     for logger in trainer.loggers:
         log_record(logger, record)
+
+
+def describe_layers(trainer: pl.Trainer, surveyed: Mapping[str, Sequence[Surveyed]]) -> None:
+    """Write each member's layers into the run folder, with the reason where one cannot be measured. Rank zero only."""
+    rows = [
+        LayerRow(member, found.layer.name if found.layer else "", found.path, found.kind, found.shape, found.reason)
+        for member, by_member in surveyed.items()
+        for found in by_member
+    ]
+    for logger in trainer.loggers:
+        if isinstance(logger, RunLogger):
+            logger.folder.save_layers(rows)
 
 
 def _places(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, Place]:

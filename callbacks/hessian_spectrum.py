@@ -21,32 +21,57 @@ log = logging.getLogger(__name__)
 
 
 class HessianSpectrum(Measure):
-    """Logs the spectrum of the Hessian of the mean loss (no penalty, BatchNorm with running statistics).
+    """Logs the spectrum of the Hessian of the mean loss on probe samples: its ends, trace, norm, density, index and
+    condition.
 
-    The loss is the module's ``loss(outputs, labels)``, or cross-entropy where it has none.
+    Definition:
+        H is the second derivative of the mean loss, without penalty, in all trained parameters, BatchNorm with running
+        statistics. The loss is the module's ``loss(outputs, labels)``, or cross-entropy where it has none. Eigenvalues
+        come from a few dozen products H v (Lanczos), each with a bound; averages over the spectrum from random starts,
+        with standard errors.
 
-    Under the prefix ``hessian``, or the ``prefix`` given; ``<part>/`` is nothing for the whole net:
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``hessian/[<part>/]<field>`` | loss | fields of `Spectrum`; shares, counts and conditions are without unit |
+        | ``hessian/[<part>/]top<i>`` | loss | i-th largest eigenvalue |
+        | ``hessian/[<part>/]top<i>_residual`` | loss | an eigenvalue lies within this distance of it |
+        | ``hessian/[<part>/]bottom<i>`` | loss | i-th smallest eigenvalue, the most negative first |
+        | ``hessian/[<part>/]bottom<i>_residual`` | loss | an eigenvalue lies within this distance of it |
+        | ``hessian/id/leading`` | share | of the leading eigenvector's square that lies on ID entries |
+        | ``hessian/leading`` | share | the same by layer: array (layers,) |
+        | ``cost/hessian`` | s | what measuring all nets took |
 
-    | key | meaning |
-    |---|---|
-    | ``hessian/<part>/top1``, ``top1_residual``, ... | largest eigenvalues; one lies within the residual of each |
-    | ``hessian/<part>/bottom1``, ``bottom1_residual``, ... | the most negative ones |
-    | ``hessian/<part>/unconverged`` | how many of these are not to be relied on; 0: eigenvalues up to multiplicity |
-    | ``hessian/<part>/dimension``, ``products`` | number of eigenvalues; H v that it took |
-    | ``hessian/<part>/trace``, ``frobenius``, ``trace_error``, ... | with standard errors |
-    | ``hessian/<part>/index_low``, ``index_high`` | share of negative eigenvalues: the interval it lies in |
-    | ``hessian/<part>/unresolved`` | share of eigenvalues too close to 0 for so few products to know their sign |
-    | ``hessian/<part>/condition10_low``, ``condition10_high`` | largest over 10th percentile of |eigenvalue| |
-    | ``hessian/<part>/nodes``, ``weights``, ``density`` | spectral density: rule, and histogram |
-    | ``hessian/id/leading`` | share of the leading eigenvector's square that lies on ID entries |
-    | ``hessian/leading`` | the same by layer: array (layers,) |
+        ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm),
+        ``id`` and ``rest``: of the ID entries and of all others. The option ``prefix`` stands in for "hessian".
 
-    ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm), ``id`` and
-    ``rest``: of the ID entries and of all others.
+    Reading:
+        ``top1`` limits stable learning rates (2 / top1 for gradient descent on a quadratic); a negative ``bottom1`` is
+        a direction of descent. Depth 20 after 10 epochs of CIFAR-10, plain against residual: largest 78.2 and 96.7,
+        smallest -2.7 and -3.3, trace 671 ± 57 and 833 ± 57: the residual net, ahead in training, is the more sharply
+        curved. Around zero weights nets with shortcuts over two layers have index ½ and a condition number that does
+        not grow with depth (Theorem 2; 1.006 from depth 2 to 32).
+
+    Cost:
+        A product H v costs 2.3 gradients of the probe samples: the defaults take 3,800 gradients of an image, 8 % of a
+        CIFAR-10 epoch. ``parts`` cost as many products again for each.
+
+    Breaks:
+        * Most eigenvalues of a trained net lie so close to 0 that few products do not see their sign: ``index_low`` and
+          ``index_high`` are an interval (0.01 to 0.99 for depth 20, 40 products), ``unresolved`` says how much is open.
+        * ``unconverged`` above 0: some ends are not to be relied on; ask for more ``steps``.
+        * One start sees one copy of a multiple eigenvalue: ends are right up to multiplicity.
+        * It is a Hessian of these samples: other samples, BatchNorm or dropout in training mode, a penalty would give
+          another. Losses that are no mean over the batch are refused.
+        * Before training BatchNorm has mean 0 and variance 1. Where H v is not finite nothing is logged, with a
+          warning.
+
+    Source:
+        Li et al. (2016), sections 4.2 and 5, appendix B for the 10th percentile; Lanczos quadrature as in Ghorbani et
+        al. (2019), found eigenpairs apart as in Hutch++ (Meyer et al. 2021).
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one. A product H v costs two gradients of
-            the probe samples: the defaults take 3,800 gradients of an image, 8 % of a CIFAR-10 epoch.
+        every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         k: eigenvalues at either end.

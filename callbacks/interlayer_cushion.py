@@ -11,7 +11,7 @@ from callbacks.base import Measure
 from callbacks.protocol import few_samples, members_of
 from lightning_app.errors import UserError
 from lightning_app.measures import interlayer_cushions
-from lightning_app.measures.batch_of_one import BnMode
+from lightning_app.measures.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.interlayer import check_interlayer
 from lightning_app.networks import Span, blocks_of, span_of
 
@@ -21,23 +21,51 @@ PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
 
 
 class InterlayerCushion(Measure):
-    """Logs the interlayer cushions ``sqrt(n) ||J x|| / (||J||_F ||x||)`` of blocks, J the block's Jacobian at its input x.
+    """Logs the interlayer cushions of blocks: how much of its input a block passes on, compared with noise, sample by
+    sample.
 
-    | key | BatchNorm uses |
-    |---|---|
-    | ``interlayer/block05/<field>`` | running statistics |
-    | ``interlayer_batch1/block05/<field>`` | each sample's own, with which the paper's numbers come out |
+    Definition:
+        ``μ(x) = √n ‖J x‖ / (‖J‖_F ‖x‖)``, J the Jacobian of the block, or of several in a row, at its input x. n is C H
+        W, so that the identity has 1, or, ``_hw``, H W as in Arora et al. for convolutions.
 
-    The fields are those of `lightning_app.measures.InterlayerStatistics`: ``median``, ``mean``, ``std``, ``minimum`` with
-    n = C H W, ``median_hw`` and so on with n = H W, ``relative_error``, ...; dimensionless.
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``interlayer/block05/<field>`` | 1 | fields of `InterlayerStatistics`, BatchNorm with running statistics |
+        | ``interlayer_batch1/block05/<field>`` | 1 | the same `InterlayerStatistics`, BatchNorm on each sample alone |
+        | ``cost/interlayer[_batch1]`` | s | what measuring all nets took; ``_batch1``: with that mode alone |
+
+    Reading:
+        Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20
+        residual against 2.7e-7 plain. Measured on the full nets of depth 20, block 5 of 9, n = H W, after 300 steps,
+        two seeds: on one sample 0.202 and 0.194 residual against 3.9e-7 and 4.0e-7 plain; in evaluation mode 0.253 and
+        0.251 against 0.278 and 0.294. The gap is an identity of batch normalisation, see below, and no sensitivity to
+        noise.
+
+    Cost:
+        1,000 images and 4 probes in all 9 blocks of a full net of depth 20: 3 % of a training epoch (2.2 to 2.5 % with
+        ``half``). Exact norms cost, a block and sample, as much as training on 3 samples (10 with BatchNorm on one
+        sample).
+
+    Breaks:
+        * BatchNorm of one sample (``batch1``) does not see the scale of its input, so J x of a plain block is 0 but for
+          its ε, for any weights whatever: that mode reproduces the paper's number and compares nothing.
+        * ``_hw`` and C H W differ by √C: never compare across them.
+        * Probes estimate ‖J‖_F: ``relative_error`` is in ``std``, and a minimum over samples is biased down.
+        * Inputs of 0 and Jacobians of 0 are in no statistic; ``dead`` and ``flat`` count them.
+        * Nets without blocks have no keys, unless ``blocks`` names modules; what a forward pass does not call once is
+          refused.
+
+    Source:
+        Yu & Tomasi (2019), section 5; Arora et al. (2018), section 4 (interlayer cushion: ``minimum``) and 5.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
-        blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each net,
-            none where it has no blocks.
+        blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
+            net, with "batch1" for those that have a BatchNorm.
         samples: at most so many probe samples.
-        probes: random vectors a sample for ||J||_F: 4 for means over samples, 16 for their distribution. None: exact,
+        probes: random vectors a sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
             feasible for some hundred samples of nets whose blocks describe themselves.
         bn_modes: "eval", "batch1", or a list of both.
         before_relu: leave out the ReLU at a block's end.
@@ -64,28 +92,33 @@ class InterlayerCushion(Measure):
         self.samples = samples
         self.probes = probes
         self.bn_modes = [bn_modes] if isinstance(bn_modes, str) else list(bn_modes)
+        if self.bn_modes == ["batch1"]:
+            self.family = PREFIXES["batch1"]  # beside another one in "eval" it has its own file
         self.before_relu = before_relu
         self.half = half
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self.forgiving:
+            return
         for _, net in members_of(pl_module):
             for bn_mode in self.bn_modes:
-                check_interlayer(net, self._spans(net), bn_mode, self.probes)
+                check_interlayer(net, self._spans(net, bn_mode), bn_mode, self.probes)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        spans = self._spans(net)
-        if not spans:
-            return {}
         images = [images for images, _ in few_samples(trainer, net, self.samples)]
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes
+            if (spans := self._spans(net, bn_mode))
             for name, found in interlayer_cushions(
                 net, spans, images, bn_mode, self.probes, self.before_relu, self.half
             ).items()
         }
 
-    def _spans(self, net: nn.Module) -> list[Span]:
-        return list(blocks_of(net)) if self.blocks is None else [span_of(net, name) for name in self.blocks]
+    def _spans(self, net: nn.Module, bn_mode: BnMode) -> list[Span]:
+        """The blocks asked for; of all there are, "batch1" is about those with a BatchNorm."""
+        if self.blocks is not None:
+            return [span_of(net, name) for name in self.blocks]
+        return [span for span in blocks_of(net) if bn_mode == "eval" or batch_norms(*span.modules)]

@@ -1,17 +1,19 @@
 """Noise stability, layer by layer: `lightning_app.measures.cushions` on the probe samples after epochs."""
 
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
-from callbacks.protocol import loss_of, probe_batches
+from callbacks.base import Measure, isolated
+from callbacks.emit import describe_layers
+from callbacks.protocol import loss_of, members_of, probe_batches
 from lightning_app.measures import cushions, probe_forward
-from lightning_app.networks import Layer, measurable, survey
+from lightning_app.networks import Surveyed, measurable, survey
 
 __all__ = ["LayerCushion"]
 
@@ -21,9 +23,48 @@ log = logging.getLogger(__name__)
 class LayerCushion(Measure):
     """Logs the per-sample cushions of all layers, in all readings, from one forward pass over the probe samples.
 
-    Keys: ``cushion/layer10/<field>`` with the fields of `lightning_app.measures.CushionStatistics` (``median``, ``minimum``,
-    ``median_transferred_operator``, ...; dimensionless), and from the same pass ``probe/risk`` (nats) and
-    ``probe/error`` (share).
+    Definition:
+        ``μ(x) = ‖A x‖ / (‖A‖_F ‖x‖)`` of a layer A at its input x, the bias left out: how much of a signal it passes
+        on, in units of what it passes on of noise. A residual layer computes W x + S x, and there are three readings of
+        its A:
+
+        * the paper's, unnamed in the keys: identity in A x, not in the norm, ``‖W x + S x‖ / (‖W‖_F ‖x‖)``;
+        * ``transferred``: identity in both, the cushion of the plain layer T(W);
+        * ``branch``: identity in neither, ``‖W x‖ / (‖W‖_F ‖x‖)``.
+
+        The norm is that of the weights, or, ``operator``, that of the matrix that maps x to A x, zero padding included.
+
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``cushion/layer10/<field>`` | 1 | fields of `CushionStatistics` |
+        | ``probe/risk`` | nats | mean loss of the probe samples, from the same forward pass |
+        | ``probe/error`` | share | wrong among the probe samples |
+        | ``cost/cushion`` | s | what measuring all nets took |
+
+    Reading:
+        Large: noise in the weights changes what comes out of the layer little, compared with the signal. At
+        initialisation a plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10
+        of depth 20, C = 32: 0.178, sd 0.020 over seeds), a residual one about 3 in the paper's reading, because its ‖W‖
+        is small. Layer 10 after 6 epochs of CIFAR-10, plain against residual: 0.221 and 0.739 in the paper's reading,
+        0.221 and 0.207 with the identity in both, 0.221 and 0.449 with it in neither: the order of the nets hangs on
+        the reading. ``operator`` cushions are about √(H W) smaller and at most 1.
+
+    Cost:
+        One forward pass over the probe samples: compiled, 1.07 (plain) to 1.11 times (residual) an evaluation of the
+        same images, depth 20. Not compiled 2.0 to 2.6 times an evaluation that is not either.
+
+    Breaks:
+        * The paper's reading has no upper bound: it is infinite at W = 0, and says little of nets whose ‖W‖ differ.
+        * Samples spread less than seeds do: error bars over samples are no error bars of a net.
+        * Inputs of zero have no cushion; ``dead`` counts them.
+        * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
+        * Layers other than convolutions and linear maps have none, nor has the operator norm where padding is not
+          zeros.
+
+    Source:
+        Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is
+        ``minimum``.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
@@ -36,21 +77,42 @@ class LayerCushion(Measure):
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False) -> None:
         super().__init__(every_n_epochs, at_start)
         self.compile = compile
-        self._warned = False
+        self._described = False
+
+    @override
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        if trainer.is_global_zero and not self._described:
+            self._describe(trainer, pl_module)
+        super().observe(trainer, pl_module, epoch)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        layers = self._measurable(net, next(probe_batches(trainer, net))[0][:1])
+        layers = measurable(_surveyed(trainer, net))
         loss = loss_of(trainer.lightning_module)
         probe = probe_forward(net, layers, probe_batches(trainer, net), self.compile, loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
         return {"probe/risk": probe.loss, "probe/error": probe.error, **by_layer}
 
-    def _measurable(self, net: nn.Module, sample: Tensor) -> tuple[Layer, ...]:
-        """The layers that have cushions; the others are named, once a run, with the reason."""
-        surveyed = survey(net, sample)
-        without = [f"{found.path}: {found.reason}" for found in surveyed if found.reason]
-        if without and not self._warned:
-            log.warning("no cushions of %d of %d weights. %s", len(without), len(surveyed), "; ".join(without))
-        self._warned |= bool(without)
-        return measurable(surveyed)
+    def _describe(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Once a run: which layers there are, and of those without cushions the reason."""
+        surveyed = {}
+        for name, net in members_of(pl_module):
+            with isolated(net):
+                surveyed[name] = _surveyed(trainer, net)
+        describe_layers(trainer, surveyed)
+        for sentence in dict.fromkeys(s for found in surveyed.values() for s in _without(found)):
+            log.warning(sentence)
+        self._described = True
+
+
+def _surveyed(trainer: pl.Trainer, net: nn.Module) -> tuple[Surveyed, ...]:
+    return survey(net, next(probe_batches(trainer, net))[0][:1])
+
+
+def _without(surveyed: Sequence[Surveyed]) -> list[str]:
+    """The layers without cushions by their reason."""
+    paths = defaultdict(list)
+    for found in surveyed:
+        if found.reason:
+            paths[found.reason].append(found.path)
+    return [f"no cushion of {', '.join(of_reason)}: {reason}" for reason, of_reason in paths.items()]

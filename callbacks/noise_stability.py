@@ -32,29 +32,53 @@ __all__ = ["NoiseStability"]
 class NoiseStability(Measure):
     """Logs what noise in the weights does to the output, and the factors of the bound that noise stability gives.
 
-    Keys, with one for each strength s such as 0.1; ``noise_transferred/...`` and ``noise_absolute/...`` are the same as
-    the first five for the other two scales of `lightning_app.measures.noise_injection`:
+    Definition:
+        Noise ``s · norm · G / ‖G‖_F``, G Gaussian, is added to one layer's weights, and the response is ``‖f' - f‖ /
+        ‖f‖``. The norm is that of the weights (``noise``), that of T(W) (``noise_transferred``), or that of a fresh
+        He-initialised layer, the same in all nets (``noise_absolute``). Beside it activation contraction c, interlayer
+        smoothness ρ and the generalisation bound of Arora et al.
 
-    | key | unit | meaning |
-    |---|---|---|
-    | ``noise/response_0.1`` | 1 | relative change of the output, noise of 0.1 ||W||: median over samples, mean over layers |
-    | ``noise/risk_0.1``, ``noise/error_0.1`` | nats, share | change of risk and error, mean over layers |
-    | ``noise/layer10/response_0.1`` | 1 | of one layer, at the upper middle one of the strengths |
-    | ``noise/layer10/deviation_0.1`` | 1 | standard deviation of this over draws of the noise |
-    | ``noise/responses`` | 1 | array (layers, strengths) |
-    | ``noise/contraction/<field>`` | 1 | ``maximum`` is c; fields of `Contraction` |
-    | ``noise/smoothness/<field>`` | 1 | ``rho``, ``rho_linearisation``; fields of `Smoothness` |
-    | ``noise/bound/<field>`` | | ``log10`` and every factor; fields of `NoiseBound` |
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``noise[_<scale>]/response_<s>`` | 1 | response to noise of strength s: median over samples, mean over layers |
+        | ``noise[_<scale>]/risk_<s>`` | nats | change of the risk, mean over layers |
+        | ``noise[_<scale>]/error_<s>`` | share | change of the error, mean over layers |
+        | ``noise[_<scale>]/layer10/response_<s>`` | 1 | of one layer, at the upper middle one of the strengths |
+        | ``noise[_<scale>]/layer10/deviation_<s>`` | 1 | standard deviation of this over draws of the noise |
+        | ``noise[_<scale>]/responses`` | 1 | array (layers, strengths) |
+        | ``noise/contraction/<field>`` | 1 | fields of `Contraction`; ``maximum`` is c |
+        | ``noise/smoothness/<field>`` | 1 | fields of `Smoothness` |
+        | ``noise/bound/<field>`` | below | fields of `NoiseBound`: ``log10`` and every factor |
+        | ``cost/noise`` | s | what measuring all nets took |
 
-    A net without blocks has neither smoothness nor bound.
+    Reading:
+        A small response is a stable net. Which net is the more stable hangs on what the same amount of noise is. Depth
+        20 after 250 steps, strength 0.1, two seeds, residual against plain: 0.005, 0.006 against 0.035, 0.039 relative
+        to ‖W‖; 0.022, 0.023 against 0.035, 0.039 relative to ‖T(W)‖; 0.039, 0.040 against 0.038, 0.042 with noise of
+        one norm: no difference. c is about √2 where pre-activations are symmetric; ρ is infinite for a linear map; the
+        bound is vacuous by many orders of magnitude: compare nets, not with 1.
+
+    Cost:
+        0.15 (plain) to 0.2 (residual) of a training epoch of a simplified net of depth 20 on CIFAR-10; at every tenth
+        epoch 2 % of the time. The share grows with the depth.
+
+    Breaks:
+        * Responses are linear in s until ReLUs switch: compare at one s.
+        * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
+        * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
+        * Risk and error are cross-entropy's, whatever the loss trained with.
+        * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
+
+    Source:
+        Arora et al. (2018), sections 4 and 5, Theorem 4.1; Yu & Tomasi (2019), section 5.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one. This measure is dear: with
-            the defaults it costs 0.15 (plain) to 0.2 (residual) of a training epoch of a simplified net of depth 20 on
-            CIFAR-10, so that at every tenth epoch it takes 2 % of the time. The share grows with the depth.
+        every_n_epochs: after every so many epochs, and always after the final one. This measure is dear: every tenth by
+            default.
         at_start: also before the first training step.
-        samples: so many of the probe, evenly spread over it, are used for what is dear: noise injection, smoothness and minimal
-            interlayer cushions. The bound's other factors are over the whole probe.
+        samples: so many of the probe, evenly spread over it, are used for what is dear: noise injection, smoothness and
+            minimal interlayer cushions. The bound's other factors are over the whole probe.
         strengths: s of the noise in the weights.
         draws: noises a layer.
         tangents: random vectors a sample for the Jacobians' norms.

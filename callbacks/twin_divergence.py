@@ -81,29 +81,57 @@ class Drift:
 class TwinDivergence(pl.Callback):
     """Logs, for every member that is the T-twin of another (``twin_of``), how far the two are apart. Else does nothing.
 
-    Scalars after every epoch, of the twin:
+    Definition:
+        T adds the identity to a residual net's weights: p = T(r) is the plain net with the same function. T is a
+        translation, so twins that see the same batches and decay towards the same function keep p = T(r) in exact
+        arithmetic. Measured is ``max |T⁻¹(p) - r|`` after steps and epochs, the first ReLU input that is positive in
+        one net only (a sign flip), and the law of growth up to it and after.
 
-    | key | unit | meaning |
-    |---|---|---|
-    | ``twin/divergence`` | weights | max \\|T^-1(p) - r\\| over all parameters; from epoch 0 on |
-    | ``twin/divergence_id``, ``..._other`` | weights | over the ID entries, over the others |
-    | ``twin/risk_difference`` | nats | \\|difference\\| of ``train/risk``, without evaluation of ``train/risk_running`` |
-    | ``twin/growth/...`` | | fitted laws: see `lightning_app.measures.Growth` |
-    | ``twin/first_flip_step`` | step | first whose batch had a ReLU input > 0 in one net only; nan while none |
-    | ``twin/first_flip_layer``, ``..._units`` | | the first layer with flips in that step, and how many |
-    | ``twin/first_flip_original``, ``..._twin`` | ReLU input | the pair of values that lay furthest apart |
-    | ``twin/layer02_at_start`` | ReLU input | max \\|difference\\| at layer 2 in the first batch |
-    | ``twin/layer02_after_one_step`` | ReLU input | the same in the second batch |
-    | ``twin/layer02_..._mean`` | ReLU input | the mean instead of the maximum |
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``twin/divergence`` | weights | the largest difference of all parameters; from epoch 0 on |
+        | ``twin/divergence_id``, ``twin/divergence_other`` | weights | of the ID entries, of the others |
+        | ``twin/risk_difference`` | nats | size of the difference of the training risks, running ones without evaluation |
+        | ``twin/growth/<field>`` | below | fitted laws: fields of `Growth` |
+        | ``twin/first_flip_step`` | step | first whose batch had a ReLU input > 0 in one net only; NaN while none |
+        | ``twin/first_flip_layer`` | layer | the first one with flips in that step |
+        | ``twin/first_flip_units`` | units | how many flipped there |
+        | ``twin/first_flip_original``, ``twin/first_flip_twin`` | ReLU input | the pair of values that lay furthest apart |
+        | ``twin/layer02_at_start`` | ReLU input | largest difference at layer 2 in the first batch |
+        | ``twin/layer02_after_one_step`` | ReLU input | the same in the second batch |
+        | ``twin/layer02_at_start_mean``, ``twin/layer02_after_one_step_mean`` | ReLU input | the mean instead |
+        | ``twin/steps/<field>`` | below | arrays of the epoch's steps: fields of `Steps` |
+        | ``cost/twin`` | s | what watching and comparing took |
 
-    Arrays of every epoch, ``twin/steps/<field>``: see `Steps`. At epoch 0 float64 twins differ by nothing: their weights
-    were drawn in float32, and the low bits that T would lose are 0. Where ranks share batches, risks and flips are those of
-    rank zero's share; where they share nets, steps are watched by the rank that trains a pair.
+    Reading:
+        Rounding alone parts the twins: depth 20 on CIFAR-10 in float64 1.1e-16 after the first step, 2.0e-15 after 100,
+        4.5e-14 after 600, without a flip; in float32 1.1e-7, 5.7e-4 and 0.11, the first flip in step 3. Much more in
+        the first steps means that the two are not trained alike: a penalty around the wrong centre (``decay_towards:
+        zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
+
+    Cost:
+        A comparison of weights is 0.7 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
+        activations for one pass, until the first is found.
+
+    Breaks:
+        * Optimizers whose update is not invariant to a shift of the weights (decoupled decay as in AdamW, LARS, LAMB)
+          train other nets.
+        * In float64 the twins differ by nothing at epoch 0: their weights were drawn in float32, and the low bits that
+          T would lose are 0.
+        * Compiled nets and CUDA graphs run no hooks: no flips are seen, with a warning.
+        * Growth is fitted below a divergence of 1e-3: beyond it the twins are two nets like any other. A large fit
+          error says that this is not the law.
+        * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
+          watched by the rank that trains a pair.
+
+    Source:
+        Yu & Tomasi (2019), section 4.1 and SM B, Table 2 and Fig. 6.
 
     Args:
         every_n_steps: compare the weights after step 1 and after every so many steps.
-        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are compiled
-            or in a CUDA graph are not watched: graphs run no hooks.
+        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are
+            compiled or in a CUDA graph are not watched: graphs run no hooks.
     """
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:

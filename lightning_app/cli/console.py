@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["is_terminal", "styled", "table", "table_text"]
 
 VALUE = r"(\d[\d,.]*(e[-+]?\d+)?|inf|nan)"
-NUMBER = re.compile(rf"[-+±≈<>]?\s?{VALUE}(\s?±\s?{VALUE})?(\s?(%|m?s|min|h))?", re.IGNORECASE)
+NUMBER = re.compile(rf"[-+±≈<>]?\s?{VALUE}(\s?±\s?{VALUE})?(\s?(%|m?s|min|h))?(\s\(\d+\))?", re.IGNORECASE)
 ABSENT = ("", "-", "–")  # what stands where there is no number
 LONG = 24  # words up to this length are not broken either
 ENDLESS = 1_000_000  # columns of a pipe
@@ -41,7 +41,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
     Args:
         title: above the table; "" for none.
-        head: one name a column.
+        head: one name a column; without any there is the title only.
         rows: as many cells each; floats should come as texts, with the digits that they deserve.
 
     Raises:
@@ -72,7 +72,8 @@ def table_text(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     with console.capture() as captured:
         if title:
             console.print(_text(_shown(title), "bold" if width else ""), soft_wrap=True)
-        console.print(made, width=max(needed, console.width) if width else None, crop=False)
+        if head:
+            console.print(made, width=max(needed, console.width) if width else None, crop=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
@@ -106,9 +107,9 @@ def _text(words: str, style: str = ""):
 
 
 def _are_numbers(column: Sequence[str]) -> bool:
-    """Is every cell a number, with or without uncertainty and unit, and at least one there?
+    """Is every cell a number, with or without uncertainty, unit and count, and at least one there?
 
-    >>> [_are_numbers(column) for column in (["1.2 ± 0.1", "-"], ["3 %", "nan"], ["3x3", "1"], ["-", "-"])]
+    >>> [_are_numbers(column) for column in (["1.2 ± 0.1 (13)", "-"], ["3 %", "nan"], ["3x3", "1"], ["-", "-"])]
     [True, True, False, False]
     """
     told = [cell for cell in column if cell not in ABSENT]

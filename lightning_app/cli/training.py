@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import yaml
-from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
@@ -19,8 +20,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
-from callbacks import ProgressLines
-from lightning_app.cli.parser import Parser
+from callbacks import EpochBar, ProgressLines
+from lightning_app.cli.console import is_terminal, table
+from lightning_app.cli.factories import with_class_paths
+from lightning_app.cli.help import brief
+from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
+from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
@@ -30,22 +35,19 @@ from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
 from lightning_app.runs.folder import CONFIG, LOG, write_atomically
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
+from lightning_app.shipped import configs, with_shipped
 
 __all__ = ["TrainingCLI", "run_training"]
 
-ROOT = Path(__file__).resolve().parents[2]
-BASE = ROOT / "configs" / "base.yaml"
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
+NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
 def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
-    if not BASE.exists():
-        raise UserError(
-            f"expected the configuration under all others at {BASE}: run from a checkout, or install with pip install -e."
-        )
+    argv = with_shipped(argv)
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
     try:
@@ -53,9 +55,11 @@ def run_training(argv: list[str]) -> None:
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=argv,
+            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
             parser_class=Parser,
-            parser_kwargs={command: {"default_config_files": [str(BASE)]} for command in TrainingCLI.subcommands()},
+            parser_kwargs={"formatter_class": HelpFormatter}
+            | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
+            trainer_class=MeasuringTrainer,
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
         )
@@ -64,15 +68,28 @@ def run_training(argv: list[str]) -> None:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
 
 
-class TrainingCLI(LightningCLI):
-    """fit, validate and test."""
+def _under(command: str) -> dict[str, list[str]]:
+    """The configurations under all others."""
+    names = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]
+    return {"default_config_files": [str(configs() / name) for name in names]}
 
-    folder: RunFolder | None = None  # of a fit
+
+def _help(command: str) -> dict[str, Any]:
+    """Examples and the options that matter above all options."""
+    usage, _, top = brief(command).partition("\n\n")
+    return {"usage": usage.removeprefix("usage: "), "description": top}
+
+
+class TrainingCLI(LightningCLI):
+    """fit, validate, test, and measure."""
+
+    folder: RunFolder | None = None  # of a fit or a measurement
 
     @staticmethod
     @override
     def subcommands() -> dict[str, set[str]]:
-        return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
+        theirs = LightningCLI.subcommands()
+        return {name: theirs[name] for name in ("fit", "validate", "test")} | {"measure": {"model", "datamodule"}}
 
     @override
     def parse_arguments(self, parser: Parser, args: list[str]) -> None:
@@ -112,6 +129,14 @@ class TrainingCLI(LightningCLI):
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error))
             raise UserError(f"this configuration cannot be built: {error}") from error
+        except RuntimeError as error:
+            if twice := NAMED_TWICE.search(str(error)):
+                raise UserError(
+                    f"trainer.callbacks has {twice[1]} twice, and a checkpoint could not tell their states apart: "
+                    "`callbacks+:` adds to those of base.yaml. Give one of them arguments that tell it apart, where it has "
+                    "such (BnLambda: norm), or name all callbacks once in `callbacks:`, which replaces the list."
+                ) from error
+            raise
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -119,8 +144,10 @@ class TrainingCLI(LightningCLI):
         trainer = self._get(self.config_init, "trainer")
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
-        kwargs["enable_progress_bar"] = sys.stderr.isatty() and trainer.get("enable_progress_bar") is not False
-        if self.subcommand != "fit":
+        kwargs["enable_progress_bar"] = is_terminal(sys.stdout) and trainer.get("enable_progress_bar") is not False
+        if self.subcommand == "measure":
+            kwargs["inference_mode"] = False  # measures differentiate
+        elif self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
         self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
@@ -149,7 +176,11 @@ class TrainingCLI(LightningCLI):
         place = self._get(self.config_init, "run")
         if rank_zero_only.rank != 0:
             return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
-        folder = place.find(self._get(self.config, "ckpt_path"))
+        asked = self._get(self.config, "ckpt_path")
+        if self.subcommand == "measure":
+            folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
+        else:
+            folder = place.find(asked)
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
 
@@ -177,10 +208,20 @@ class TrainingCLI(LightningCLI):
     def _print_metrics(self) -> None:
         metrics = self.model.metrics()
         if self.trainer.is_global_zero:
-            for member, numbers in metrics.items():
-                for name, value in numbers.items():
-                    if name.removesuffix("/risk").removesuffix("/error") in self.model.splits:
-                        print(f"{member}  {name}  {value:.6g}")
+            names = [f"{split}/{key}" for split in self.model.splits for key in ("risk", "error")]
+            shown = [name for name in names if all(name in numbers for numbers in metrics.values())]
+            rows = [[member, *(f"{numbers[name]:.6g}" for name in shown)] for member, numbers in metrics.items()]
+            table("", ["net", *shown], rows)
+
+    def after_measure(self) -> None:
+        """The numbers, what could not be measured, and where the page is."""
+        if self.trainer.is_global_zero:
+            self.folder.finish(self.trainer.current_epoch)
+            from lightning_app.cli.measured import print_measured
+            from lightning_app.report import write_report
+
+            print_measured(self.folder)
+            print(f"report: {write_report([self.folder])}")
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""
@@ -192,7 +233,7 @@ class TrainingCLI(LightningCLI):
             return
         from lightning_app.report import summary, write_report
 
-        print(summary(self.folder))
+        table(*summary(self.folder))
         print(f"report: {write_report([self.folder])}")
 
 
@@ -201,7 +242,7 @@ class SaveRunConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if not trainer.is_global_zero or stage != "fit":
+        if not trainer.is_global_zero:
             return
         text = self.parser.dump(self.config, skip_none=False, format="yaml")
         for logger in trainer.loggers:
@@ -228,15 +269,12 @@ def _write_config(target: Path, text: str) -> None:
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:
-    """The callbacks with a bar on a terminal, unless they have one, and with a line an epoch elsewhere.
-
-    TQDM's bar, so that every machine shows the same: Lightning's choice depends on whether Rich is installed.
-    """
+    """The callbacks with a line an epoch, on a terminal with a bar below the lines, unless they have a bar of their own."""
     if not kwargs["enable_progress_bar"]:
         return [*callbacks, ProgressLines()]
     if any(isinstance(callback, ProgressBar) for callback in callbacks):
         return callbacks
-    return [*callbacks, TQDMProgressBar()]
+    return [*callbacks, ProgressLines(), EpochBar()]
 
 
 def _accelerator(asked: Any) -> Any:
@@ -269,6 +307,7 @@ def _quiet() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
+        r"\s*Unable to serialize instance .*",  # a default of a foreign net that no YAML can hold
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
         r".*`torch\.jit\.\w+` is .*deprecated.*",  # torch's own, at the first forward-mode derivative

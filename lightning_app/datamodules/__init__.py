@@ -3,6 +3,7 @@
 from lightning_app.datamodules.cifar10 import CIFAR10
 from lightning_app.datamodules.cifar100 import CIFAR100
 from lightning_app.datamodules.digits import Digits
+from lightning_app.datamodules.image_folder import ImageFolder
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.loaders import EpochLoader
 from lightning_app.datamodules.mixture import GaussianMixture
@@ -15,6 +16,7 @@ __all__ = [
     "Digits",
     "EpochLoader",
     "ImageData",
+    "ImageFolder",
     # vectors
     "GaussianMixture",
     "WhitenedDigits",

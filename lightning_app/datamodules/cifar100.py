@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import torchvision
-from typing_extensions import override
 
-from lightning_app.datamodules.images import ImageData, Splits
+from lightning_app.datamodules.official import OfficialData
 from lightning_app.datamodules.sources import Source
 
 __all__ = ["CIFAR100"]
@@ -21,43 +20,20 @@ telephone television tiger tractor train trout tulip turtle wardrobe whale willo
 CLASSES = tuple(FINE.split())
 
 
-class CIFAR100(ImageData):
-    """CIFAR-100 with its fine labels, from .npy arrays, an image tree or torchvision, downloaded when there is none.
+class CIFAR100(OfficialData):
+    """CIFAR-100 with its fine labels, looked for in ``<root>/cifar100`` and, as torchvision left it, in
+    ``<root>/cifar-100-python``.
 
-    Looked for in ``<root>/cifar100`` and, as torchvision left it, in ``<root>/cifar-100-python`` (see `sources`). Takes the
-    arguments of `ImageData`.
+    Takes the arguments of `ImageData`.
     """
 
     MEAN = (0.5071, 0.4867, 0.4408)
     STD = (0.2675, 0.2565, 0.2761)
-
-    @override
-    def prepare_data(self) -> None:
-        self._source.prepare()
-
-    @override
-    def load(self) -> Splits:
-        return self._source.read()
-
-    # Known before anything is downloaded, so that a config can link a model's arguments to them.
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        return len(CLASSES)
-
-    @property
-    @override
-    def image_shape(self) -> tuple[int, int, int]:
-        return 3, 32, 32
-
-    @property
-    def _source(self) -> Source:
-        return Source(
-            title="CIFAR-100",
-            folder=Path(self.root) / "cifar100",
-            image_shape=(32, 32, 3),
-            class_names=CLASSES,
-            official=torchvision.datasets.CIFAR100,
-            official_folder="cifar-100-python",
-        )
+    SOURCE = Source(
+        title="CIFAR-100",
+        folder=Path("cifar100"),
+        image_shape=(32, 32, 3),
+        class_names=CLASSES,
+        official=torchvision.datasets.CIFAR100,
+        official_folder="cifar-100-python",
+    )

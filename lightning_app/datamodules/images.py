@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Splits:
-    """A dataset as it comes from its source, on the CPU."""
+    """A dataset as it comes from its source, on the CPU.
+
+    Images may be anything that has their `shape` and gives such a tensor for ``images[rows]`` and ``images[:]``: files, for
+    example, of which only the rows that are asked for are decoded.
+    """
 
     train_images: Tensor  # (N, H, W, C) uint8
     train_labels: Tensor  # (N,) int64 in [0, len(class_names))
@@ -145,7 +149,7 @@ class ImageData(pl.LightningDataModule, ABC):
         digest = hashlib.sha256()
         for array in (getattr(self.splits, f"{split}_{kind}") for split in ("train", "test") for kind in _KINDS):
             digest.update(str(tuple(array.shape)).encode())
-            digest.update(array.contiguous().numpy())
+            digest.update(array[:].contiguous().numpy())
         return digest.hexdigest()[:16]
 
     # -- Lightning's hooks --------------------------------------------------------------------------------------------
@@ -232,13 +236,11 @@ class ImageData(pl.LightningDataModule, ABC):
     def _put_on_device(self, split: str) -> ResidentImages:
         source = "test" if split == "test" else "train"
         images, labels = (getattr(self.splits, f"{source}_{kind}") for kind in _KINDS)
-        rows = self._rows[split]
-        if len(rows) < len(labels):
-            images, labels = images[rows], labels[rows]
+        rows = self._rows[split] if len(self._rows[split]) < len(labels) else slice(None)
         augment = self.augment and split == "train"
         return ResidentImages(
-            images,
-            labels,
+            images[rows],
+            labels[rows],
             _per_channel(self.image_shape[0], mean=self.mean),
             _per_channel(self.image_shape[0], std=self.std),
             padding=self.padding if augment else 0,
@@ -271,7 +273,7 @@ class ImageData(pl.LightningDataModule, ABC):
 
 
 _KINDS = ("images", "labels")
-_VAL, _LIMIT, _PROBE, _TEST = range(4)  # independent streams of split_seed
+_VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of split_seed
 
 
 def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from lightning_app.datamodules.images import Splits
 from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically
 
-__all__ = ["Source"]
+__all__ = ["Source", "class_folders"]
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CACHE = "cache"
@@ -40,16 +40,20 @@ File = tuple[str, int, int]  # path relative to the listed folder, bytes, modifi
 class Source:
     """One dataset's possible places.
 
-    Example: ``Source("CIFAR-10", Path("data/cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
-    "cifar-10-batches-py")``.
+    Example: ``Source("CIFAR-10", Path("cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
+    "cifar-10-batches-py").below(Path("data"))``.
     """
 
     title: str  # for messages
-    folder: Path  # <root>/<name>
+    folder: Path  # <root>/<name>; in a datamodule's class still <name>
     image_shape: tuple[int, int, int]  # (H, W, C)
     class_names: tuple[str, ...]  # by label
     official: Callable[..., Any]  # torchvision's dataset class
     official_folder: str  # what it unpacks to, relative to root
+
+    def below(self, root: Path) -> "Source":
+        """The same in a folder of data sets."""
+        return replace(self, folder=root / self.folder)
 
     @property
     def root(self) -> Path:
@@ -99,7 +103,7 @@ class Source:
 
     def _names(self) -> tuple[str, ...]:
         tree = self._has_tree() and not self._has_arrays()
-        return _class_folders(self.folder / "train") if tree else self.class_names
+        return class_folders(self.folder / "train") if tree else self.class_names
 
     def _decoded(self, download: bool) -> Arrays:
         """The decoded arrays, from the cache when it is up to date."""
@@ -119,7 +123,7 @@ class Source:
         return sorted(file for file in files if file[0].lower().endswith(PICTURES))
 
     def _decode_tree(self, files: list[File]) -> Arrays:
-        found = {split: _class_folders(self.folder / split) for split in ("train", "test")}
+        found = {split: class_folders(self.folder / split) for split in ("train", "test")}
         if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
             raise UserError(
                 f"{self.title} needs the same {len(self.class_names)} class folders in {self.folder / 'train'} and "
@@ -201,8 +205,11 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
         )
 
 
-def _class_folders(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())) if folder.is_dir() else ()
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted, without hidden ones; none if there is no such folder."""
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
 
 
 def _walk(folder: Path, prefix: str = "") -> Iterator[File]:

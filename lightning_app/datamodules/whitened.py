@@ -8,7 +8,6 @@ The paper does not say which sign or order its components have, and the Hessian 
 here the largest eigenvalue is first and each component's largest loading is positive. Moments are divided by m.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing_extensions import override
 
 from lightning_app.datamodules.digits import TEST_SIZE
 from lightning_app.datamodules.images import Splits, stratified_rows
+from lightning_app.datamodules.official import OfficialData
 from lightning_app.datamodules.sources import Source
 from lightning_app.datamodules.vectors import VectorData
 from lightning_app.errors import UserError
@@ -133,10 +133,6 @@ class WhitenedImages(VectorData):
             )
         self.components = components
 
-    @abstractmethod
-    def load(self) -> Splits:
-        """Read the images from their source. Called once."""
-
     @property
     def batch_size(self) -> int:
         """Samples of a training batch; of the full batch, all that are trained on."""
@@ -172,36 +168,21 @@ class WhitenedImages(VectorData):
         _ = self.whitening
 
 
-class WhitenedMNIST(WhitenedImages):
+class WhitenedMNIST(WhitenedImages, OfficialData):
     """Whitened MNIST (LeCun et al. 1998), 60,000 training and 10,000 test digits of 28 x 28 pixels.
 
-    From .npy arrays or an image tree in ``<root>/mnist``, or as torchvision has it in ``<root>/MNIST/raw`` (see `sources`),
-    downloaded when there is none. Takes the arguments of `WhitenedImages`.
+    Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw`` (see `sources`), downloaded when there
+    is none. Takes the arguments of `WhitenedImages`.
     """
 
-    @override
-    def prepare_data(self) -> None:
-        self._source.prepare()
-
-    @override
-    def load(self) -> Splits:
-        return self._source.read()
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        return len(DIGITS)
-
-    @property
-    def _source(self) -> Source:
-        return Source(
-            title="MNIST",
-            folder=Path(self.root) / "mnist",
-            image_shape=(28, 28, 1),
-            class_names=DIGITS,
-            official=torchvision.datasets.MNIST,
-            official_folder="MNIST/raw",
-        )
+    SOURCE = Source(
+        title="MNIST",
+        folder=Path("mnist"),
+        image_shape=(28, 28, 1),
+        class_names=DIGITS,
+        official=torchvision.datasets.MNIST,
+        official_folder="MNIST/raw",
+    )
 
 
 class WhitenedDigits(WhitenedImages):

@@ -24,8 +24,8 @@ class Contraction:
     """
 
     maximum: float  # c of the bound
-    median: float
-    mean: float
+    median: float  # over samples and ReLUs
+    mean: float  # over samples and ReLUs
     dead: int  # pairs of sample and ReLU with relu(x) = 0: the ratio is infinite, and they are in no statistic
     maxima: Tensor  # (R,) float64, over samples, by ReLU
     medians: Tensor  # (R,) float64

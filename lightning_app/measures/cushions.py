@@ -53,19 +53,19 @@ class CushionStatistics:
     (W = 0 and no skip), or only dead inputs.
     """
 
-    median: float
+    median: float  # over samples, the paper's reading, kernel norm
     minimum: float  # over data: the layer cushion proper, the largest mu with mu ||A|| ||x|| <= ||A x|| for all x
-    mean: float
-    median_operator: float
-    median_transferred: float
-    median_transferred_operator: float
-    median_branch: float
-    median_branch_operator: float
+    mean: float  # over samples, likewise
+    median_operator: float  # the paper's reading, operator norm
+    median_transferred: float  # identity in both, kernel norm
+    median_transferred_operator: float  # identity in both, operator norm
+    median_branch: float  # identity in neither, kernel norm
+    median_branch_operator: float  # identity in neither, operator norm
     dead: int  # samples with x = 0; they are in no statistic
-    kernel_norm: float
-    operator_norm: float
-    transferred_kernel_norm: float
-    transferred_operator_norm: float
+    kernel_norm: float  # ||W||_F, as `WeightNorms` has it
+    operator_norm: float  # of the matrix of x -> W x
+    transferred_kernel_norm: float  # ||T(W)||_F
+    transferred_operator_norm: float  # of the matrix of x -> T(W) x
     histogram: Histogram  # of samples
     samples: Tensor  # (n,) float32, NaN where the input is dead, in probe order
     samples_transferred: Tensor  # (n,) float32

@@ -107,7 +107,8 @@ def driving_force(
 
 
 def compare(before: Force, now: Force) -> Comparison:
-    """
+    """Whether an earlier measurement's forces had the sign of what became of the scale.
+
     >>> compare(Force(1.0, -0.5, 0.1), Force(1.5, 0.0, 0.0))
     Comparison(observed=0.5, agrees=1.0, agrees_first=0.0)
     """

@@ -46,14 +46,14 @@ class InterlayerStatistics:
     left, std also for one. With probes std contains the scatter of the estimate, which is ``relative_error`` times mu.
     """
 
-    median: float
-    mean: float
+    median: float  # over samples
+    mean: float  # over samples
     std: float  # over samples, n - 1
     minimum: float  # over samples: the interlayer cushion proper
-    median_hw: float
-    mean_hw: float
-    std_hw: float
-    minimum_hw: float
+    median_hw: float  # the same four with n = H W
+    mean_hw: float  # see `median_hw`
+    std_hw: float  # see `median_hw`
+    minimum_hw: float  # see `median_hw`
     frobenius: float  # mean ||J||_F
     gain: float  # mean ||J x|| / ||x||
     relative_error: float  # standard error of ||J||_F relative to it, rms over samples; 0: exact, NaN: one probe

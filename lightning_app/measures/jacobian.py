@@ -132,7 +132,8 @@ def frobenius_by_probes(times: Function, like: Tensor, probes: int, generator: t
     sqrt(q))``. Every sample has signs of its own, so the errors of a batch are independent.
 
     Args:
-        times, like: as in `frobenius_by_columns`.
+        times: as in `frobenius_by_columns`.
+        like: as there.
         probes: k >= 1.
         generator: on the device of ``like``.
     """

@@ -36,14 +36,14 @@ class NoiseBound:
     """
 
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)
-    log10_transferred: float
-    log10_branch: float
+    log10_transferred: float  # with mu_i of T(W)
+    log10_branch: float  # with mu_i of the branch alone
     contraction: float  # c
     depth: int  # d, layers
     output: float  # max ||f(x)||, logits
     sum: float  # over layers of 1 / (mu_i^2 mu_{i->}^2)
-    sum_transferred: float
-    sum_branch: float
+    sum_transferred: float  # with mu_i of T(W)
+    sum_branch: float  # with mu_i of the branch alone
     margin: float  # gamma, logits
     count: int  # m
     margin_loss: float  # L_gamma, share of samples with a margin of gamma or less

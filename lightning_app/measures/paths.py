@@ -136,7 +136,8 @@ def path_gradients(
 
     Args:
         net: in evaluation mode.
-        images, labels: the batch.
+        images: of the batch.
+        labels: of the batch.
         loss: (outputs, labels) -> number.
         names: of the parameters to differentiate in; None for all trainable ones.
 

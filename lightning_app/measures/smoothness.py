@@ -29,9 +29,9 @@ class Smoothness:
     rho: float  # at `quantile` of (sample, draw), each with its least smooth pair of cuts
     minimum: float  # over everything
     median: float  # of the same distribution as rho
-    rho_linearisation: float
-    minimum_linearisation: float
-    median_linearisation: float
+    rho_linearisation: float  # the same three of the error of linearisation alone
+    minimum_linearisation: float  # see `rho_linearisation`
+    median_linearisation: float  # see `rho_linearisation`
     strength: float  # ||eta|| / ||x^i||
     quantile: float  # delta
     pairs: Tensor  # (d, d) float64, median over samples and draws by pair of cuts; NaN for j <= i

@@ -53,10 +53,10 @@ class Spectrum:
     bottom: Tensor  # (k,), the smallest (most negative) ones, increasing
     bottom_residual: Tensor  # (k,)
     unconverged: int  # of these 2k: residual above the tolerance; 0: all are eigenvalues, up to multiplicity
-    trace: float
+    trace: float  # sum of all eigenvalues
     trace_error: float  # standard error; 0 if exact
     frobenius: float  # ||H||_F
-    frobenius_error: float
+    frobenius_error: float  # standard error; 0 if exact
     index_low: float  # share of negative eigenvalues, at least
     index_high: float  # and at most
     unresolved: float  # share that cannot be told from 0: by so few products, or in double precision

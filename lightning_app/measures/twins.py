@@ -170,13 +170,13 @@ class Growth:
 
     power_exponent: float  # a of d = c s^a, before the first sign flip: 1/2 is a random walk of roundings, 1 a drift
     power_scale: float  # c, the fitted divergence after one step
-    power_error: float
+    power_error: float  # rms residual of log d
     power_steps: int  # number of steps behind the fit
     rate_before: float  # b of an exponential through the same steps, 1/step: what the rate from the flip on compares to
     exponential_rate: float  # b of d = c exp(b (s - flip)), from the first sign flip on, 1/step
     exponential_scale: float  # c, the fitted divergence at the flip
-    exponential_error: float
-    exponential_steps: int
+    exponential_error: float  # rms residual of log d
+    exponential_steps: int  # number of steps behind the fit
 
 
 def growth(steps: Tensor, divergence: Tensor, flip_step: float = math.nan) -> Growth:

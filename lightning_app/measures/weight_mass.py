@@ -32,7 +32,7 @@ class WeightStatistics:
 
     count: int  # number of weights
     id_count: int  # ID entries among them
-    mean: float
+    mean: float  # of the weights, with their signs
     std: float  # population: divided by count
     all: float  # mass of all weights
     large: float  # mass of those with |w| >= 0.25

@@ -12,12 +12,15 @@ from lightning_app.errors import UserError
 from lightning_app.report import (
     claims,
     configs,
+    conventions,
     costs,
     curvature,
     cushions,
     ensembles,
     headline,
+    layers,
     learning,
+    prediction,
     seeds,
     twins,
     weights,
@@ -32,7 +35,22 @@ from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "export_folder", "write_report"]
 
-SECTIONS = (claims, headline, learning, seeds, twins, weights, cushions, curvature, ensembles, costs, configs)
+SECTIONS = (
+    claims,
+    headline,
+    learning,
+    seeds,
+    twins,
+    weights,
+    cushions,
+    curvature,
+    ensembles,
+    prediction,
+    conventions,
+    layers,
+    costs,
+    configs,
+)
 REPORT = "report.html"
 
 

@@ -21,7 +21,7 @@ class Pair:
     """A plain and a residual arm; net i of both has seed i."""
 
     label: str
-    seeds: tuple[int, ...]
+    seeds: tuple[int | None, ...]  # None: the only net of each arm, of whatever seed
     plain: tuple[Net, ...]
     residual: tuple[Net, ...]
 
@@ -30,8 +30,8 @@ class Pair:
         return self.plain + self.residual
 
 
-def pairs(evidence: Evidence) -> tuple[list[Pair], list[str]]:
-    """The pairs that share two or more seeds, and sentences on what was left out and why."""
+def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
+    """The pairs that share at least so many seeds, and sentences on what was left out and why."""
     found, said = [], []
     for plain, residual in stems(evidence).values():
         if not plain or not residual:
@@ -41,7 +41,7 @@ def pairs(evidence: Evidence) -> tuple[list[Pair], list[str]]:
         else:
             pair, sentences = _pair(plain[0], residual[0], evidence)
             said += sentences
-            found += [pair] if len(pair.seeds) > 1 else []
+            found += [pair] if len(pair.seeds) >= least else []
     return found, said
 
 
@@ -56,13 +56,20 @@ def stems(evidence: Evidence) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def _pair(plain: str, residual: str, evidence: Evidence) -> tuple[Pair, list[str]]:
-    sides = [{net.seed: net for net in evidence.groups[group] if net.seed is not None} for group in (plain, residual)]
+    sides = _by_seed(evidence.groups[plain], evidence.groups[residual])
     shared = sorted(sides[0].keys() & sides[1].keys())
     lost = [seed for seed in shared if any(diverged(side[seed]) is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
     label = _label(plain, residual)
     pair = Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides))
     return pair, _left_out(label, kept, lost, sides[0].keys() ^ sides[1].keys())
+
+
+def _by_seed(*sides: list[Net]) -> list[dict[int | None, Net]]:
+    """Nets that do not tell their seed are in no pair, unless they are the only ones."""
+    if all(len(nets) == 1 for nets in sides) and any(nets[0].seed is None for nets in sides):
+        return [{None: nets[0]} for nets in sides]
+    return [{net.seed: net for net in nets if net.seed is not None} for nets in sides]
 
 
 def _label(plain: str, residual: str) -> str:
@@ -75,7 +82,9 @@ def _label(plain: str, residual: str) -> str:
     return f"{plain} − {arm if plain.rpartition('/')[0] == home else residual}"
 
 
-def _left_out(label: str, kept: Iterable[int], lost: Iterable[int], alone: Iterable[int]) -> list[str]:
+def _left_out(
+    label: str, kept: Iterable[int | None], lost: Iterable[int | None], alone: Iterable[int | None]
+) -> list[str]:
     said = []
     if alone:
         said.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
@@ -86,8 +95,10 @@ def _left_out(label: str, kept: Iterable[int], lost: Iterable[int], alone: Itera
     return said
 
 
-def _seeds(seeds: Iterable[int]) -> str:
+def _seeds(seeds: Iterable[int | None]) -> str:
     listed = [*map(str, sorted(seeds))]
+    if listed == ["None"]:
+        return "the only pair"
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
 
 

@@ -1,6 +1,6 @@
-"""The few numbers that matter, as text for a terminal."""
+"""The few numbers that matter, as a table for a terminal or a notebook."""
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from lightning_app.report.blocks import number
 from lightning_app.report.cushions import choose_layer, measured_layers
@@ -8,27 +8,34 @@ from lightning_app.report.evidence import Evidence, Final, Net, gather
 from lightning_app.report.weights import id_mass
 from lightning_app.runs import RunFolder
 
-__all__ = ["summary"]
+__all__ = ["Summary", "summary"]
 
 NOT_MEASURED = "-"
 
 
-def summary(run: RunFolder) -> str:
-    """One line a net: its last risk and errors, the weight mass in the ID entries of t, the median cushion at one layer.
+class Summary(NamedTuple):
+    """A table of texts."""
 
-    The layer is layer10 or else the middle one. "-": not measured.
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+def summary(run: RunFolder) -> Summary:
+    """One row a net: its last risk and errors, the weight mass in the ID entries of t, the median cushion at one layer.
+
+    The layer is layer10 or else the middle one. "-": not measured. Without any net there is a title only, which says so.
 
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
     """
     evidence = gather([run])
     if not evidence.nets:
-        return f"{run.label}: no net has logged a number yet."
+        return Summary(f"{run.label}: no net has logged a number yet.", [], [])
     layers = measured_layers(evidence.nets)
     layer = choose_layer(layers) if layers else None
     head = ["net", "train risk", "train error", "test error", "ID mass of t", f"cushion {layer or ''}".strip()]
-    lines = _aligned([head, *(_row(net, layer) for net in evidence.nets)])
-    return "\n".join([_title(evidence), *lines])
+    return Summary(_title(evidence), head, [_row(net, layer) for net in evidence.nets])
 
 
 def _title(evidence: Evidence) -> str:
@@ -43,14 +50,3 @@ def _row(net: Net, layer: str | None) -> list[str]:
 
 def _text(last: Final | None) -> str:
     return NOT_MEASURED if last is None else number(last.value)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Names to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]

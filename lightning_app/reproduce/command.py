@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from lightning_app.arguments import Parser
+from lightning_app.cli.console import table
 from lightning_app.errors import UserError
 from lightning_app.reproduce.plan import SCALES, Scale
 from lightning_app.runs.places import PLACE_OPTIONS
@@ -17,6 +18,7 @@ from lightning_app.seeds import parse_seeds, spell_seeds
 
 if TYPE_CHECKING:
     from lightning_app.reproduce.artefact import Artefact, Paper
+    from lightning_app.reproduce.making import Made
 
 __all__ = ["main"]
 
@@ -56,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_app.reproduce.runner import RunFailed
 
     if options.list:
-        print(_listing(options))
+        _list(options)
         return 0
     chosen = [pair for name in options.artefacts for pair in find(name)]
     _check_names(options.only, [part.name for _, artefact in chosen for part in artefact.runs + artefact.computations])
@@ -70,8 +72,16 @@ def _run(options: argparse.Namespace) -> int:
         except RunFailed as failure:
             print(f"error: {failure}", file=sys.stderr)
             return failure.code if failure.code > 0 else 128 - failure.code
-        print(f"\n{made.table}\n{paper.key}/{artefact.key}: {made.counts}. Files: {made.folder}\n", flush=True)
+        _say(f"{paper.key}/{artefact.key}", artefact.title, made)
     return 0
+
+
+def _say(key: str, title: str, made: "Made") -> None:
+    """Paper against ours; ratios, tests and the convention in full are in the files."""
+    columns = [column for column in made.table if column not in ("ratio", "test")]
+    print()
+    table(f"{key}: {title}", columns, made.table[columns].itertuples(index=False))
+    print(f"{key}: {made.counts}. Runs, {made.standing}. Files: {made.folder}\n", flush=True)
 
 
 def _check_names(only: Sequence[str] | None, known: Sequence[str]) -> None:
@@ -95,22 +105,17 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
                 raise UserError(f"{word}: {plan.name} decides this itself, see {plan.config}. Leave it out.")
 
 
-def _listing(options: argparse.Namespace) -> str:
+def _list(options: argparse.Namespace) -> None:
     """One line an artefact: how far its runs and computations are at each scale, and the verdicts there are."""
     from lightning_app.reproduce.papers import PAPERS, find
 
-    names = options.artefacts or list(PAPERS)
     rows = [
-        (f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in SCALES.values()))
-        + (artefact.title,)
-        for name in names
+        [f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in SCALES.values())]
+        + [artefact.title]
+        for name in options.artefacts or PAPERS
         for paper, artefact in find(name)
     ]
-    table = [("artefact", *SCALES, "what"), *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in table
-    )
+    table("", ["artefact", *SCALES, "what"], rows)
 
 
 def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:

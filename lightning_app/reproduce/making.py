@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from lightning_app.reproduce import computation, figures, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computed, Task
@@ -36,7 +38,8 @@ class Made:
 
     folder: Path
     counts: str  # "3 reproduced, 1 not tested"
-    table: str  # table.md
+    table: pd.DataFrame  # as table.md shows it
+    standing: str  # "paper scale: depth20 200 of 200 epochs, 2 of 2 seeds"
 
 
 def make(
@@ -73,7 +76,7 @@ def make(
             figures.note(figure, f"{paper.key}/{artefact.key}, {standing}")
             figures.save(figure, folder, "figure")
     tables.write_tables(table, folder, _head(paper, artefact, scale, standing))
-    return Made(folder, tables.counts(table), (folder / "table.md").read_text())
+    return Made(folder, tables.counts(table), tables.shown(table), standing)
 
 
 def _complete(plans: Iterable[Plan], tasks: Iterable[Task], runs: Path, work: Work) -> None:

@@ -11,7 +11,7 @@ from lightning_app.reproduce.plan import PAPER, Scale
 from lightning_app.runs.folder import write_atomically
 from lightning_app.verdicts import Claim, Reading, Verdict, judge
 
-__all__ = ["counts", "frame", "write_tables"]
+__all__ = ["counts", "frame", "shown", "write_tables"]
 
 COLUMNS = ["quantity", "convention", "paper", "ours", "sd", "n", "ratio", "verdict", "why", "test"]
 
@@ -47,11 +47,11 @@ def write_tables(table: pd.DataFrame, folder: Path, head: str) -> list[Path]:
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
     """
-    shown = _shown(table)
+    read = shown(table)
     texts = {
-        "table.md": f"{head}\n\n{_markdown(shown)}\n",
+        "table.md": f"{head}\n\n{_markdown(read)}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
-        "table.tex": _latex(shown.drop(columns=["why", "test"])),
+        "table.tex": _latex(read.drop(columns=["why", "test"])),
         "verdict.json": json.dumps({"counts": counts(table), "verdicts": _verdicts(table)}, indent=1) + "\n",
     }
     for name, text in texts.items():
@@ -63,7 +63,7 @@ def _verdicts(table: pd.DataFrame) -> dict[str, str]:
     return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
 
 
-def _shown(table: pd.DataFrame) -> pd.DataFrame:
+def shown(table: pd.DataFrame) -> pd.DataFrame:
     """As people read it: four digits, mean ± sd (n) in one column."""
     ours = [_ours(row.ours, row.sd, row.n) for row in table.itertuples()]
     return pd.DataFrame(

@@ -3,6 +3,6 @@
 `loggers` and `checkpoints` meet Lightning and are imported by name; this package itself starts fast.
 """
 
-from lightning_app.runs.folder import Row, RunFolder, find_runs
+from lightning_app.runs.folder import LayerRow, Row, RunFolder, find_runs
 
-__all__ = ["Row", "RunFolder", "find_runs"]
+__all__ = ["LayerRow", "Row", "RunFolder", "find_runs"]

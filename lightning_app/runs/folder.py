@@ -4,6 +4,8 @@
         config.yaml                         the full configuration
         log.csv                             one number a row: member,epoch,step,name,value; append-only
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
+        layers.csv                          which layers each net has, and why one cannot be measured
+        notes.txt                           what a measurement could not measure, a sentence a line
         checkpoints/  wandb/  report.html  id
         finished                            the number of epochs, once training came to its end
 
@@ -28,13 +30,15 @@ import numpy as np
 
 from lightning_app.errors import UserError
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "Row", "RunFolder", "find_runs", "write_atomically"]
+__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically"]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
 ID = "id"
+LAYERS = "layers.csv"
+NOTES = "notes.txt"
 FINISHED = "finished"
 COLUMNS = ("member", "epoch", "step", "name", "value")
 
@@ -47,6 +51,17 @@ class Row(NamedTuple):
     step: int  # optimizer steps so far
     name: str  # "test/error", "cushion/layer10/median", ...
     value: float
+
+
+class LayerRow(NamedTuple):
+    """One layer of one net."""
+
+    member: str
+    layer: str  # its name in the keys, "layer07"; "" for what measures do not know
+    path: str  # of the module or parameter in the net, "layer1.0.conv1"
+    kind: str  # "Conv2d"
+    shape: tuple[int, ...]  # of its weight
+    reason: str  # why it has no cushion; "" where it has one
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,18 @@ class RunFolder:
         np.savez_compressed(buffer, **arrays)
         write_atomically(target, buffer.getvalue())
         return target
+
+    def save_layers(self, rows: Iterable[LayerRow]) -> None:
+        """Write which layers the nets have."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(LayerRow._fields)
+        writer.writerows(row._replace(shape="x".join(map(str, row.shape))) for row in rows)
+        write_atomically(self.path / LAYERS, text.getvalue().encode())
+
+    def save_notes(self, sentences: Iterable[str]) -> None:
+        """Write what could not be measured."""
+        write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others."""
@@ -159,6 +186,20 @@ class RunFolder:
             raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
+
+    def layers(self) -> list[LayerRow]:
+        """The layers of each net in forward order; empty if nobody wrote them down."""
+        file = self.path / LAYERS
+        if not file.exists():
+            return []
+        with file.open(newline="") as lines:
+            rows = [LayerRow(**row) for row in csv.DictReader(lines)]
+        return [row._replace(shape=tuple(map(int, row.shape.split("x")))) for row in rows]
+
+    def notes(self) -> list[str]:
+        """What could not be measured, in sentences."""
+        file = self.path / NOTES
+        return file.read_text().splitlines() if file.exists() else []
 
     def members(self) -> list[str]:
         """Names of the nets trained in this run, in the order of the log."""

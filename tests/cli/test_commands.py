@@ -140,8 +140,9 @@ def test_validate_and_test_print_a_checkpoints_numbers_and_touch_no_run(finished
     done = command("test", *options, "--ckpt_path", "last", cwd=finished)
     assert done.returncode == 0, done.stderr
     last = RunFolder(finished / RUN).log().query("member == 'plain' and epoch == 3").set_index("name")["value"]
-    shown = re.search(r"plain  test/error  ([\d.]+)", done.stdout)[1]
-    assert float(shown) == pytest.approx(last["test/error"], abs=1e-6)
+    head, *rows = [line.split() for line in done.stdout.splitlines()[-3:]]
+    shown = {row[0]: dict(zip(head, row)) for row in rows}
+    assert float(shown["plain"]["test/error"]) == pytest.approx(last["test/error"], abs=1e-6)
     assert command("validate", *options, "--ckpt_path", "last", cwd=finished).returncode == 0
     assert (finished / RUN / "log.csv").read_bytes() == before
     assert [path.name for path in (finished / "runs" / "digits").iterdir()] == ["quickstart"]
@@ -201,6 +202,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
         (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
         (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
+        (("--trainer.callbacks+=BnLambda",), ("trainer.callbacks has BnLambda twice", "arguments that tell it apart")),
         (("--trainer.max_epochs", "many"), ("trainer.max_epochs: expected int, got many",)),
         (("--model.arms.plain.net.init_args.depth", "21"), ("got 21", "Nearest: 20 and 23")),
         (("--ckpt_path", "nowhere.ckpt"), ("found no file nowhere.ckpt",)),

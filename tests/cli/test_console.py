@@ -31,7 +31,9 @@ def test_a_terminal_gets_rules_in_its_width_and_every_word(tmp_path, columns):
     assert STYLE.search(said)
     lines = STYLE.sub("", said).splitlines()
     assert lines[0] == "[b]run"
-    assert max(map(len, lines)) <= max(columns, 42)  # never narrower than a name, a number, a word and the space between
+    assert max(map(len, lines)) <= max(
+        columns, 42
+    )  # never narrower than a name, a number, a word and the space between
     assert sum(line.count("words") for line in lines) == 30
     (row,) = [line for line in lines if "[red]plain[/red]" in line]
     (other,) = [line for line in lines if "residual" in line]

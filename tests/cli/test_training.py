@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
-from callbacks import ProgressLines
+from callbacks import EpochBar, ProgressLines
 from lightning_app.cli import _another_is_gone
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.errors import UserError
@@ -26,10 +26,10 @@ def test_a_gpu_where_there_is_none_is_a_sentence(monkeypatch, asked):
         _accelerator(asked)
 
 
-def test_a_bar_on_a_terminal_and_lines_elsewhere():
+def test_a_bar_below_the_lines_on_a_terminal_and_lines_elsewhere():
     shown, hidden = {"enable_progress_bar": True}, {"enable_progress_bar": False}
     own = TQDMProgressBar(refresh_rate=5)
-    assert [type(callback) for callback in _progress(shown, [])] == [TQDMProgressBar]
+    assert [type(callback) for callback in _progress(shown, [])] == [ProgressLines, EpochBar]
     assert _progress(shown, [own]) == [own]
     assert [type(callback) for callback in _progress(hidden, [])] == [ProgressLines]
 

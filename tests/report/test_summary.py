@@ -1,4 +1,4 @@
-"""The lines at the end of a training run."""
+"""The table at the end of a training run."""
 
 from lightning_app.report import summary
 from lightning_app.report.blocks import number
@@ -10,24 +10,23 @@ def last(run: RunFolder, member: str, name: str) -> str:
     return number(log[(log["member"] == member) & (log["name"] == name)]["value"].iloc[-1])
 
 
-def test_one_labelled_line_a_net(run):
-    title, head, *lines = summary(run).splitlines()
+def test_one_row_a_net(run):
+    title, head, rows = summary(run)
     assert title == "quick after epoch 6"
-    assert head.split("  ")[0] == "net"
-    assert "cushion layer10" in head
+    assert head[0] == "net"
+    assert head[-1] == "cushion layer10"
     names = ["train/risk", "train/error", "test/error", "weight_mass_transferred/id_entries", "cushion/layer10/median"]
-    for member, line in zip(("plain", "residual"), lines, strict=True):
-        assert line.split() == [member, *(last(run, member, name) for name in names)]
-    assert len({len(line) for line in [head, *lines]}) == 1  # aligned
+    for member, row in zip(("plain", "residual"), rows, strict=True):
+        assert row == [member, *(last(run, member, name) for name in names)]
 
 
 def test_what_was_not_measured_is_a_dash(tmp_path):
     run = RunFolder(tmp_path / "bare")
     run.append([Row("net", 2, 10, "train/risk", float("nan"))])
-    assert summary(run).splitlines()[-1].split() == ["net", "nan", "-", "-", "-", "-"]
+    assert summary(run).rows[-1] == ["net", "nan", "-", "-", "-", "-"]
 
 
 def test_no_numbers_yet(tmp_path):
     run = RunFolder(tmp_path / "empty")
     run.append([])
-    assert summary(run) == "empty: no net has logged a number yet."
+    assert summary(run) == ("empty: no net has logged a number yet.", [], [])

@@ -1,0 +1,199 @@
+"""MkDocs hook: pages that are written elsewhere. Measures in docstrings, functions in modules, results in results/.
+
+It adds structure and no words of its own about what is measured: those stand with the code.
+"""
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+import griffe
+import yaml
+from comments import MEASURES, comment_of, fields
+from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, said
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(ROOT))
+
+USE = """\
+```python
+from pytorch_lightning import Trainer
+
+from callbacks import {name}
+
+trainer = Trainer(callbacks=[{name}({option}={default})])
+```
+
+{where}
+
+```yaml
+trainer:
+  {key}:
+    - class_path: {name}
+      init_args:
+        {option}: {default}
+```
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """MkDocs: add the generated pages, and say in which order all are listed."""
+    every = documented()
+    measures = [one for one in every if one.name not in EVERY_RUN]
+    pages = {f"measures/{one.stem}.md": measure_page(one) for one in measures}
+    pages["measures/every_run.md"] = every_run_page([one for one in every if one.name in EVERY_RUN])
+    functions = {f"functions/{stem}.md": function_page(stem) for stem in module_stems()}
+    listed = {"measures/index.md": measures_index(measures), "measures/keys.md": keys_index(every)}
+    results, papers = result_pages(config)
+    for path, content in (pages | functions | listed | papers).items():
+        files.append(File.generated(config, path, content=content))
+    for file in results:
+        files.append(file)
+    config.nav = [
+        *({"Start": "index.md"}, {"Measure any model": "measuring.md"}, {"In your project": "your-project.md"}),
+        *({"Run folders and frames": "runs.md"}, {"Conventions": "conventions.md"}, {"Papers": "papers/index.md"}),
+        {"Measures": [*listed, *pages]},
+        {"Functions": list(functions)},
+    ]
+    return files
+
+
+# Measures
+
+
+def measure_page(one: Documented) -> str:
+    """All that the docstring says, in the order of every measure."""
+    return "\n\n".join([f"# {one.name}", one.summary, one.description, *body(one, "##"), behind(one)])
+
+
+def every_run_page(those: list[Documented]) -> str:
+    """What is logged and printed of every run."""
+    parts = [[f"## {one.name}", one.summary, *body(one, "###")] for one in those]
+    return "\n\n".join(["# What every run logs", *(text for part in parts for text in part)])
+
+
+def body(one: Documented, level: str) -> list[str]:
+    """The sections, with the fields of dataclasses behind the keys, options and use."""
+    parts = []
+    for title, heading in SECTIONS.items():
+        if title in one.sections:
+            parts += [f"{level} {heading}", one.sections[title]]
+        if title == "Keys":
+            parts += [fields_table(one, record, f"{level}#") for record in one.records]
+    if one.options:
+        parts += [f"{level} Options", options_table(one.options), f"{level} Use", use(one)]
+    return parts
+
+
+def fields_table(one: Documented, record: griffe.Class, heading: str) -> str:
+    rows = [(f"`{field.name}`", f"`{field.annotation}`", one.linked(comment_of(field))) for field in fields(record)]
+    return f"{heading} Fields of {record.name}\n\n{said(record)}\n\n{table(('field', 'type', 'meaning'), rows)}"
+
+
+def options_table(options: list[Option]) -> str:
+    rows = [
+        (f"`{one.name}`", f"`{one.annotation}`", f"`{one.default}`", " ".join(one.meaning.split())) for one in options
+    ]
+    return table(("option", "type", "default", "meaning"), rows)
+
+
+def use(one: Documented) -> str:
+    first = one.options[0]
+    key, where = (
+        ("callbacks", "It is in `configs/base.yaml`, whose list `callbacks` replaces:")
+        if one.name in basic()
+        else ("callbacks+", "To be appended to what `configs/base.yaml` has:")
+    )
+    return USE.format(name=one.name, option=first.name, default=first.default, key=key, where=where)
+
+
+@cache
+def basic() -> frozenset[str]:
+    """Callbacks under every run."""
+    base = yaml.safe_load((ROOT / "configs" / "base.yaml").read_text())
+    return frozenset(callback["class_path"] for callback in base["trainer"]["callbacks"])
+
+
+def behind(one: Documented) -> str:
+    lines = [f"* [`{function.name}`][{function.path}]: {said(function)}" for function in one.behind]
+    return "\n".join(["## Functions behind it", "", *lines])
+
+
+def measures_index(measures: list[Documented]) -> str:
+    rows = [(f"[{one.name}]({one.stem}.md)", one.summary) for one in measures]
+    rows.append((f"[{', '.join(EVERY_RUN)}](every_run.md)", "What every run logs and shows."))
+    return f"# Measures\n\n{table(('callback', 'what'), rows)}\n\nLooking for a key? [All of them](keys.md)."
+
+
+def keys_index(every: list[Documented]) -> str:
+    """Every key that is ever logged, to be found by the browser's own search."""
+    rows = sorted(
+        (key, row.unit, f"[{one.name}]({page_of(one)})", one.linked(meaning))
+        for one in every
+        for row in one.rows
+        for key, meaning in row.expanded()
+    )
+    rows = [(f"`{key}`", *rest) for key, *rest in rows]
+    return f"# Keys\n\n{table(('key', 'unit', 'measure', 'meaning'), rows)}"
+
+
+def page_of(one: Documented) -> str:
+    return "every_run.md" if one.name in EVERY_RUN else f"{one.stem}.md"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    cells = [head, ("---",) * len(head), *(tuple(map(cell, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def cell(text: str) -> str:
+    """One line, whose own bars end no cell."""
+    return " ".join(text.split()).replace("|", "&#124;" if "`" not in text else "\\|")
+
+
+# Functions
+
+
+def module_stems() -> list[str]:
+    folder = ROOT.joinpath(*MEASURES.split("."))
+    return sorted(file.stem for file in folder.glob("[!_]*.py"))
+
+
+def function_page(stem: str) -> str:
+    return f"::: {MEASURES}.{stem}\n    options: {{heading_level: 1, show_root_heading: true}}\n"
+
+
+# Papers
+
+
+def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
+    """Figures that there are, and pages: the list of all artefacts, and what `reproduce` has found of each."""
+    from lightning_app.reproduce.papers import PAPERS, paper
+
+    figures, pages, listing = [], {}, ["# Papers"]
+    for key in PAPERS:
+        rows = []
+        for artefact in paper(key).artefacts:
+            path, folder = f"papers/{key}/{artefact.key}", ROOT / "results" / key / artefact.key
+            made = (folder / "table.md").exists()
+            if made:
+                pages[f"{path}.md"] = result_page(folder, artefact.key)
+            if (folder / "figure.png").exists():
+                figures.append(File.generated(config, f"{path}.png", abs_src_path=str(folder / "figure.png")))
+            name = f"[{artefact.key}]({key}/{artefact.key}.md)" if made else artefact.key
+            rows.append((name, artefact.title, counts(folder)))
+        listing += [f"## {paper(key).title}", table(("artefact", "what", "verdicts"), rows)]
+    return figures, pages | {"papers/index.md": "\n\n".join(listing)}
+
+
+def counts(folder: Path) -> str:
+    file = folder / "verdict.json"
+    return json.loads(file.read_text())["counts"] if file.exists() else "not run at paper scale"
+
+
+def result_page(folder: Path, key: str) -> str:
+    title, _, text = (folder / "table.md").read_text().partition("\n")
+    picture = f"![{key}]({key}.png)" if (folder / "figure.png").exists() else ""
+    return "\n\n".join([title, picture, text])

@@ -1,0 +1,194 @@
+"""``python main.py measure``: what all callbacks would say of a net, without training it.
+
+A trainer that can measure: it evaluates like `validate`, and while the nets and data are on the device every measuring
+callback looks once. What one callback cannot measure does not stop the others: it is written down with its reason.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+from typing_extensions import override
+
+from callbacks.base import EpochCallback
+from lightning_app.cli.place import RunPlace
+from lightning_app.cli.weights import load_weights
+from lightning_app.errors import UserError
+from lightning_app.runs import RunFolder
+from lightning_app.runs.checkpoints import AtomicCheckpointIO
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG
+from lightning_app.runs.loggers import RunLogger
+
+__all__ = ["MeasuringTrainer", "claim", "with_own_config"]
+
+GROUP = "measured"  # folder of measurements among the groups of runs
+KEPT = ("model", "data")  # of a run's configuration: the rest is about training
+
+
+class MeasuringTrainer(pl.Trainer):
+    """Lightning's trainer with one more thing to do: `measure`."""
+
+    def measure(
+        self,
+        model: pl.LightningModule,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        weights: str | None = None,
+        out: str | None = None,
+    ) -> None:
+        """Measure nets without training them.
+
+        Args:
+            model: the nets.
+            datamodule: what they are evaluated and measured on.
+            ckpt_path: a checkpoint of ours, whose weights and epoch are taken.
+            weights: a file with the weights of the one net there is: a state dict of PyTorch or .safetensors.
+            out: a new folder for what is measured. None takes one in ``measured`` beside the groups of runs.
+
+        Raises:
+            UserError: for weights of another net, or several nets and one file.
+        """
+        if ckpt_path is not None:
+            progress = AtomicCheckpointIO().load_checkpoint(ckpt_path)["loops"]["fit_loop"]
+            self.fit_loop.load_state_dict(progress)  # epoch and step, which `validate` leaves at 0
+        if weights is not None:
+            load_weights(_only_net(model), Path(weights))
+        for callback in self.callbacks:
+            if isinstance(callback, EpochCallback):
+                callback.forgiving = True
+        self.callbacks.append(MeasureOnce())
+        self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def _only_net(model: Any) -> Any:
+    if len(model.members) > 1:
+        names = ", ".join(member.name for member in model.members)
+        raise UserError(
+            f"--weights is one net's file, and there are {len(model.members)} nets ({names}): give one model.net."
+        )
+    return model.members[0].net
+
+
+class MeasureOnce(pl.Callback):
+    """After the evaluation, asks every measuring callback once, and keeps their reasons for what they do not measure."""
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        with _warnings() as reasons:
+            for callback in trainer.callbacks:
+                if isinstance(callback, EpochCallback):
+                    _measure(trainer, pl_module, callback)
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                logger.folder.save_notes(reasons)
+
+
+def _measure(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: EpochCallback) -> None:
+    name, began = type(callback).__name__, time.perf_counter()
+    callback.observe(trainer, pl_module, trainer.current_epoch)
+    print(f"{name}  {time.perf_counter() - began:.1f} s", flush=True)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What the callbacks warn of in the meantime."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    callbacks = logging.getLogger("callbacks")
+    callbacks.addHandler(handler)
+    try:
+        yield said
+    finally:
+        callbacks.removeHandler(handler)
+
+
+# What is measured
+
+
+def with_own_config(argv: Sequence[str]) -> list[str]:
+    """The command line, with the net and data of a checkpoint's own run under it where no other net is named.
+
+    Raises:
+        UserError: if no net is named and the checkpoint does not lie in a run folder.
+    """
+    checkpoint = _value(argv, "--ckpt_path")
+    if checkpoint is None or _names_net(argv):
+        return list(argv)
+    config = Path(checkpoint).parent.parent / CONFIG
+    if Path(checkpoint).parent.name != CHECKPOINTS or not config.is_file():
+        raise UserError(
+            f"which net is in {checkpoint}? Expected the run's {CONFIG} in {config.parent}, found none: name the "
+            "configuration that it was trained with, --config FILE."
+        )
+    own = yaml.safe_load(config.read_text()) or {}
+    kept = {key: own[key] for key in KEPT if key in own}
+    if precision := (own.get("trainer") or {}).get("precision"):
+        kept["trainer"] = {"precision": precision}
+    command, *rest = argv
+    return [command, "--config", yaml.safe_dump(kept), *rest]
+
+
+def _names_net(argv: Sequence[str]) -> bool:
+    if any(word.startswith("--model.") or word == "--model" for word in argv):
+        return True
+    return any("model" in _read(Path(name)) for name in _values(argv, "--config", "-c"))
+
+
+def _read(config: Path) -> Mapping[str, Any]:
+    """Empty for what is no configuration: the parser says so in its own words."""
+    try:
+        content = yaml.safe_load(config.read_text())
+    except (OSError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _value(argv: Sequence[str], option: str) -> str | None:
+    return next(reversed(_values(argv, option)), None)
+
+
+def _values(argv: Sequence[str], *options: str) -> list[str]:
+    """
+    >>> _values(["measure", "--ckpt_path", "a", "--ckpt_path=b"], "--ckpt_path")
+    ['a', 'b']
+    """
+    found = []
+    for word, following in pairwise([*argv, ""]):
+        name, equals, value = word.partition("=")
+        if name in options:
+            found.append(value if equals else following)
+    return found
+
+
+def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Any) -> RunFolder:
+    """A new folder for the measurement.
+
+    Raises:
+        UserError: if there is something in the one that was asked for.
+    """
+    if out is None:
+        return RunPlace(str(place.parent.parent), GROUP, _name(checkpoint, model)).claim()
+    folder = RunFolder(Path(out).expanduser())
+    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+        raise UserError(
+            f"--out names a new folder, and there is something at {folder.path}: choose another or remove it."
+        )
+    folder.path.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _name(checkpoint: str | None, model: Any) -> str:
+    """After the checkpoint's run and its file, or after the nets' classes."""
+    if checkpoint is None:
+        return "-".join(dict.fromkeys(type(member.net).__name__.lower() for member in model.members))
+    file = Path(checkpoint).resolve()
+    run = file.parent.parent.name if file.parent.name == CHECKPOINTS else ""
+    return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"

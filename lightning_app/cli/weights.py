@@ -1,0 +1,104 @@
+"""Weights of anybody's net, from a file that anybody wrote: only tensors are read, nothing in the file is executed."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.errors import UserError
+
+__all__ = ["load_weights", "read_weights"]
+
+NESTS = ("state_dict", "model_state_dict", "model", "net", "module", "ema")  # under which programs keep a net's weights
+SHOWN = 3  # names in an error
+
+
+def load_weights(net: nn.Module, file: Path) -> None:
+    """Put a file's weights into a net: all of them, and nothing else.
+
+    A prefix that all names have in common beyond the net's own (``module.``, ``model.``, ``_orig_mod.``, ``nets.net.``) is
+    taken off.
+
+    Raises:
+        UserError: if the file cannot be read, or its names and shapes are not the net's, saying which.
+    """
+    found, own = read_weights(file), net.state_dict()
+    found = _without_prefix(found, own)
+    counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
+    missing, unexpected = [*(own.keys() - found.keys() - counters)], [*(found.keys() - own.keys())]
+    if missing or unexpected:
+        raise UserError(
+            f"{file} holds the weights of another net than this {type(net).__name__}: {_some(missing, 'missing')}, "
+            f"{_some(unexpected, 'too many')}. Name the class and the arguments that it was saved from."
+        )
+    for name, value in found.items():
+        if value.shape != own[name].shape:
+            raise UserError(
+                f"{name} is {tuple(value.shape)} in {file} and {tuple(own[name].shape)} in this {type(net).__name__}: give "
+                "the net the arguments it was saved with (its number of classes, for one)."
+            )
+    net.load_state_dict({name: own[name] for name in counters} | dict(found))
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Name -> tensor of a PyTorch file (a state dict, or one within a checkpoint) or of a .safetensors file.
+
+    Raises:
+        UserError: if there is no such file, it cannot be read without executing it, or holds no tensors by name.
+    """
+    if not file.is_file():
+        raise UserError(f"expected weights at {file}, found no such file.")
+    content = _safetensors(file) if file.suffix == ".safetensors" else _torch(file)
+    nested = next((content[name] for name in NESTS if isinstance(content.get(name), Mapping)), content)
+    weights = {name: value for name, value in nested.items() if isinstance(value, Tensor)}
+    if not weights:
+        raise UserError(f"{file} holds no weights by name: expected a state dict, or a checkpoint with one in it.")
+    return weights
+
+
+def _torch(file: Path) -> Mapping:
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{file} cannot be read as weights: it is truncated, or a pickled net, which is never executed. Save "
+            "net.state_dict() instead."
+        ) from error
+    if not isinstance(content, Mapping):
+        raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
+    return content
+
+
+def _safetensors(file: Path) -> Mapping:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise UserError(f"{file} needs the package safetensors: pip install safetensors.") from error
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
+
+
+def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """With the prefix off that makes every name of the net's own appear, if one does.
+
+    >>> tensor = torch.zeros(1)
+    >>> list(_without_prefix({"module.fc.weight": tensor}, {"fc.weight": tensor}))
+    ['fc.weight']
+    """
+    some = next(iter(own), "")
+    prefixes = [name.removesuffix(some) for name in found if name.endswith(f".{some}")]
+    for prefix in prefixes:
+        stripped = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+        if own.keys() <= stripped.keys():
+            return stripped
+    return found
+
+
+def _some(names: list[str], what: str) -> str:
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"{len(names)} {what}" + (f" ({', '.join(sorted(names)[:SHOWN])}{more})" if names else "")

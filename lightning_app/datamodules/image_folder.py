@@ -1,0 +1,208 @@
+"""Any pictures in folders of classes, in any size: what a net that was trained elsewhere is measured on."""
+
+import difflib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+from typing_extensions import override
+
+from lightning_app.datamodules.images import TEST_SPLIT, ImageData, Splits, stratified_rows
+from lightning_app.datamodules.pictures import Decoding, Pictures
+from lightning_app.datamodules.sources import class_folders
+from lightning_app.errors import UserError
+
+__all__ = ["ImageFolder"]
+
+TESTS = ("test", "val")  # names of the folder beside train; the first that has classes is taken
+SHARE = 5  # one picture in five is for testing where no folder says which are
+CROP = 0.875  # image_size over resize: 224 of 256, as torchvision's evaluation of most weights
+
+
+class ImageFolder(ImageData):
+    """Your own pictures: ``<root>/train/<class>/*`` and ``<root>/test/<class>/*`` (or ``val``), or ``<root>/<class>/*``.
+
+    Takes ``test`` where there are both. Where no folder says which pictures are for testing, a fifth of them, or
+    `test_size`, is set aside, stratified by class and drawn by `split_seed`. Pictures may lie in folders below their
+    class's, as for torchvision's ImageFolder, and be JPEG, PNG, WebP, BMP, TIFF, PPM or PGM of any size and colours.
+    They are turned upright as their EXIF data say (torchvision leaves them as they lie); transparency is dropped; more
+    than 8 bits a channel are refused.
+
+    Batches are those of torchvision's ``weights.transforms()`` up to 5e-7: it normalises in two steps, this in one.
+
+    Takes the arguments of `ImageData` too. Pictures are decoded at their first use and stay in memory as bytes,
+    ``image_size ** 2 * channels`` each, augmented ones twice. Of large trees, `train_limit` and `test_limit` choose what
+    is decoded.
+
+    Args:
+        root: folder of the pictures.
+        image_size: height and width of what the net sees.
+        resize: pixels of the shorter side before the central square is cut out. None takes image_size / 0.875.
+        interpolation: of the resizing, antialiased; pretrained weights come with the one they expect.
+        channels: 3, or 1 for grey levels (ITU-R 601), which need `mean` and `std`.
+        class_names: all classes in the order of the net's outputs, of which the folders may be a part: a list, or a text
+            file with a name a line. None takes the training folders' names, sorted.
+        test_size: pictures set aside for testing where no folder says which. None takes a fifth.
+    """
+
+    MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's weights expect
+    STD = (0.229, 0.224, 0.225)
+
+    def __init__(
+        self,
+        root: str = "data",
+        image_size: int = 224,
+        resize: int | None = None,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+        channels: Literal[1, 3] = 3,
+        class_names: list[str] | str | None = None,
+        test_size: int | None = None,
+        **of_images,
+    ) -> None:
+        super().__init__(root=root, **of_images)
+        resize = round(image_size / CROP) if resize is None else resize
+        self._check(channels, image_size, resize)
+        self.decoding = Decoding(image_size, resize, interpolation, channels)
+        self.test_size = test_size
+        self._asked_names = class_names
+
+    def _check(self, channels: int, image_size: int, resize: int) -> None:
+        if channels == 1 and max(len(self.mean), len(self.std)) > 1:
+            raise UserError(
+                "data.channels 1 needs a mean and a std of its own, got those of three channels: set data.mean and "
+                "data.std to one value each, in units of [0, 1]."
+            )
+        if not 1 <= image_size <= resize:
+            raise UserError(
+                f"data.resize must be at least data.image_size, and that at least 1, got {resize} and {image_size}: a "
+                "square cannot be cut out of a smaller picture."
+            )
+
+    # Known without listing or decoding the pictures.
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        return class_folders(self._folders[0]) if self._asked_names is None else _names(self._asked_names)
+
+    @property
+    @override
+    def image_shape(self) -> tuple[int, int, int]:
+        height, width, channels = self.decoding.shape
+        return channels, height, width
+
+    @override
+    def load(self) -> Splits:
+        """List the files; they are decoded as `Pictures` when rows are taken."""
+        train, test = self._listings()
+        pictures = (Pictures(listing.files, self.decoding) for listing in (train, test))
+        return Splits(next(pictures), train.labels, next(pictures), test.labels, self.class_names)
+
+    @cached_property
+    def _folders(self) -> tuple[Path, Path | None]:
+        return _training_and_test(Path(self.root))
+
+    def _listings(self) -> tuple["Listing", "Listing"]:
+        train, test = self._folders
+        if test is None:
+            return _listing(train, self.class_names).split(self.test_size, self.split_seed)
+        if self.test_size is not None:
+            raise UserError(f"data.test_size is for pictures that no folder splits, got {self.test_size} and {test}.")
+        return _listing(train, self.class_names), _listing(test, self.class_names)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pictures that are not decoded yet."""
+
+    files: list[str]
+    labels: Tensor  # (N,) int64
+
+    def split(self, test_size: int | None, seed: int) -> tuple["Listing", "Listing"]:
+        """Training and test pictures."""
+        size = len(self.files) // SHARE if test_size is None else test_size
+        if not 0 < size < len(self.files):
+            raise UserError(
+                f"data.test_size must leave some of the {len(self.files)} pictures for training and some for testing, got "
+                f"{size}: choose another one."
+            )
+        test = torch.zeros(len(self.files), dtype=torch.bool)
+        test[stratified_rows(self.labels, size, seed, TEST_SPLIT)] = True
+        return self._those(~test), self._those(test)
+
+    def _those(self, chosen: Tensor) -> "Listing":
+        return Listing([self.files[row] for row in chosen.nonzero().flatten()], self.labels[chosen])
+
+
+def _training_and_test(root: Path) -> tuple[Path, Path | None]:
+    """Their folders; None where no folder says which pictures are for testing.
+
+    A folder without folders in it is a class, whatever its name: there are trains to be recognised.
+    """
+    there = [name for name in ("train", *TESTS) if class_folders(root / name)]
+    if not there and class_folders(root):
+        return root, None
+    if there[:1] == ["train"] and len(there) > 1:
+        return root / "train", root / there[1]
+    raise UserError(
+        f"expected pictures in {root}/train/<class>/ and {root}/test/<class>/ (or val), or in {root}/<class>/, found "
+        + (
+            f"classes in {root / there[0]} only: "
+            if there
+            else "no folders there: "
+            if root.is_dir()
+            else "no such folder: "
+        )
+        + (
+            f"set data.root to {root / there[0]} to set a part aside for testing."
+            if there
+            else "set data.root to theirs."
+        )
+    )
+
+
+def _listing(folder: Path, classes: tuple[str, ...]) -> Listing:
+    """All pictures of the classes in a folder, which may be some of all `classes`."""
+    number = {name: label for label, name in enumerate(classes)}
+    there = class_folders(folder)
+    if unknown := [name for name in there if name not in number]:
+        raise UserError(_unknown(folder / unknown[0], classes))
+    try:
+        listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=_is_picture)
+    except FileNotFoundError as error:
+        empty = str(error).split("classes ")[-1].split(". ")[0]
+        raise UserError(
+            f"{folder} has folders of classes without a picture in them ({empty}): remove them, or put pictures there "
+            f"({', '.join(IMG_EXTENSIONS)})."
+        ) from error
+    return Listing([file for file, _ in listed], torch.tensor([label for _, label in listed]))
+
+
+def _unknown(folder: Path, classes: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(folder.name, classes, n=1)
+    known = ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
+    return f"expected folders of the {len(classes)} classes ({known}), found {folder}: " + (
+        f"did you mean {near[0]}?" if near else "rename or remove it, or name all classes in data.class_names."
+    )
+
+
+def _is_picture(path: str) -> bool:
+    """By its ending. Hidden files are the system's own, such as ._* of macOS."""
+    return path.lower().endswith(IMG_EXTENSIONS) and not os.path.basename(path).startswith(".")
+
+
+def _names(asked: list[str] | str) -> tuple[str, ...]:
+    """Of classes, from a list or a file."""
+    if isinstance(asked, str):
+        if not Path(asked).is_file():
+            raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {asked}.")
+        asked = Path(asked).read_text().split("\n")
+    names = tuple(name.strip() for name in asked if name.strip())
+    if not names or len(set(names)) < len(names):
+        twice = next((f"{name} twice" for name in names if names.count(name) > 1), "none")
+        raise UserError(f"data.class_names needs each class once, got {twice}: the n-th name is the net's n-th output.")
+    return names

@@ -1,0 +1,183 @@
+"""The convention ledger's numbers: each reading of each quantity for plain and residual nets, and what it says of the two."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lightning_app.report.evidence import Net
+from lightning_app.report.pairs import Pair
+from lightning_app.report.readings import Quantity, Reading
+from lightning_app.statistics import paired_curve
+
+__all__ = ["ALIKE", "LARGER", "NEITHER", "SMALLER", "Compared", "Entry", "compare", "read", "typical"]
+
+LARGER, SMALLER, NEITHER, UNKNOWN = "larger", "smaller", "no difference", "–"  # residual nets than plain ones
+ALIKE = 0.05  # relative: what counts as no difference of one seed, where there is no spread over seeds to compare with
+
+
+def read(net: Net, reading: Reading) -> dict[str, float]:
+    """The reading's last value, by what its ``*`` stands for; empty where the net has none, or keys of different epochs."""
+    if "*" in reading.keys[0]:
+        return {item: reading.of(net.final(name).value) for item, name in _matches(net.names, reading.keys[0])}
+    finals = [net.final(key) for key in reading.keys]
+    if any(last is None for last in finals) or len({last.epoch for last in finals}) > 1:
+        return {}
+    return {"": reading.of(*(last.value for last in finals))}
+
+
+def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
+    """
+    >>> _matches(["cushion/layer02/mean", "cushion/layer02/median", "probe/risk"], "cushion/layer*/median")
+    [('02', 'cushion/layer02/median')]
+    """
+    start, end = key.split("*")
+    found = [(name[len(start) : len(name) - len(end)], name) for name in names if name.startswith(start)]
+    return [(item, name) for item, name in found if name.endswith(end) and item and "/" not in item]
+
+
+def typical(values: Sequence[dict[str, float]]) -> np.ndarray:
+    """Each net's median over what all nets have, (n,); NaN where one of these is NaN.
+
+    >>> typical([{"1": 1.0, "2": 5.0, "3": 0.0}, {"1": 2.0, "2": 4.0}])
+    array([3., 3.])
+    """
+    shared = _shared(values)
+    return np.median(_rows(values, shared), axis=1) if shared else np.full(len(values), np.nan)
+
+
+def _shared(values: Sequence[dict[str, float]]) -> list[str]:
+    return [item for item in values[0] if all(item in each for each in values)]
+
+
+def _rows(values: Sequence[dict[str, float]], items: Sequence[str]) -> np.ndarray:
+    return np.array([[each[item] for item in items] for each in values])
+
+
+# -- plain against residual -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What one reading says of one pair of arms."""
+
+    reading: Reading
+    pair: Pair
+    plain: np.ndarray  # (S,), of each seed the median over layers, blocks or strengths
+    residual: np.ndarray  # (S,)
+    ratio: float  # residual / plain, geometric mean over seeds; nan where a value is not positive
+    low: float  # of the ratio's 95 % bootstrap interval; nan for one seed
+    high: float
+    conclusion: str
+    above: int  # layers (blocks, strengths) at which the residual nets' mean is the larger one
+    items: int  # of so many
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What all readings of one quantity say of one pair."""
+
+    quantity: Quantity
+    pair: Pair
+    readings: list[Compared]
+
+    def count(self, conclusion: str) -> int:
+        return sum(each.conclusion == conclusion for each in self.readings)
+
+    @cached_property
+    def ratios(self) -> list[float]:
+        return [each.ratio for each in self.readings if np.isfinite(each.ratio)]
+
+    @property
+    def reverses(self) -> bool:
+        """Which reading is taken decides which net has more."""
+        return self.count(LARGER) > 0 and self.count(SMALLER) > 0
+
+    @property
+    def decides(self) -> bool:
+        """It decides at least whether there is a difference."""
+        return len({each.conclusion for each in self.readings} - {UNKNOWN}) > 1
+
+
+def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Entry]:
+    """Entries of those quantities of which both arms have two or more readings."""
+    tables = [(quantity, _tables(pair, quantity)) for quantity in quantities]
+    tables = [(quantity, tables) for quantity, tables in tables if len(tables) > 1]
+    contrasts = iter(_contrasts([_sides(pair, table) for _, each in tables for table in each.values()]))
+    return [
+        Entry(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
+        for quantity, each in tables
+    ]
+
+
+Table = list[dict[str, float]]  # `read` of all nets of a pair, plain nets first
+
+
+def _tables(pair: Pair, quantity: Quantity) -> dict[Reading, Table]:
+    tables = {reading: [read(net, reading) for net in pair.nets] for reading in quantity.readings}
+    return {reading: table for reading, table in tables.items() if _shared(table)}
+
+
+def _sides(pair: Pair, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    plain, residual = np.split(typical(table), 2)
+    return plain, residual
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Residual against plain over seeds: of logarithms where all are positive, else a difference."""
+
+    mean: float
+    low: float
+    high: float
+    of_logarithms: bool
+
+
+def _contrasts(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Contrast]:
+    """All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one."""
+    positive = [bool(np.all((plain > 0) & (residual > 0))) for plain, residual in sides]
+    logarithms = [np.log(values) for values, of in zip(sides, positive, strict=True) if of]
+    together = iter(_contrast(logarithms, True))
+    return [next(together) if of else _contrast([values], False)[0] for values, of in zip(sides, positive, strict=True)]
+
+
+def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast]:
+    if not sides:
+        return []
+    plain, residual = np.stack(sides, axis=-1)  # (2, S, E)
+    curve = paired_curve(residual, plain)
+    ends = zip(curve.mean, curve.low, curve.high, strict=True)
+    return [Contrast(*map(float, each), of_logarithms) for each in ends]
+
+
+def _compared(pair: Pair, reading: Reading, table: Table, contrast: Contrast) -> Compared:
+    plain, residual = _sides(pair, table)
+    ratio = [math.exp(x) if contrast.of_logarithms else math.nan for x in (contrast.mean, contrast.low, contrast.high)]
+    conclusion = _one_seed(plain, residual) if len(plain) == 1 else _conclusion(contrast.low, contrast.high)
+    return Compared(reading, pair, plain, residual, *ratio, conclusion, *_agreement(table))
+
+
+def _conclusion(low: float, high: float) -> str:
+    """
+    >>> _conclusion(0.1, 0.3), _conclusion(-0.1, 0.3), _conclusion(math.nan, math.nan)
+    ('larger', 'no difference', '–')
+    """
+    if math.isnan(low):
+        return UNKNOWN
+    return LARGER if low > 0 else SMALLER if high < 0 else NEITHER
+
+
+def _one_seed(plain: np.ndarray, residual: np.ndarray) -> str:
+    (one,), (other,) = plain, residual
+    if not np.isfinite(one - other):
+        return UNKNOWN
+    alike = ALIKE * max(abs(one), abs(other))
+    return _conclusion(other - one - alike, other - one + alike)
+
+
+def _agreement(table: Table) -> tuple[int, int]:
+    items = _shared(table)
+    plain, residual = (side.mean(axis=0) for side in np.split(_rows(table, items), 2))
+    return int((residual > plain).sum()), len(items)

@@ -1,0 +1,135 @@
+"""Which measure predicts generalisation? Rank correlation of every final measure with the gap between test and training.
+
+The question behind all three papers: cushions, norms, curvature and path lengths are offered as reasons why one net
+generalises better than another. Over all nets, a measure that merely tells architectures apart looks as good as one that
+predicts; so pairs within architectures, and means of architectures, are counted apart.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from lightning_app.rank_correlation import ENOUGH_PAIRS
+from lightning_app.report.blocks import Cell, Figure, Section, Table
+from lightning_app.report.evidence import Evidence
+from lightning_app.report.final_measures import FinalMeasures, final_measures
+from lightning_app.report.prediction_figure import figure
+from lightning_app.report.prediction_taus import LEVEL, WAYS, Prediction, predict
+
+__all__ = ["section"]
+
+LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
+SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
+TITLE = "Which measure predicts generalisation?"
+WHAT = (
+    "Kendall’s τ between a measure at the end of training and the generalisation gap, test less training error of the same "
+    "epoch: 1 if of any two nets the one with the larger measure has the larger gap, −1 if always the smaller, 0 if it tells "
+    "nothing. Over all nets; within architectures, over pairs of seeds of one architecture only, so that what the "
+    "architecture does to both falls out; and across architectures, one point each, their means over seeds. An architecture "
+    "is a group of nets on this page that differ in nothing but the seed."
+)
+CAPTION = (
+    "The strongest first, over all nets. Small: 95 % interval (score interval for pairs that are about normal, nets "
+    f"independent); none with fewer than {ENOUGH_PAIRS} pairs. q: share of chance among the findings, if this measure and "
+    "all with a smaller q are called findings (Benjamini and Hochberg, over all {count} measures, those of single layers "
+    "among them). n: nets that have the measure. Risk gap: τ over all nets with test less training risk for the gap. "
+    "layer*, block*: median over layers or blocks."
+)
+LAYERS = (
+    "Of each measure of single layers the layer with the strongest τ over all nets; q is over all measures and layers."
+)
+FINDINGS = f"Of {{}} measures, those of single layers among them, go with the gap at q ≤ {LEVEL}: {{}}."
+CHANCE = f"With the gap shuffled among the nets, the strongest of them passes |τ| = {{}} in {100 * LEVEL:.0f} % of the shuffles."
+FEW = (
+    f"Expected at least {LEAST} nets with test and training error of their last epoch, got {{}}: too few to say which measure "
+    "goes with the gap. Report on several runs, or train more seeds (model.seeds)."
+)
+NO_MEASURE = (
+    "At least half of the nets should have a measure other than risks and errors at their last epoch, in which they differ; "
+    "none was found, so there is nothing to compare the gap with."
+)
+ONE_GAP = "All nets have the same gap between test and training error, so nothing can go with it."
+NO_SEEDS = "No architecture has two nets, so there is no τ within architectures."
+NO_ARCHITECTURES = "With nets of {} there is no τ across architectures."
+FEW_ARCHITECTURES = "With {} architectures τ across them has no interval."
+
+
+def section(evidence: Evidence) -> Section:
+    measures = final_measures(evidence)
+    if missing := _missing(measures):
+        return Section("prediction", TITLE, notices=[missing, *measures.left_out])
+    prediction = predict(measures)
+    notices = [*_findings(prediction), *_limits(measures), *measures.left_out]
+    return Section("prediction", TITLE, WHAT, _blocks(prediction), notices)
+
+
+def _missing(measures: FinalMeasures) -> str:
+    if len(measures.nets) < LEAST:
+        return FEW.format(len(measures.nets))
+    if not len(measures.values):
+        return NO_MEASURE
+    return ONE_GAP if len(set(measures.gaps["error"])) == 1 else ""
+
+
+# -- what it amounts to ---------------------------------------------------------------------------------------------------
+
+
+def _findings(prediction: Prediction) -> list[str]:
+    counted = [f"{prediction.findings(way) or 'none'} {_over(way)}" for way in prediction.ways]
+    limits = [f"{prediction.limit(way):.2f} ({WAYS[way]})" for way in prediction.ways if way != "across"]
+    count = len(prediction.measures.values)
+    return [FINDINGS.format(count, ", ".join(counted)), CHANCE.format(" and ".join(limits))]
+
+
+def _over(way: str) -> str:
+    return f"over {WAYS[way]}" if way == "all" else WAYS[way]
+
+
+def _limits(measures: FinalMeasures) -> list[str]:
+    """What these nets cannot tell."""
+    sizes = Counter(measures.groups)
+    said = [NO_SEEDS] if max(sizes.values()) < 2 else []
+    if len(sizes) < 3:
+        said.append(NO_ARCHITECTURES.format("one architecture" if len(sizes) == 1 else "two architectures"))
+    return [*said, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else said
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(prediction: Prediction) -> list[Figure | Table]:
+    """The figure between the tables, which are too wide to stand side by side."""
+    caption = CAPTION.format(count=len(prediction.measures.values))
+    layers = prediction.strongest_layers()[:SHOWN_LAYERS]
+    whole = _table(prediction, prediction.strongest()[:SHOWN], caption, "Measures of whole nets")
+    of_layers = [_table(prediction, layers, LAYERS, "Measures of single layers")] if layers else []
+    return [whole, figure(prediction), *of_layers]
+
+
+def _table(prediction: Prediction, names: Sequence[str], caption: str, title: str) -> Table:
+    head = ["measure", "n", *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", "q")), "τ, risk gap"]
+    return Table(caption, head, [_row(prediction, name) for name in names], title)
+
+
+def _row(prediction: Prediction, name: str) -> list[Cell]:
+    known = int(prediction.measures.values.loc[name].notna().sum())
+    cells = [cell for way in prediction.ways for cell in _cells(prediction, "error", way, name)]
+    return [Cell(name), Cell(str(known)), *cells, _cells(prediction, "risk", "all", name)[0]]
+
+
+def _cells(prediction: Prediction, kind: str, way: str, name: str) -> list[Cell]:
+    """τ with its interval, and q."""
+    if (kind, way) not in prediction.taus:
+        return [Cell("–")] * 2
+    row = prediction.taus[kind, way].loc[name]
+    return [_tau(row["tau"], row["low"], row["high"]), _q(row["q"])]
+
+
+def _tau(tau: float, low: float, high: float) -> Cell:
+    if math.isnan(tau):
+        return Cell("–")
+    return Cell(f"{tau:.2f}", repr(float(tau)), "" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]")
+
+
+def _q(q: float) -> Cell:
+    return Cell("–") if math.isnan(q) else Cell(f"{q:.2g}" if q < 0.1 else f"{q:.2f}", repr(float(q)))

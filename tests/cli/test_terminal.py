@@ -1,0 +1,65 @@
+"""What the real command line shows on a terminal, and that a pipe gets none of it."""
+
+import re
+import sys
+
+import pytest
+
+from lightning_app.runs import RunFolder
+from tests.helpers import ROOT, TINY, command, on_terminal
+
+pytestmark = pytest.mark.slow
+ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory) -> tuple[str, RunFolder]:
+    """What a fit says on a terminal, and its run."""
+    cwd = tmp_path_factory.mktemp("terminal")
+    words = [sys.executable, ROOT / "main.py", *TINY]
+    code, said = on_terminal(*words, cwd=cwd, columns=110)
+    assert code == 0, said
+    return said, RunFolder(cwd / "runs" / "digits" / "quickstart")
+
+
+def test_a_terminal_sees_bars_with_a_line_an_epoch_above_them(shown):
+    lines = ESCAPE.sub("", shown[0]).splitlines()
+    assert any("epoch 0 " in line and "━" in line for line in lines)
+    assert any("epoch 2/2" in line and "━" in line for line in lines)
+    said = [line for line in lines if re.match(r"epoch \d/2  plain risk", line)]
+    assert len(said) == 2
+    assert shown[0].rindex("\x1b[?25h") > shown[0].rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_its_last_words_are_a_ruled_table(shown):
+    said, run = shown
+    last = ESCAPE.sub("", said[said.rindex("\x1b[?25h") :]).splitlines()
+    assert last[0] == "quickstart after epoch 2"
+    assert set(last[2]) == {"─"}
+    row = next(line for line in last if line.startswith("residual"))
+    error = run.log().query("member == 'residual' and epoch == 2").set_index("name")["value"]["test/error"]
+    assert f"{error:.4f}" in row
+
+
+def test_a_pipe_sees_lines_only(tmp_path):
+    done = command(*TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"[\x1b\r━─]", done.stdout + done.stderr)
+    assert [line[:9] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]
+    assert "\nquickstart after epoch 2\nnet " in done.stdout
+
+
+def test_a_dumb_terminal_sees_what_a_pipe_sees(tmp_path):
+    words = [sys.executable, ROOT / "main.py", *TINY, "--trainer.max_epochs", "1"]
+    code, said = on_terminal(*words, cwd=tmp_path, TERM="dumb")
+    assert code == 0, said
+    assert not re.search(r"[\x1b━─]", said)
+    assert "\nepoch 1/1  plain risk" in said
+
+
+def test_a_table_of_all_artefacts(tmp_path):
+    code, said = on_terminal(sys.executable, ROOT / "main.py", "reproduce", "--list", cwd=tmp_path, columns=90)
+    assert code == 0, said
+    lines = ESCAPE.sub("", said).splitlines()
+    assert max(map(len, lines)) <= 90
+    assert any(line.startswith("yu-tomasi/table-1 ") for line in lines)
