@@ -100,6 +100,7 @@ class RunFolder:
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
+        self.path.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
@@ -108,6 +109,7 @@ class RunFolder:
 
     def save_notes(self, sentences: Iterable[str]) -> None:
         """Write what could not be measured."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
 
     def identifier(self) -> str:
