@@ -12,7 +12,20 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-__all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "mean_cell", "number"]
+__all__ = [
+    "Cell",
+    "Data",
+    "Figure",
+    "Panel",
+    "Section",
+    "Table",
+    "Text",
+    "cell",
+    "csv_text",
+    "mean_cell",
+    "number",
+    "seeds_csv",
+]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
@@ -67,6 +80,12 @@ def _deviation(values: Sequence[float]) -> float:
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
     """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things."""
     return pd.DataFrame(rows, columns=list(columns)).to_csv(index=False, na_rep="nan", lineterminator="\n")
+
+
+def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
+    """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
+    columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
+    return {"seeds": csv_text(columns, spreads)} if spreads else {}
 
 
 @dataclass(frozen=True)
