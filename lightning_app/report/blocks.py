@@ -28,6 +28,7 @@ __all__ = [
     "csv_text",
     "mean_cell",
     "number",
+    "seeds_csv",
 ]
 
 SHOWN = 1000  # lines of a table of data on the page itself
@@ -97,6 +98,12 @@ def _neutral(column: pd.Series) -> pd.Series:
     """Each different text is looked at once: a column repeats a few names thousands of times."""
     safe = {text: neutral(text) for text in column.unique() if isinstance(text, str)}
     return column.replace({text: proof for text, proof in safe.items() if proof != text})
+
+
+def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
+    """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
+    columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
+    return {"seeds": csv_text(columns, spreads)} if spreads else {}
 
 
 @dataclass(frozen=True)
