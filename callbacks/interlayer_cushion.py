@@ -33,7 +33,7 @@ class InterlayerCushion(Measure):
         |---|---|---|
         | ``interlayer/block05/<field>`` | 1 | fields of `InterlayerStatistics`, BatchNorm with running statistics |
         | ``interlayer_batch1/block05/<field>`` | 1 | the same `InterlayerStatistics`, BatchNorm on each sample alone |
-        | ``cost/interlayer`` | s | what measuring all nets took |
+        | ``cost/interlayer[_batch1]`` | s | what measuring all nets took; ``_batch1``: with that mode alone |
 
     Reading:
         Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20

@@ -92,7 +92,12 @@ def test_the_options_that_matter_are_options(name, built):
     run_training([name, "--model.net", "SimplifiedNet"])
     parser = built[0].parser._subcommands_action._name_parser_map[name]
     named = re.findall(r"^  --([\w.]+?)(?:\+=CLASS)? ", BRIEF[name][2], re.MULTILINE)
-    arguments_of_classes = {"data.root", "data.batch_size", "model.net.depth", "model.optimizer.lr"}  # see the next test
+    arguments_of_classes = {
+        "data.root",
+        "data.batch_size",
+        "model.net.depth",
+        "model.optimizer.lr",
+    }  # see the next test
     known = {action.dest for action in parser._actions} | {"print_config"} | arguments_of_classes
     assert set(named) <= known
 
