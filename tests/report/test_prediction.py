@@ -255,6 +255,13 @@ def test_the_section_stands_on_the_page_and_names_are_text(bank):
     assert "<b>$x$</b>" not in text
 
 
+def test_columns_have_names_of_their_own(bank):
+    """As exports need them."""
+    for block in section(bank()).blocks:
+        if isinstance(block, Table):
+            assert len(set(block.head)) == len(block.head) == len(block.rows[0])
+
+
 def test_the_data_hold_all_measures_and_all_nets(bank):
     run = bank()
     block = figure(section(run))
