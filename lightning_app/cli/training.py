@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -39,6 +40,7 @@ from lightning_app.shipped import configs, with_shipped
 __all__ = ["TrainingCLI", "run_training"]
 
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
+NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
@@ -127,6 +129,14 @@ class TrainingCLI(LightningCLI):
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error))
             raise UserError(f"this configuration cannot be built: {error}") from error
+        except RuntimeError as error:
+            if twice := NAMED_TWICE.search(str(error)):
+                raise UserError(
+                    f"trainer.callbacks has {twice[1]} twice, and a checkpoint could not tell their states apart: "
+                    "`callbacks+:` adds to those of base.yaml. Give one of them arguments that tell it apart, where it has "
+                    "such (BnLambda: norm), or name all callbacks once in `callbacks:`, which replaces the list."
+                ) from error
+            raise
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:

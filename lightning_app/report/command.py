@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from lightning_app.arguments import Parser
-from lightning_app.report.page import write_report
+from lightning_app.report.exports import FORMATS, formats
+from lightning_app.report.page import export_folder, write_report
 from lightning_app.runs import find_runs
 
 __all__ = ["main"]
@@ -16,6 +17,7 @@ examples:
   python main.py report runs/cifar10/res20 runs/cifar10/pln20     two runs side by side: runs/cifar10/report.html
   python main.py report runs/cifar10 --out all.html               every run below a folder
   python main.py report runs/cifar10/res32 --layer layer20        cushion histograms at another layer
+  python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
 
 The page is one file without script or network: figures, tables, and the numbers behind each figure as CSV.
 """
@@ -25,13 +27,16 @@ def main(argv: list[str]) -> int:
     """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
     try:
         options = _parser().parse_args(argv)
-        page = write_report(find_runs(options.runs), options.out, options.layer)
+        export = formats(options.export) if options.export is not None else ()
+        page = write_report(find_runs(options.runs), options.out, options.layer, export)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
     print(f"report: {page}")
+    if export:
+        print(f"{', '.join(export)}: {export_folder(page)}")
     return 0
 
 
@@ -46,5 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: beside the runs)")
     parser.add_argument(
         "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FORMATS",
+        help=f"figures and tables as files beside the page: some of {','.join(FORMATS)}",
     )
     return parser
