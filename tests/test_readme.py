@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -63,9 +64,11 @@ def test_python_examples_run(block, monkeypatch, tmp_path):
     from lightning_app.runs import Row, RunFolder
 
     monkeypatch.chdir(tmp_path)
-    RunFolder(Path("runs/cifar10/pair20")).append(
-        [Row(name, epoch, 0, "test/error", 0.1) for name in ("plain", "residual") for epoch in (0, 1)]
-    )
+    run = RunFolder(Path("runs/cifar10/pair20"))
+    for epoch in (0, 1):
+        for net in ("plain", "residual"):
+            run.append(Row(net, epoch, 0, name, 0.1) for name in ("test/error", "cushion/layer10/median"))
+        run.save_arrays(epoch, "cushion", {"plain/cushion/layer10/samples": np.full(3, 0.1)})
     assert len([line for line in block.splitlines() if line.strip()]) <= 30
     exec(compile(block, "README.md", "exec"), {"Measure": Measure})
 
