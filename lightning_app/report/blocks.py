@@ -26,6 +26,7 @@ __all__ = [
     "Text",
     "cell",
     "csv_text",
+    "deviation",
     "mean_cell",
     "number",
     "seeds_csv",
@@ -73,8 +74,17 @@ def mean_cell(values: Sequence[float | None]) -> Cell:
     if len(known) < len(values):
         return Cell("–")
     mean = float(np.mean(known))
-    deviation = _deviation(known) if np.isfinite(known).all() else math.nan
-    return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")
+    sd = _deviation(known) if np.isfinite(known).all() else math.nan
+    return Cell(f"{number(mean)} ± {deviation(sd)}", f"{mean!r} ± {sd!r}")
+
+
+def deviation(value: float) -> str:
+    """Two significant digits.
+
+    >>> deviation(0.5), deviation(47.2)
+    ('0.50', '47')
+    """
+    return f"{value:#.2g}".rstrip(".")
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -181,6 +191,7 @@ class Table:
     head: list[str]
     rows: list[list[Cell]]
     title: str = ""
+    wide: bool = False  # of the whole width, also beside other tables
 
 
 @dataclass(frozen=True)

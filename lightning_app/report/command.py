@@ -7,7 +7,9 @@ from pathlib import Path
 from lightning_app.arguments import Parser
 from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import export_folder, write_report
-from lightning_app.runs import find_runs
+from lightning_app.report.reproduced import artefacts
+from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.folder import LOG
 
 __all__ = ["main"]
 
@@ -18,6 +20,7 @@ examples:
   python main.py report runs/cifar10 --out all.html               every run below a folder
   python main.py report runs/cifar10/res32 --layer layer20        cushion histograms at another layer
   python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
+  python main.py report runs/yu-tomasi results/yu-tomasi          with the verdicts that `reproduce` has written
 
 The page is one file without script or network: figures, tables, and the numbers behind each figure as CSV.
 """
@@ -28,7 +31,8 @@ def main(argv: list[str]) -> int:
     try:
         options = _parser().parse_args(argv)
         export = formats(options.export) if options.export is not None else ()
-        page = write_report(find_runs(options.runs), options.out, options.layer, export)
+        runs, made = _found(options.runs)
+        page = write_report(runs, options.out, options.layer, export, made)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -40,6 +44,17 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
+    """The runs and the verdicts of ``reproduce`` at or below the paths.
+
+    Raises:
+        UserError: a path that holds neither.
+    """
+    made = artefacts(paths)
+    with_runs = [path for path in paths if not artefacts([path]) or next(path.rglob(LOG), None)]
+    return find_runs(with_runs), made
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python main.py report",
@@ -47,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them, or of results"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: beside the runs)")
     parser.add_argument(
         "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"

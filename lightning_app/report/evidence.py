@@ -168,6 +168,7 @@ class Evidence:
     records: list[Record]
     nets: list[Net]
     layer: str | None = None  # the layer asked for, if any
+    made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
     def having(self, *names: str) -> "Evidence":
         """Only the nets of which one of these was measured."""
@@ -228,7 +229,7 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
     return [*best.values()]
 
 
-def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
+def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> Evidence:
     """Read the runs and name their nets.
 
     See `lightning_app.runs.naming` for how they are called.
@@ -243,7 +244,7 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
         Net(records[name.run], name.member, name.label, name.group, kinds[name.group], looks[name.group])
         for name in names
     ]
-    return Evidence([*records.values()], nets, layer)
+    return Evidence([*records.values()], nets, layer, tuple(made))
 
 
 def common_parent(runs: Sequence[RunFolder]) -> Path:

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from lightning_app.errors import UserError
 from lightning_app.report import (
+    claims,
     configs,
     conventions,
     costs,
@@ -35,6 +36,7 @@ from lightning_app.runs.folder import write_atomically
 __all__ = ["SECTIONS", "export_folder", "write_report"]
 
 SECTIONS = (
+    claims,
     headline,
     learning,
     seeds,
@@ -53,7 +55,11 @@ REPORT = "report.html"
 
 
 def write_report(
-    runs: Sequence[RunFolder], out: Path | None = None, layer: str | None = None, export: Sequence[str] = ()
+    runs: Sequence[RunFolder],
+    out: Path | None = None,
+    layer: str | None = None,
+    export: Sequence[str] = (),
+    made: Sequence[Path] = (),
 ) -> Path:
     """Write one page on one or several runs.
 
@@ -63,6 +69,7 @@ def write_report(
             several runs in the deepest folder that holds them all.
         layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
         export: of `exports.FORMATS`: figures and tables as files, too, in a folder beside the page.
+        made: folders of artefacts that `reproduce` has judged, to be shown with the claims.
 
     Returns:
         Where the page is.
@@ -75,7 +82,7 @@ def write_report(
         raise UserError("expected at least one run to report on, got none.")
     target = _target(runs, out)
     title = ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
-    sections = sections_of(gather(runs, layer))
+    sections = sections_of(gather(runs, layer, made))
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, render(sections, title).encode())
     if export:

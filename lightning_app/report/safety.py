@@ -42,10 +42,10 @@ def visible(text: str) -> str:
 def neutral(text: str) -> str:
     """A text for a cell of a CSV file: with an apostrophe before it where a spreadsheet would run it as a formula.
 
-    >>> [neutral(text) for text in ("=1+1", "@x", "-0.5", "-x", "net")]
-    ["'=1+1", "'@x", '-0.5', "'-x", 'net']
+    >>> [neutral(text) for text in ("=1+1", "@x", "-0.5", "-0.5 ± 0.1", "-x", "net")]
+    ["'=1+1", "'@x", '-0.5', '-0.5 ± 0.1', "'-x", 'net']
     """
-    return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
+    return f"'{text}" if text.startswith(FORMULA) and not all(map(_is_number, text.split(" ± "))) else text
 
 
 def _is_number(text: str) -> bool:
