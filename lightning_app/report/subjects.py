@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any
 
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.naming import flatten, without_seed
 from lightning_app.report.pairs import stems
+from lightning_app.runs.naming import flatten, without_seed
 from lightning_app.verdicts import Sample
 
 __all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of"]

@@ -13,7 +13,7 @@ from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
-SECTIONS = ("headline", "learning", "weights", "cushions", "prediction", "conventions", "costs", "configs")
+SECTIONS = ("claims", "headline", "learning", "weights", "cushions", "prediction", "conventions", "costs", "configs")
 
 
 class Page(HTMLParser):
