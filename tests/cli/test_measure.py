@@ -72,8 +72,9 @@ def test_a_runs_checkpoint_says_what_its_log_said(run, tmp_path):
     ours, theirs = (
         folder.log().set_index(["member", "name", "epoch"])["value"] for folder in (measured, RunFolder(run))
     )
-    assert set(ours.index.get_level_values("epoch")) == {2} and set(measured.log()["step"]) == {8}
-    compared = [key for key in theirs.index if key[2] == 2 and key[1].startswith(SAME)]
+    assert set(ours.index.get_level_values("epoch")) == {2}
+    assert set(measured.log()["step"]) == {RunFolder(run).log()["step"].max()}
+    compared = [key for key in theirs.index if key[2] == 2 and key[1].startswith(SAME) and "running" not in key[1]]
     assert len(compared) > 200
     assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}  # bit by bit
     for family in ("cushion", "weight_mass", "hessian"):
@@ -101,7 +102,7 @@ def test_everything_is_measured_by_default_and_shown(run, tmp_path):
     assert families - {name.split("/")[0] for name in names} == {"bn_lambda"}  # a net without normalisation
     for words in ("blocks.0.conv", "4x3x3x3", "weight_mass/id_entries", "residual: interlayer cushions", "block01"):
         assert words in done.stdout
-    page = (tmp_path / "here" / "report.html").read_text()
+    page = (tmp_path / "here" / "report.html").read_text().replace("<wbr>", "")
     assert 'id="layers"' in page and "blocks.0.conv" in page
     again = command("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--out", "here", cwd=tmp_path)
     assert again.returncode == 2 and "--out names a new folder" in again.stderr
@@ -220,13 +221,15 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     }
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    Path(checkpoint).touch()
     command, option, own, *rest = with_own_config(["measure", "--ckpt_path", checkpoint])
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
     assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true"}}
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert with_own_config(named) == named
-    with pytest.raises(UserError, match=r"which net is in elsewhere\.ckpt"):
-        with_own_config(["measure", "--ckpt_path=elsewhere.ckpt"])
+    (tmp_path / "elsewhere.ckpt").touch()
+    with pytest.raises(UserError, match=r"which net is in .*elsewhere\.ckpt\? Expected the run's config.yaml"):
+        with_own_config(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
 
 
 def test_functions_become_class_paths_where_their_arguments_follow():
