@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from lightning_app.report.safety import neutral
+from lightning_app.report.safety import neutral, visible
 from lightning_app.report.style import Style
 
 __all__ = [
@@ -95,7 +95,7 @@ def _deviation(values: Sequence[float]) -> float:
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
     """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things.
 
-    Texts that a spreadsheet would run as a formula have an apostrophe before them.
+    Texts that a spreadsheet would run as a formula have an apostrophe before them; hidden characters are written out.
     """
     frame = pd.DataFrame(rows, columns=list(columns))
     texts = frame.select_dtypes(exclude="number")
@@ -106,7 +106,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
 
 def _neutral(column: pd.Series) -> pd.Series:
     """Each different text is looked at once: a column repeats a few names thousands of times."""
-    safe = {text: neutral(text) for text in column.unique() if isinstance(text, str)}
+    safe = {text: neutral(visible(text)) for text in column.unique() if isinstance(text, str)}
     return column.replace({text: proof for text, proof in safe.items() if proof != text})
 
 

@@ -3,6 +3,7 @@
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from html import escape
@@ -51,6 +52,7 @@ RC = AXES | {
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
 MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
 SEEDS_FOR_A_BAND = 3
+LETTERS = 56  # that fit along a panel
 LEGEND_WIDTH = 56  # letters of a line below an exported panel
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
@@ -83,7 +85,8 @@ def panel(
 
     def paint(axes: Axes) -> None:
         draw(axes)
-        axes.set(title=visible(title), xlabel=x, ylabel=y)
+        axes.set(title=_fitted(title, LETTERS), xlabel=_fitted(x, LETTERS), ylabel=_fitted(y, LETTERS))
+        _fit_names(axes)
         _scale(axes.xaxis, log_x)
         _scale(axes.yaxis, log_y)
         if whole_x:
@@ -99,7 +102,7 @@ def _on_page(key: str, title: str, paint: Callable[[Axes], None]) -> str:
         axes = canvas.add_axes(MARGINS)
         paint(axes)
         _make_room(axes)
-        return _svg(canvas, f'class="panel" role="img" aria-label="{escape(title)}"')
+        return _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
 
 
 def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence[Entry]) -> bytes:
@@ -126,14 +129,34 @@ def _handle(entry: Entry) -> Line2D:
     return Line2D([], [], **_line(entry.style), marker=entry.style.marker, label=label)
 
 
+def _fit_names(axes: Axes) -> None:
+    """Names along the y axis, not numbers: so short that half of the panel is left for what is drawn."""
+    if isinstance(axes.yaxis.get_major_locator(), ticker.FixedLocator):
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        fitted = [_fitted(name, LETTERS // 2) for name in names]
+        if fitted != names:
+            axes.set_yticks(axes.get_yticks(), fitted)
+
+
+def _fitted(text: str, letters: int) -> str:
+    """Each line cut to so many letters, hidden ones written out.
+
+    >>> _fitted("abcdef", 4), _fitted("ab", 4)
+    ('abc…', 'ab')
+    """
+    lines = visible(text).split("\n")
+    return "\n".join(line if len(line) <= letters else f"{line[: letters - 1]}…" for line in lines)
+
+
 def _make_room(axes: Axes) -> None:
     """As much of the width at the left as the labels of the y axis need, estimated from their letters.
 
     matplotlib's own layouts draw everything twice more to measure it, in a font that the page then replaces.
     """
-    em = mpl.rcParams["font.size"] / 72 / SIZE[0]  # a share of the width
-    letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
-    left = min(0.55, em * (0.62 * letters + (2.9 if axes.get_ylabel() else 1.1)))
+    em = mpl.rcParams["font.size"]
+    lines = [(line, label.get_fontsize()) for label in axes.get_yticklabels() for line in label.get_text().split("\n")]
+    ticks = max((0.62 * len(line) * size for line, size in lines), default=0.0)
+    left = (ticks + em * (2.9 if axes.get_ylabel() else 1.1)) / 72 / SIZE[0]
     place = axes.get_position()
     axes.set_position((left, place.y0, place.x1 - left, place.height))
 
@@ -306,7 +329,9 @@ def _svg(canvas: Canvas, attributes: str) -> str:
     """The figure as an inline <svg> element without size, ids of its own, date or address of any schema."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    with warnings.catch_warnings():  # a letter that matplotlib's font lacks is the browser's to draw
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
     head = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', text)
     assert head is not None, "matplotlib wrote no svg element"

@@ -93,7 +93,7 @@ def _padded(table: Table) -> list[list[Cell]]:
 def latex(table: Table, label: str) -> str:
     """A ``table`` environment with booktabs' rules; columns of numbers to the right."""
     rows = _padded(table)
-    numeric = [all(row[i].exact or row[i].text == "–" for row in rows) for i in range(len(table.head))]
+    numeric = [all(row[i].exact or row[i].text in ("–", "") for row in rows) for i in range(len(table.head))]
     columns = "".join("r" if right else "l" for right in numeric)
     body = [_line(_shown(cell) for cell in row) for row in rows]
     lines = [

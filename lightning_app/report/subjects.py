@@ -78,7 +78,8 @@ class Arm:
             return f"depth {self.depth}, not {' or '.join(map(str, recipe.depths))}"
         for key, wanted in recipe.asked.items():
             if (found := self._value(key)) != wanted:
-                return f"{key.split('.')[-1].replace('class_path', key.split('.')[0])} is {found}, not {wanted}"
+                word = key.split(".")[0 if key.endswith("class_path") else -1]
+                return f"{word} is {_said(found)}, the paper’s {_said(wanted)}"
         if self.epoch < recipe.epochs:
             return f"epoch {self.epoch} of {recipe.epochs}"
         few = len(self.nets) < recipe.seeds
@@ -151,6 +152,10 @@ def _of_shared_seeds(plain: Arm, residual: Arm) -> Duo | None:
         return Duo(plain, residual)  # one net each, and one does not say its seed
     nets = [tuple(side[seed] for seed in shared) for side in sides]
     return Duo(Arm(plain.label, nets[0]), Arm(residual.label, nets[1])) if shared else None
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _last(path: str | None) -> str:
