@@ -16,7 +16,7 @@ RUN command -v g++ || \
     { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; }
 COPY --from=wheels /opt/venv /opt/venv
 WORKDIR /app
-COPY main.py LICENSE ./
+COPY main.py skipscope.py LICENSE ./
 COPY lightning_app lightning_app
 COPY callbacks callbacks
 COPY configs configs

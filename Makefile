@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test bench lint clean
+.PHONY: quickstart test bench docs lint clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python main.py fit --config configs/quickstart.yaml
@@ -14,6 +14,10 @@ test: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
+
+# The documentation, in site/; warnings are errors (mkdocs.yml says strict). The tests build it too.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m mkdocs build
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -c constraints.txt ruff
@@ -31,4 +35,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

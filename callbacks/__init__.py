@@ -1,4 +1,4 @@
-"""Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
+"""SkipScope's Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
 from callbacks.bn_lambda import BnLambda
 from callbacks.driving_force import DrivingForce

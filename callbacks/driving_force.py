@@ -31,8 +31,8 @@ class DrivingForce(RememberingMeasure):
     Keys:
         | key | unit | meaning |
         |---|---|---|
-        | ``drive/layer07/<field>`` | | fields of `Force`, on λ after that layer, and of `Comparison` from the second time on |
-        | ``drive/scale/<field>`` | | the same of `Force` and `Comparison` for C |
+        | ``drive/layer07/<field>`` | below | fields of `Force`, on λ after that layer; of `Comparison` from the second time on |
+        | ``drive/scale/<field>`` | below | the same of `Force` and `Comparison` for C |
         | ``drive/positive`` | share | of normalisations with ``second_order`` > 0: λ is driven away from 0 |
         | ``drive/positive_first`` | share | of normalisations with ``first_order`` > 0 |
         | ``drive/agrees`` | share | of normalisations whose ``second_order`` had the sign of what came |

@@ -33,7 +33,7 @@ class InterlayerCushion(Measure):
         |---|---|---|
         | ``interlayer/block05/<field>`` | 1 | fields of `InterlayerStatistics`, BatchNorm with running statistics |
         | ``interlayer_batch1/block05/<field>`` | 1 | the same `InterlayerStatistics`, BatchNorm on each sample alone |
-        | ``cost/interlayer`` | s | what measuring all nets took |
+        | ``cost/interlayer[_batch1]`` | s | what measuring all nets took; ``_batch1``: with that mode alone |
 
     Reading:
         Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20
@@ -63,7 +63,7 @@ class InterlayerCushion(Measure):
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
         blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
-            net, none where it has no blocks.
+            net, with "batch1" for those that have a BatchNorm.
         samples: at most so many probe samples.
         probes: random vectors a sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
             feasible for some hundred samples of nets whose blocks describe themselves.
@@ -92,6 +92,8 @@ class InterlayerCushion(Measure):
         self.samples = samples
         self.probes = probes
         self.bn_modes = [bn_modes] if isinstance(bn_modes, str) else list(bn_modes)
+        if self.bn_modes == ["batch1"]:
+            self.family = PREFIXES["batch1"]  # beside another one in "eval" it has its own file
         self.before_relu = before_relu
         self.half = half
 

@@ -49,7 +49,7 @@ class NoiseStability(Measure):
         | ``noise[_<scale>]/responses`` | 1 | array (layers, strengths) |
         | ``noise/contraction/<field>`` | 1 | fields of `Contraction`; ``maximum`` is c |
         | ``noise/smoothness/<field>`` | 1 | fields of `Smoothness` |
-        | ``noise/bound/<field>`` | | fields of `NoiseBound`: ``log10`` and every factor |
+        | ``noise/bound/<field>`` | below | fields of `NoiseBound`: ``log10`` and every factor |
         | ``cost/noise`` | s | what measuring all nets took |
 
     Reading:

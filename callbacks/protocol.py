@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_app.errors import UserError
 from lightning_app.measures import is_unsettled, settled
@@ -140,7 +140,7 @@ def _loader(trainer: pl.Trainer) -> DataLoader:
     found = trainer.train_dataloader
     loader = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
     dataset = getattr(loader, "dataset", None)
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UserError(
             f"measuring needs samples, and the training data, {_described(found)}, cannot be asked for some by number: "
             f"{_PROBE_LOADER}"

@@ -93,7 +93,7 @@ class TwinDivergence(pl.Callback):
         | ``twin/divergence`` | weights | the largest difference of all parameters; from epoch 0 on |
         | ``twin/divergence_id``, ``twin/divergence_other`` | weights | of the ID entries, of the others |
         | ``twin/risk_difference`` | nats | size of the difference of the training risks, running ones without evaluation |
-        | ``twin/growth/<field>`` | | fitted laws: fields of `Growth` |
+        | ``twin/growth/<field>`` | below | fitted laws: fields of `Growth` |
         | ``twin/first_flip_step`` | step | first whose batch had a ReLU input > 0 in one net only; NaN while none |
         | ``twin/first_flip_layer`` | layer | the first one with flips in that step |
         | ``twin/first_flip_units`` | units | how many flipped there |
@@ -101,7 +101,7 @@ class TwinDivergence(pl.Callback):
         | ``twin/layer02_at_start`` | ReLU input | largest difference at layer 2 in the first batch |
         | ``twin/layer02_after_one_step`` | ReLU input | the same in the second batch |
         | ``twin/layer02_at_start_mean``, ``twin/layer02_after_one_step_mean`` | ReLU input | the mean instead |
-        | ``twin/steps/<field>`` | | arrays of the epoch's steps: fields of `Steps` |
+        | ``twin/steps/<field>`` | below | arrays of the epoch's steps: fields of `Steps` |
         | ``cost/twin`` | s | what watching and comparing took |
 
     Reading:
@@ -111,7 +111,7 @@ class TwinDivergence(pl.Callback):
         zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
 
     Cost:
-        A comparison of weights is 0.7 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
+        A comparison of weights is 1.4 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
         activations for one pass, until the first is found.
 
     Breaks:

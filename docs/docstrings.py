@@ -22,7 +22,8 @@ SECTIONS = {  # in the docstring -> on the page
     "Breaks": "What breaks it",
     "Source": "Source",
 }
-EVERY_RUN = ("Learning", "ProgressLines")  # measure nothing: they have a page together
+SHOWING = ("EpochBar", "ProgressLines")  # log nothing
+EVERY_RUN = ("Learning", *SHOWING)  # measure no net: they have a page together
 HEAD = re.compile(r"\| key \| unit \| meaning \|\n\|[-|]+\|\n")
 SPAN = re.compile(r"``(.+?)``")
 
@@ -104,13 +105,11 @@ class Documented:
         return [Option(one.name, str(one.annotation), str(one.default), said.get(one.name, "")) for one in takes]
 
     @cached_property
-    def functions(self) -> list[griffe.Function]:
-        """What the callback takes from `lightning_app.measures`."""
-        taken = [path for path in self._cls.module.imports.values() if path.startswith(f"{MEASURES}.")]
-        found = [
-            self._find(self._paths[path.rpartition(".")[2]]) for path in taken if path.rpartition(".")[2] in self._paths
-        ]
-        return [one for one in found if one.is_function and not one.name.startswith("check_")]
+    def behind(self) -> list[griffe.Object]:
+        """The functions and classes that the callback takes from `lightning_app.measures`."""
+        taken = [path.split(".") for path in self._cls.module.imports.values() if path.startswith(f"{MEASURES}.")]
+        found = [self._find(self._paths[name]) for *_, name in taken if name in self._paths]
+        return [one for one in found if not one.is_attribute and not one.name.startswith("check_")]
 
     def linked(self, text: str) -> str:
         """With links from backticked names of `lightning_app.measures`."""

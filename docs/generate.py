@@ -3,10 +3,13 @@
 It adds structure and no words of its own about what is measured: those stand with the code.
 """
 
+import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import griffe
+import yaml
 from comments import MEASURES, comment_of, fields
 from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, said
 from mkdocs.config.defaults import MkDocsConfig
@@ -23,9 +26,11 @@ from callbacks import {name}
 trainer = Trainer(callbacks=[{name}({option}={default})])
 ```
 
+{where}
+
 ```yaml
 trainer:
-  callbacks+:
+  {key}:
     - class_path: {name}
       init_args:
         {option}: {default}
@@ -96,28 +101,41 @@ def options_table(options: list[Option]) -> str:
 
 def use(one: Documented) -> str:
     first = one.options[0]
-    return USE.format(name=one.name, option=first.name, default=first.default)
+    key, where = (
+        ("callbacks", "It is in `configs/base.yaml`, whose list `callbacks` replaces:")
+        if one.name in basic()
+        else ("callbacks+", "To be appended to what `configs/base.yaml` has:")
+    )
+    return USE.format(name=one.name, option=first.name, default=first.default, key=key, where=where)
+
+
+@cache
+def basic() -> frozenset[str]:
+    """Callbacks under every run."""
+    base = yaml.safe_load((ROOT / "configs" / "base.yaml").read_text())
+    return frozenset(callback["class_path"] for callback in base["trainer"]["callbacks"])
 
 
 def behind(one: Documented) -> str:
-    lines = [f"* [`{function.name}`][{function.path}]: {said(function)}" for function in one.functions]
+    lines = [f"* [`{function.name}`][{function.path}]: {said(function)}" for function in one.behind]
     return "\n".join(["## Functions behind it", "", *lines])
 
 
 def measures_index(measures: list[Documented]) -> str:
     rows = [(f"[{one.name}]({one.stem}.md)", one.summary) for one in measures]
-    rows.append(("[Learning and ProgressLines](every_run.md)", "What every run logs."))
+    rows.append((f"[{', '.join(EVERY_RUN)}](every_run.md)", "What every run logs and shows."))
     return f"# Measures\n\n{table(('callback', 'what'), rows)}\n\nLooking for a key? [All of them](keys.md)."
 
 
 def keys_index(every: list[Documented]) -> str:
     """Every key that is ever logged, to be found by the browser's own search."""
     rows = sorted(
-        (f"`{key}`", row.unit, f"[{one.name}]({page_of(one)})", meaning)
+        (key, row.unit, f"[{one.name}]({page_of(one)})", one.linked(meaning))
         for one in every
         for row in one.rows
         for key, meaning in row.expanded()
     )
+    rows = [(f"`{key}`", *rest) for key, *rest in rows]
     return f"# Keys\n\n{table(('key', 'unit', 'measure', 'meaning'), rows)}"
 
 
@@ -158,15 +176,21 @@ def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     for key in PAPERS:
         rows = []
         for artefact in paper(key).artefacts:
-            name, folder = f"{key}/{artefact.key}", ROOT / "results" / key / artefact.key
-            made = folder / "table.md"
-            if made.exists():
-                pages[f"papers/{name}.md"] = result_page(folder, artefact.key)
+            path, folder = f"papers/{key}/{artefact.key}", ROOT / "results" / key / artefact.key
+            made = (folder / "table.md").exists()
+            if made:
+                pages[f"{path}.md"] = result_page(folder, artefact.key)
             if (folder / "figure.png").exists():
-                figures.append(File.generated(config, f"papers/{name}.png", abs_src_path=str(folder / "figure.png")))
-            rows.append((f"[{artefact.key}]({name}.md)" if made.exists() else artefact.key, artefact.title))
-        listing += [f"## {paper(key).title}", table(("artefact", "what"), rows)]
+                figures.append(File.generated(config, f"{path}.png", abs_src_path=str(folder / "figure.png")))
+            name = f"[{artefact.key}]({key}/{artefact.key}.md)" if made else artefact.key
+            rows.append((name, artefact.title, counts(folder)))
+        listing += [f"## {paper(key).title}", table(("artefact", "what", "verdicts"), rows)]
     return figures, pages | {"papers/index.md": "\n\n".join(listing)}
+
+
+def counts(folder: Path) -> str:
+    file = folder / "verdict.json"
+    return json.loads(file.read_text())["counts"] if file.exists() else "not run at paper scale"
 
 
 def result_page(folder: Path, key: str) -> str:

@@ -14,8 +14,10 @@ ALLOWED = {
     "lightning_app.errors": set(),
     "lightning_app.seeds": {"lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
+    "lightning_app.shipped": {"lightning_app.errors"},
     "lightning_app.statistics": {"numpy", "scipy"},
     "lightning_app.verdicts": {"numpy"},
+    "lightning_app.claims": {"lightning_app.checks", "lightning_app.verdicts"},
     "lightning_app.checks": {"numpy", "pandas", "lightning_app.statistics", "lightning_app.verdicts"},
     "lightning_app.cli.console": {"rich"},
     "lightning_app.rank_correlation": {"numpy", "scipy"},
@@ -36,24 +38,33 @@ ALLOWED = {
     "lightning_app.modules": SCIENCE
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
-    "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "lightning_app.errors"},
+    "lightning_app.runs": SCIENCE
+    | LIGHTNING
+    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
-    | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.rank_correlation"},
+    | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
+    | {"lightning_app.rank_correlation"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
-    | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.errors"}
-    | {"lightning_app.cli.console"}
+    | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
+    | {"lightning_app.errors", "lightning_app.cli.console", "lightning_app.shipped"}
     | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}
     | {"lightning_app.statistics"},
     "lightning_app.cli": None,  # the top: anything
-    "main": {"lightning_app.cli"},
+    "skipscope": {"lightning_app.cli"},
+    "main": {"skipscope"},
     "lightning_app": set(),
 }
-FILES = [*(ROOT / "lightning_app").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py"), ROOT / "main.py"]
+FILES = [
+    *(ROOT / "lightning_app").rglob("*.py"),
+    *(ROOT / "callbacks").rglob("*.py"),
+    ROOT / "main.py",
+    ROOT / "skipscope.py",
+]
 
 
 def imports(file: Path) -> set[str]:

@@ -5,28 +5,11 @@ import os
 import re
 import sys
 
+from lightning_app.cli.help import brief, overview
 from lightning_app.errors import UserError
 
 __all__ = ["main"]
 
-HELP = """\
-SkipScope: why do identity connections help? Measured, not argued.
-
-usage: python main.py COMMAND [options]
-
-  fit        train, and measure after every epoch      fit --config configs/res20.yaml
-  validate   risk and error of a checkpoint            validate --config configs/res20.yaml --ckpt_path last
-  test       the same on the test set alone            test --config configs/res20.yaml --ckpt_path last
-  measure    all measures of a net, untrained or from a file   measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
-  transfer   a residual net's checkpoint made plain    transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
-  extract    one net of a bank as a checkpoint         extract IN.ckpt OUT.ckpt --member residual-seed03
-  reproduce  a paper's table or figure, ours beside    reproduce yu-tomasi/table-1 (--list: all of them)
-  report     run folders -> one HTML page              report runs/cifar10/res20 runs/cifar10/pln20
-
-COMMAND --help lists every option; --print_config prints the whole configuration.
-Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
-Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
-"""
 TRAINING = ("fit", "validate", "test", "measure")
 OTHERS = {  # command -> the module whose main(argv) it is, imported when asked for
     "transfer": "lightning_app.cli.transfer",
@@ -46,14 +29,24 @@ def main(argv: list[str]) -> int:
     A user's mistake is two lines on stderr and exit code 2; SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(overview(), end="")
         return 0 if argv else 2
-    command = argv[0]
-    if command in OTHERS:
-        return importlib.import_module(OTHERS[command]).main(argv[1:])
-    if command not in TRAINING:
+    command, *words = argv
+    if command not in (*TRAINING, *OTHERS):
         return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
+    if command in OTHERS:
+        return _other(OTHERS[command], words)
+    if "-h" in words:  # --help takes seconds, since it imports what it lists
+        print(brief(command), end="")
+        return 0
     return _train(argv)
+
+
+def _other(module: str, words: list[str]) -> int:
+    try:
+        return importlib.import_module(module).main(words)
+    except UserError as error:  # noticed while importing: configurations that are nowhere
+        return _fail(str(error))
 
 
 def _train(argv: list[str]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from lightning_app.cli.console import table
 from lightning_app.report.blocks import Cell
 from lightning_app.report.evidence import gather
-from lightning_app.report.layers import HEAD, layer_cells, layers_of_net, of_whole_nets
+from lightning_app.report.layers import BLOCK_HEAD, HEAD, block_cells, layer_cells, layers_of_net, of_whole_nets
 from lightning_app.runs import RunFolder
 
 __all__ = ["print_measured"]
@@ -17,6 +17,9 @@ def print_measured(run: RunFolder) -> None:
     for net in evidence.nets:
         print()
         table(f"{net.label}", HEAD, _texts(layer_cells(net, row) for row in layers_of_net(net)))
+        if blocks := block_cells(net):
+            print()
+            table(f"{net.label}: interlayer cushions", BLOCK_HEAD, _texts(blocks))
     print()
     table("the nets as a whole", ["", *(net.label for net in evidence.nets)], _texts(of_whole_nets(evidence.nets)))
     for sentence in run.notes():

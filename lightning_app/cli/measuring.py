@@ -15,6 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import yaml
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from callbacks.base import EpochCallback
@@ -58,6 +59,8 @@ class MeasuringTrainer(pl.Trainer):
         if ckpt_path is not None:
             progress = AtomicCheckpointIO().load_checkpoint(ckpt_path)["loops"]["fit_loop"]
             self.fit_loop.load_state_dict(progress)  # epoch and step, which `validate` leaves at 0
+            epochs = self.fit_loop.epoch_progress.current
+            epochs.completed = epochs.processed  # it was saved within the hooks of an epoch's end
         if weights is not None:
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
@@ -85,6 +88,8 @@ class MeasureOnce(pl.Callback):
             for callback in trainer.callbacks:
                 if isinstance(callback, EpochCallback):
                     _measure(trainer, pl_module, callback)
+                if trainer.received_sigterm:
+                    raise SIGTERMException
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.folder.save_notes(reasons)
@@ -120,8 +125,8 @@ def with_own_config(argv: Sequence[str]) -> list[str]:
         UserError: if no net is named and the checkpoint does not lie in a run folder.
     """
     checkpoint = _value(argv, "--ckpt_path")
-    if checkpoint is None or _names_net(argv):
-        return list(argv)
+    if checkpoint is None or not Path(checkpoint).is_file() or _names_net(argv):
+        return list(argv)  # what is no file is answered like everywhere
     config = Path(checkpoint).parent.parent / CONFIG
     if Path(checkpoint).parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(

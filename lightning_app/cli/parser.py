@@ -1,5 +1,6 @@
 """Errors of the command line in two lines: what is wrong and the nearest valid word, instead of pages of usage."""
 
+import argparse
 import difflib
 import inspect
 import re
@@ -10,13 +11,13 @@ from typing import NoReturn
 
 import pytorch_lightning as pl
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
 from lightning_app.cli.factories import as_factories
 
-__all__ = ["Parser"]
+__all__ = ["HelpFormatter", "Parser"]
 
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
@@ -37,7 +38,25 @@ OTHERWISE_NAMED = {  # what users of other programs type
     "lambda": "model.weight_decay",
     "resume": "ckpt_path",
 }
+KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
+OURS = ("callbacks.", "lightning_app.")
+FEW = 8  # classes that a help text may list
 WRONG_VALUE = re.compile(r"Expected an? (?!path)([^\n]+?)(?:\. Got value|: |\n|$)")
+
+
+class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Examples with their line breaks, and of the known classes only ours by their short names: torch has 500 modules."""
+
+    @override
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return KNOWN.sub(lambda found: _few(found[1].split(", ")) + found[2], super()._get_help_string(action))
+
+
+def _few(classes: list[str]) -> str:
+    """Ours, or the first few where none is ours."""
+    ours = [name.rsplit(".", 1)[-1] for name in classes if name.startswith(OURS)]
+    shown = ours or classes[:FEW]
+    return f"known classes: {', '.join(shown)}{', ...' if len(shown) < len(classes) else ''}"
 
 
 class Parser(LightningArgumentParser):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -22,8 +23,9 @@ import lightning_app.networks  # noqa: F401  short names in a YAML resolve for w
 from callbacks import EpochBar, ProgressLines
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
+from lightning_app.cli.help import brief
 from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
-from lightning_app.cli.parser import Parser
+from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
@@ -33,22 +35,19 @@ from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
 from lightning_app.runs.folder import CONFIG, LOG, write_atomically
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
+from lightning_app.shipped import configs, with_shipped
 
 __all__ = ["TrainingCLI", "run_training"]
 
-ROOT = Path(__file__).resolve().parents[2]
-BASE, MEASURE = (ROOT / "configs" / name for name in ("base.yaml", "measure.yaml"))
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
+NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
 def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
-    if not BASE.exists():
-        raise UserError(
-            f"expected the configuration under all others at {BASE}: run from a checkout, or install with pip install -e."
-        )
+    argv = with_shipped(argv)
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
     try:
@@ -58,10 +57,8 @@ def run_training(argv: list[str]) -> None:
             subclass_mode_data=True,
             args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
             parser_class=Parser,
-            parser_kwargs={
-                command: {"default_config_files": [str(BASE), *([str(MEASURE)] if command == "measure" else [])]}
-                for command in TrainingCLI.subcommands()
-            },
+            parser_kwargs={"formatter_class": HelpFormatter}
+            | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
             trainer_class=MeasuringTrainer,
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
@@ -69,6 +66,18 @@ def run_training(argv: list[str]) -> None:
     finally:
         if rank_zero_only.rank == 0 and FOLDER_VARIABLE in os.environ:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
+
+
+def _under(command: str) -> dict[str, list[str]]:
+    """The configurations under all others."""
+    names = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]
+    return {"default_config_files": [str(configs() / name) for name in names]}
+
+
+def _help(command: str) -> dict[str, Any]:
+    """Examples and the options that matter above all options."""
+    usage, _, top = brief(command).partition("\n\n")
+    return {"usage": usage.removeprefix("usage: "), "description": top}
 
 
 class TrainingCLI(LightningCLI):
@@ -120,6 +129,14 @@ class TrainingCLI(LightningCLI):
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error))
             raise UserError(f"this configuration cannot be built: {error}") from error
+        except RuntimeError as error:
+            if twice := NAMED_TWICE.search(str(error)):
+                raise UserError(
+                    f"trainer.callbacks has {twice[1]} twice, and a checkpoint could not tell their states apart: "
+                    "`callbacks+:` adds to those of base.yaml. Give one of them arguments that tell it apart, where it has "
+                    "such (BnLambda: norm), or name all callbacks once in `callbacks:`, which replaces the list."
+                ) from error
+            raise
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:

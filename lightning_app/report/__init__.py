@@ -1,9 +1,8 @@
 """Run folders in, one self-contained HTML page out; knows neither torch nor Lightning, so that it starts fast.
 
-The way through: ``evidence`` reads runs once and names their nets (``naming``: which are seeds of one, ``pairs``:
-which plain belongs to which residual), one file a section (``headline``, ``learning``, ``seeds``, ``twins``,
-``weights``, ``cushions``, ``curvature``, ``costs``, ``configs``) turns them into ``blocks`` -- figures, tables, texts --, and
-``page`` puts these through the template. A new section is one file and one line in ``page.SECTIONS``.
+The way through: ``evidence`` reads runs once and names their nets (``pairs``: which plain belongs to which residual), one
+file a section (``claims``, ``headline``, ``learning``, ...) turns them into ``blocks`` -- figures, tables, texts --, and
+``page`` puts these through the template, ``exports`` into files. A new section is one file and one line in ``page.SECTIONS``.
 """
 
 from lightning_app.report.command import main

@@ -4,15 +4,33 @@ import base64
 import gzip
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 
-__all__ = ["Cell", "Data", "Figure", "Panel", "Section", "Table", "Text", "cell", "csv_text", "mean_cell", "number"]
+from lightning_app.report.safety import neutral, visible
+from lightning_app.report.style import Style
+
+__all__ = [
+    "Cell",
+    "Data",
+    "Entry",
+    "Figure",
+    "Panel",
+    "Section",
+    "Table",
+    "Text",
+    "cell",
+    "csv_text",
+    "deviation",
+    "mean_cell",
+    "number",
+    "seeds_csv",
+]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
@@ -38,6 +56,7 @@ class Cell:
     text: str
     exact: str = ""
     note: str = ""  # small, beside the number
+    link: str = ""  # key of what on the page it leads to
 
 
 def cell(value: float | None, note: str = "") -> Cell:
@@ -55,8 +74,17 @@ def mean_cell(values: Sequence[float | None]) -> Cell:
     if len(known) < len(values):
         return Cell("–")
     mean = float(np.mean(known))
-    deviation = _deviation(known) if np.isfinite(known).all() else math.nan
-    return Cell(f"{number(mean)} ± {deviation:#.2g}", f"{mean!r} ± {deviation!r}")
+    sd = _deviation(known) if np.isfinite(known).all() else math.nan
+    return Cell(f"{number(mean)} ± {deviation(sd)}", f"{mean!r} ± {sd!r}")
+
+
+def deviation(value: float) -> str:
+    """Two significant digits.
+
+    >>> deviation(0.5), deviation(47.2)
+    ('0.50', '47')
+    """
+    return f"{value:#.2g}".rstrip(".")
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -65,8 +93,27 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
-    """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things."""
-    return pd.DataFrame(rows, columns=list(columns)).to_csv(index=False, na_rep="nan", lineterminator="\n")
+    """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things.
+
+    Texts that a spreadsheet would run as a formula have an apostrophe before them; hidden characters are written out.
+    """
+    frame = pd.DataFrame(rows, columns=list(columns))
+    texts = frame.select_dtypes(exclude="number")
+    return frame.assign(**{name: _neutral(texts[name]) for name in texts}).to_csv(
+        index=False, na_rep="nan", lineterminator="\n"
+    )
+
+
+def _neutral(column: pd.Series) -> pd.Series:
+    """Each different text is looked at once: a column repeats a few names thousands of times."""
+    safe = {text: neutral(visible(text)) for text in column.unique() if isinstance(text, str)}
+    return column.replace({text: proof for text, proof in safe.items() if proof != text})
+
+
+def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
+    """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
+    columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
+    return {"seeds": csv_text(columns, spreads)} if spreads else {}
 
 
 @dataclass(frozen=True)
@@ -76,6 +123,15 @@ class Panel:
     key: str  # unique on the page: its anchor and the salt of its SVG ids
     title: str
     svg: str
+    save: Callable[[str, Sequence["Entry"]], bytes]  # "pdf" or "svg", legend -> a file that stands alone
+
+
+class Entry(NamedTuple):
+    """One line of a legend."""
+
+    swatch: str  # SVG
+    label: str
+    style: Style
 
 
 @dataclass(frozen=True)
@@ -116,7 +172,7 @@ class Figure:
     key: str
     caption: str  # quantity, unit, convention
     panels: list[Panel]
-    legend: list[tuple[str, str]]  # (swatch as SVG, label)
+    legend: list[Entry]
     csv: str
     columns: int = 3  # at most, on a wide page
     more: dict[str, str] = field(default_factory=dict)  # further CSV by what its file's name ends on
@@ -135,6 +191,7 @@ class Table:
     head: list[str]
     rows: list[list[Cell]]
     title: str = ""
+    wide: bool = False  # of the whole width, also beside other tables
 
 
 @dataclass(frozen=True)
@@ -155,6 +212,11 @@ class Section:
     lead: str = ""
     blocks: list[Figure | Table | Text] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)  # sentences: what these runs do not hold, what went wrong
+
+    def name_of(self, table: Table) -> str:
+        """Of its tables none has a key of its own: "weights-table-2"."""
+        tables = (block for block in self.blocks if block.kind == "table")
+        return f"{self.key}-table-{next(number for number, block in enumerate(tables, 1) if block is table)}"
 
     def by_kind(self) -> list[tuple[str, list[Figure | Table | Text]]]:
         """Blocks in order, neighbours of one kind together."""

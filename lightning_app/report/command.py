@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 from lightning_app.arguments import Parser
-from lightning_app.report.page import write_report
-from lightning_app.runs import find_runs
+from lightning_app.report.exports import FORMATS, formats
+from lightning_app.report.page import export_folder, write_report
+from lightning_app.report.reproduced import artefacts
+from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.folder import LOG
 
 __all__ = ["main"]
 
@@ -16,6 +19,8 @@ examples:
   python main.py report runs/cifar10/res20 runs/cifar10/pln20     two runs side by side: runs/cifar10/report.html
   python main.py report runs/cifar10 --out all.html               every run below a folder
   python main.py report runs/cifar10/res32 --layer layer20        cushion histograms at another layer
+  python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
+  python main.py report runs/yu-tomasi results/yu-tomasi          with the verdicts that `reproduce` has written
 
 The page is one file without script or network: figures, tables, and the numbers behind each figure as CSV.
 """
@@ -25,14 +30,29 @@ def main(argv: list[str]) -> int:
     """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
     try:
         options = _parser().parse_args(argv)
-        page = write_report(find_runs(options.runs), options.out, options.layer)
+        export = formats(options.export) if options.export is not None else ()
+        runs, made = _found(options.runs)
+        page = write_report(runs, options.out, options.layer, export, made)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
     print(f"report: {page}")
+    if export:
+        print(f"{', '.join(export)}: {export_folder(page)}")
     return 0
+
+
+def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
+    """The runs and the verdicts of ``reproduce`` at or below the paths.
+
+    Raises:
+        UserError: a path that holds neither.
+    """
+    made = artefacts(paths)
+    with_runs = [path for path in paths if not artefacts([path]) or next(path.rglob(LOG), None)]
+    return find_runs(with_runs), made
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,9 +62,16 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them, or of results"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: beside the runs)")
     parser.add_argument(
         "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FORMATS",
+        help=f"figures and tables as files beside the page: some of {','.join(FORMATS)}",
     )
     return parser

@@ -2,8 +2,8 @@
 
 from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Record
-from lightning_app.report.naming import flatten
 from lightning_app.runs.folder import CONFIG
+from lightning_app.runs.naming import flatten
 
 __all__ = ["section"]
 

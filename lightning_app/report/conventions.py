@@ -40,8 +40,9 @@ FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences c
 ONE = f"Of one seed, less than {100 * ALIKE:.0f} % counts as no difference: nothing is known of the spread over seeds. "
 OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
 OVER_ALONE = "Of each net the median over {}. "
-DECIDED = "The choice of reading decides the conclusion on plain and residual nets in {} of {} quantities: {}."
-UNDECIDED = "In none of {} quantities does the choice of reading change the conclusion on plain and residual nets."
+REVERSED = "Which reading is taken decides whether residual nets have more or less than plain ones: {}."
+DECIDED = "The reading decides whether there is a difference at all: {}."
+UNDECIDED = "The reading changes no conclusion: {}."
 NOTHING = "No quantity of these runs was logged in more than one reading."
 RATIOS = (
     "Residual / plain (mean over seeds) under each reading: the spread along a line is what the choice of reading does. At 1 "
@@ -63,11 +64,13 @@ def section(evidence: Evidence) -> Section:
 
 
 def _decided(entries: Sequence[Entry]) -> list[str]:
-    if not entries:
-        return []
-    every = dict.fromkeys(entry.quantity.title for entry in entries)
-    decided = dict.fromkeys(entry.quantity.title for entry in entries if entry.decides)
-    return [DECIDED.format(len(decided), len(every), "; ".join(decided)) if decided else UNDECIDED.format(len(every))]
+    """Each quantity once, by the most that its readings do to any pair."""
+    titles = dict.fromkeys(entry.quantity.title for entry in entries)
+    reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
+    decided = {entry.quantity.title for entry in entries if entry.decides} - reversed_
+    kinds = {REVERSED: reversed_, DECIDED: decided, UNDECIDED: titles.keys() - reversed_ - decided}
+    listed = {sentence: [title for title in titles if title in of] for sentence, of in kinds.items()}
+    return [sentence.format("; ".join(titles)) for sentence, titles in listed.items() if titles]
 
 
 # -- plain against residual -----------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import io
 import re
+import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
 
 import matplotlib as mpl
@@ -13,9 +15,11 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 
-from lightning_app.report.blocks import Panel
+from lightning_app.report.blocks import Entry, Panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.safety import visible
 from lightning_app.report.style import AXES, COLOURS, Style
 
 __all__ = [
@@ -48,6 +52,8 @@ RC = AXES | {
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
 MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
 SEEDS_FOR_A_BAND = 3
+LETTERS = 56  # that fit along a panel
+LEGEND_WIDTH = 56  # letters of a line below an exported panel
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
 _CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
@@ -67,7 +73,7 @@ def panel(
     log_y: bool = False,
     whole_x: bool = False,
 ) -> Panel:
-    """Draw into one pair of axes and return it as inline SVG.
+    """Draw into one pair of axes: inline SVG for the page, and files on demand.
 
     Args:
         key: unique on the page.
@@ -76,17 +82,70 @@ def panel(
         log_x, log_y: logarithmic, unless nothing drawn is positive; values <= 0 are then left out.
         whole_x: ticks at whole numbers only (epochs, layers).
     """
-    with mpl.rc_context(RC | {"svg.hashsalt": key}):
-        canvas = Canvas(figsize=SIZE)
-        axes = canvas.add_axes(MARGINS)
+
+    def paint(axes: Axes) -> None:
         draw(axes)
-        axes.set(title=title, xlabel=x, ylabel=y)
+        axes.set(title=_fitted(title, LETTERS), xlabel=_fitted(x, LETTERS), ylabel=_fitted(y, LETTERS))
+        _fit_names(axes)
         _scale(axes.xaxis, log_x)
         _scale(axes.yaxis, log_y)
         if whole_x:
             axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+
+    return Panel(key, title, _on_page(key, title, paint), partial(_alone, key, paint))
+
+
+def _on_page(key: str, title: str, paint: Callable[[Axes], None]) -> str:
+    """As inline SVG."""
+    with mpl.rc_context(RC | {"svg.hashsalt": key}):
+        canvas = Canvas(figsize=SIZE)
+        axes = canvas.add_axes(MARGINS)
+        paint(axes)
         _make_room(axes)
-        return Panel(key, title, _svg(canvas, f'class="panel" role="img" aria-label="{escape(title)}"'))
+        return _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
+
+
+def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence[Entry]) -> bytes:
+    """As a file with its legend below, vectors with their fonts; without a date, so that it is the same twice."""
+    rc = {"svg.hashsalt": key, "pdf.fonttype": 42, "font.size": 8}  # 42: TrueType, which publishers ask for
+    with mpl.rc_context(RC | rc):
+        handles = [_handle(entry) for entry in entries]
+        below = 0.17 * sum(handle.get_label().count("\n") + 1 for handle in handles)  # inches
+        canvas = Canvas(figsize=(SIZE[0], SIZE[1] + below))
+        left, bottom, width, height = MARGINS
+        share = SIZE[1] / (SIZE[1] + below)
+        axes = canvas.add_axes((left, 1 - share * (1 - bottom), width, share * height))
+        paint(axes)
+        _make_room(axes)
+        if handles:
+            canvas.legend(handles=handles, loc="lower left", frameon=False, handlelength=3, borderpad=0.2)
+        buffer = io.BytesIO()
+        canvas.savefig(buffer, format=form, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}[form])
+        return buffer.getvalue()
+
+
+def _handle(entry: Entry) -> Line2D:
+    label = "\n".join(textwrap.wrap(visible(entry.label), LEGEND_WIDTH))
+    return Line2D([], [], **_line(entry.style), marker=entry.style.marker, label=label)
+
+
+def _fit_names(axes: Axes) -> None:
+    """Names along the y axis, not numbers: so short that half of the panel is left for what is drawn."""
+    if isinstance(axes.yaxis.get_major_locator(), ticker.FixedLocator):
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        fitted = [_fitted(name, LETTERS // 2) for name in names]
+        if fitted != names:
+            axes.set_yticks(axes.get_yticks(), fitted)
+
+
+def _fitted(text: str, letters: int) -> str:
+    """Each line cut to so many letters, hidden ones written out.
+
+    >>> _fitted("abcdef", 4), _fitted("ab", 4)
+    ('abc…', 'ab')
+    """
+    lines = visible(text).split("\n")
+    return "\n".join(line if len(line) <= letters else f"{line[: letters - 1]}…" for line in lines)
 
 
 def _make_room(axes: Axes) -> None:
@@ -94,11 +153,12 @@ def _make_room(axes: Axes) -> None:
 
     matplotlib's own layouts draw everything twice more to measure it, in a font that the page then replaces.
     """
-    em = mpl.rcParams["font.size"] / 72 / SIZE[0]  # a share of the width
-    letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
-    left = min(0.55, em * (0.6 * letters + (2.3 if axes.get_ylabel() else 0.9)))
-    _, bottom, width, height = MARGINS
-    axes.set_position((left, bottom, MARGINS[0] + width - left, height))
+    em = mpl.rcParams["font.size"]
+    lines = [(line, label.get_fontsize()) for label in axes.get_yticklabels() for line in label.get_text().split("\n")]
+    ticks = max((0.62 * len(line) * size for line, size in lines), default=0.0)
+    left = (ticks + em * (2.9 if axes.get_ylabel() else 1.1)) / 72 / SIZE[0]
+    place = axes.get_position()
+    axes.set_position((left, place.y0, place.x1 - left, place.height))
 
 
 @lru_cache(maxsize=256)
@@ -113,12 +173,12 @@ def swatch(style: Style) -> str:
         return _svg(canvas, 'class="swatch" aria-hidden="true"')
 
 
-def legend(looks: Iterable[tuple[str, Style]]) -> list[tuple[str, str]]:
+def legend(looks: Iterable[tuple[str, Style]]) -> list[Entry]:
     """Swatch and label of each curve."""
-    return [(swatch(style), label) for label, style in looks]
+    return [Entry(swatch(style), label, style) for label, style in looks]
 
 
-def group_legend(evidence: Evidence, first: bool = False) -> list[tuple[str, str]]:
+def group_legend(evidence: Evidence, first: bool = False) -> list[Entry]:
     """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
     return legend((_group_label(label, nets, first), nets[0].style) for label, nets in evidence.groups.items())
 
@@ -269,7 +329,9 @@ def _svg(canvas: Canvas, attributes: str) -> str:
     """The figure as an inline <svg> element without size, ids of its own, date or address of any schema."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    with warnings.catch_warnings():  # a letter that matplotlib's font lacks is the browser's to draw
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
     head = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', text)
     assert head is not None, "matplotlib wrote no svg element"

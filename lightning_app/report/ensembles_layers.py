@@ -7,7 +7,7 @@ from functools import reduce
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Figure, Panel, csv_text
+from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
 from lightning_app.report.drawing import curve, finite, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.style import INK, Style
@@ -140,7 +140,7 @@ def _short(title: str) -> str:
     return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
 
 
-def _legend(found: Mapping[tuple[str, str], Profiles]) -> list[tuple[str, str]]:
+def _legend(found: Mapping[tuple[str, str], Profiles]) -> list[Entry]:
     """Which epoch each marker is; groups that were measured at different ones have several."""
     drawn = [stages(list(frame.index), LOOKS) for by_group in found.values() for frame in by_group.values()]
     epochs = {when: sorted({each[when] for each in drawn if when in each}) for when in LOOKS}

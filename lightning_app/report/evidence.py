@@ -1,6 +1,5 @@
 """What the runs hold, read once: numbers by net and name, arrays by epoch, and how each net is called and drawn."""
 
-import os
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -12,10 +11,10 @@ import pandas as pd
 import yaml
 
 from lightning_app.errors import UserError
-from lightning_app.report.naming import only_seed, run_groups, seed_in, without_seed
 from lightning_app.report.style import Style, kind, styles
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG
+from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of
 from lightning_app.statistics import spread
 
 __all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
@@ -129,9 +128,8 @@ class Net:
 
     @cached_property
     def seed(self) -> int | None:
-        """As the member's name says, else the configuration, if of one seed, else the run's name; None: unknown."""
-        sources = (seed_in(self.member), only_seed(self.record.config), seed_in(self.record.label))
-        return next((seed for seed in sources if seed is not None), None)
+        """None: unknown."""
+        return seed_of(self.member, self.record.config, self.record.label)
 
     @cached_property
     def names(self) -> list[str]:
@@ -170,6 +168,7 @@ class Evidence:
     records: list[Record]
     nets: list[Net]
     layer: str | None = None  # the layer asked for, if any
+    made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
     def having(self, *names: str) -> "Evidence":
         """Only the nets of which one of these was measured."""
@@ -230,40 +229,24 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
     return [*best.values()]
 
 
-def gather(runs: Sequence[RunFolder], layer: str | None = None) -> Evidence:
+def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> Evidence:
     """Read the runs and name their nets.
 
-    A net is called as its member, with several runs as its run, and by both if that run has several members.
+    See `lightning_app.runs.naming` for how they are called.
     """
-    labels = [_run_label(run.path, common_parent(runs)) if len(runs) > 1 else run.label for run in runs]
-    records = [Record(run, label) for run, label in zip(runs, labels, strict=True)]
-    several = len(runs) > 1
-    runs_of = run_groups({record.label: record.config for record in records}) if several else {}
-    named = [
-        (record, member, without_seed(_label(record, member, runs_of.get(record.label, record.label), several)))
-        for record in records
-        for member in record.members()
-    ]
-    kinds = {group: kind(member, group, record.label) for record, member, group in named}
+    labels = run_labels([run.path for run in runs])
+    records = {label: Record(run, label) for run, label in zip(runs, labels, strict=True)}
+    configs = {label: record.config for label, record in records.items()} if len(runs) > 1 else {}
+    names = name_nets({label: record.members() for label, record in records.items()}, configs)
+    kinds = {name.group: kind(name.member, name.group, name.run) for name in names}
     looks = dict(zip(kinds, styles(kinds.values()), strict=True))
     nets = [
-        Net(record, member, _label(record, member, record.label, several), group, kinds[group], looks[group])
-        for record, member, group in named
+        Net(records[name.run], name.member, name.label, name.group, kinds[name.group], looks[name.group])
+        for name in names
     ]
-    return Evidence(records, nets, layer)
+    return Evidence([*records.values()], nets, layer, tuple(made))
 
 
 def common_parent(runs: Sequence[RunFolder]) -> Path:
     """The deepest folder that holds all runs; the run itself when there is one."""
-    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
-
-
-def _run_label(path: Path, parent: Path) -> str:
-    return path.resolve().relative_to(parent).as_posix()
-
-
-def _label(record: Record, member: str, run: str, several_runs: bool) -> str:
-    """What a net is called, in a run that is called ``run``."""
-    if not several_runs:
-        return member
-    return run if len(record.members()) == 1 else f"{run}/{member}"
+    return parent_of([run.path for run in runs])

@@ -7,7 +7,7 @@ from lightning_app.report.blocks import Cell, Section, Table, cell
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.runs import LayerRow
 
-__all__ = ["COLUMNS", "HEAD", "layer_cells", "layers_of_net", "of_whole_nets", "section"]
+__all__ = ["BLOCK_HEAD", "COLUMNS", "HEAD", "block_cells", "layer_cells", "layers_of_net", "of_whole_nets", "section"]
 
 COLUMNS = {  # of a layer: head -> key, at the layer's name
     "cushion, median": "cushion/{}/median",
@@ -15,12 +15,25 @@ COLUMNS = {  # of a layer: head -> key, at the layer's name
     "mass Σ|w|": "weight_mass/{}/all",
     "λ, mean |λ|": "bn_lambda/{}/mean_abs",
 }
+BLOCK_COLUMNS = {
+    "eval, n = CHW": "interlayer/{}/median",
+    "eval, n = HW": "interlayer/{}/median_hw",
+    "one sample at a time, n = CHW": "interlayer_batch1/{}/median",
+    "one sample at a time, n = HW": "interlayer_batch1/{}/median_hw",
+}
+BLOCK_HEAD = ["block", *BLOCK_COLUMNS]
+BLOCK_CAPTION = (
+    "Interlayer cushions √n ‖J x‖ / (‖J‖ ‖x‖), medians over probe samples. BatchNorm with its running statistics (eval), or with "
+    "each sample's own, with which the numbers of Yu & Tomasi (2019) come out."
+)
+BLOCK = re.compile(r"interlayer(?:_batch1)?/([^/]+)/median$")
 HEAD = ["module", "layer", "kind", "weight", *COLUMNS, "no cushion because"]
 CAPTION = (
     "In the order of the forward pass. Layer: its name in the keys, as registered in the net. Cushion: median over the probe "
     "samples, kernel norm, the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the weights as they are. "
     "λ: of the normalisation that follows. A dash: not measured."
 )
+NO_NUMBER = "its weights are all 0, or its input is for every sample"
 # Numbers of one layer or one block: there are too many of them for a list.
 PART = re.compile(r"^(interlayer\w*/|.*\b(layer|block)\d+)")
 
@@ -32,6 +45,9 @@ def section(evidence: Evidence) -> Section | None:
     if not nets and not notes:
         return None
     tables = [Table(CAPTION, HEAD, [layer_cells(net, row) for row in layers_of_net(net)], net.label) for net in nets]
+    tables += [
+        Table(BLOCK_CAPTION, BLOCK_HEAD, rows, f"{net.label}: blocks") for net in nets if (rows := block_cells(net))
+    ]
     return Section("layers", "Layers, and what could not be measured", blocks=tables, notices=notes)
 
 
@@ -44,7 +60,13 @@ def layer_cells(net: Net, row: LayerRow) -> list[Cell]:
     """One line of the table, under `HEAD`."""
     numbers = [_last(net, key.format(row.layer)) if row.layer else cell(None) for key in COLUMNS.values()]
     said = [row.path, row.layer or "–", row.kind, "x".join(map(str, row.shape))]
-    return [*map(Cell, said), *numbers, Cell(row.reason)]
+    return [*map(Cell, said), *numbers, Cell(row.reason or (NO_NUMBER if numbers[0].text == "nan" else ""))]
+
+
+def block_cells(net: Net) -> list[list[Cell]]:
+    """A line a block that has interlayer cushions, under `BLOCK_HEAD`."""
+    blocks = dict.fromkeys(match[1] for name in net.names if (match := BLOCK.match(name)))
+    return [[Cell(block), *(_last(net, key.format(block)) for key in BLOCK_COLUMNS.values())] for block in blocks]
 
 
 def of_whole_nets(nets: Sequence[Net]) -> list[list[Cell]]:

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from lightning_app.errors import UserError
 from lightning_app.report import (
+    claims,
     configs,
     conventions,
     costs,
@@ -24,14 +25,18 @@ from lightning_app.report import (
     twins,
     weights,
 )
+from lightning_app.report.blocks import Section
 from lightning_app.report.evidence import Evidence, common_parent, gather
+from lightning_app.report.exports import write_exports
+from lightning_app.report.safety import visible
 from lightning_app.report.style import COLOURS
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import write_atomically
 
-__all__ = ["SECTIONS", "write_report"]
+__all__ = ["SECTIONS", "export_folder", "write_report"]
 
 SECTIONS = (
+    claims,
     headline,
     learning,
     seeds,
@@ -49,7 +54,13 @@ SECTIONS = (
 REPORT = "report.html"
 
 
-def write_report(runs: Sequence[RunFolder], out: Path | None = None, layer: str | None = None) -> Path:
+def write_report(
+    runs: Sequence[RunFolder],
+    out: Path | None = None,
+    layer: str | None = None,
+    export: Sequence[str] = (),
+    made: Sequence[Path] = (),
+) -> Path:
     """Write one page on one or several runs.
 
     Args:
@@ -57,6 +68,8 @@ def write_report(runs: Sequence[RunFolder], out: Path | None = None, layer: str 
         out: the file to write, or a folder to write report.html into. Without it the page lies in the run's folder, of
             several runs in the deepest folder that holds them all.
         layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
+        export: of `exports.FORMATS`: figures and tables as files, too, in a folder beside the page.
+        made: folders of artefacts that `reproduce` has judged, to be shown with the claims.
 
     Returns:
         Where the page is.
@@ -68,17 +81,27 @@ def write_report(runs: Sequence[RunFolder], out: Path | None = None, layer: str 
     if not runs:
         raise UserError("expected at least one run to report on, got none.")
     target = _target(runs, out)
-    page = render(
-        gather(runs, layer), title=", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
-    )
+    title = ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
+    sections = sections_of(gather(runs, layer, made))
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, page.encode())
+    write_atomically(target, render(sections, title).encode())
+    if export:
+        write_exports(sections, export_folder(target), export)
     return target
 
 
-def render(evidence: Evidence, title: str) -> str:
+def export_folder(page: Path) -> Path:
+    """Beside the page: report.html has its files in report-export/."""
+    return page.with_name(f"{page.stem}-export")
+
+
+def sections_of(evidence: Evidence) -> list[Section]:
+    """What there is to say of the runs, in order."""
+    return [section for module in SECTIONS if (section := module.section(evidence)) is not None]
+
+
+def render(sections: Sequence[Section], title: str) -> str:
     """The page as text: the same for the same runs, byte by byte."""
-    sections = [section for module in SECTIONS if (section := module.section(evidence)) is not None]
     return _template().render(title=title, sections=sections, colours=COLOURS)
 
 
@@ -90,13 +113,14 @@ def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
 
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
-    """Everything is escaped, whatever it is, but the SVG that `drawing` made."""
+    """Everything is escaped, whatever it is, but the SVG that `drawing` made; nothing stays invisible."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: type(value)(visible(value)) if isinstance(value, str) else value,
     )
     environment.filters |= {"svg": Markup, "breakable": _breakable}
     return environment.get_template("page.html.jinja")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.headline import diverged
 
-__all__ = ["Pair", "pairs"]
+__all__ = ["Pair", "pairs", "stems"]
 
 KIND = re.compile(r"(plain|pln|residual|resnet|res)(net)?", re.IGNORECASE)
 
@@ -33,7 +33,7 @@ class Pair:
 def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
     """The pairs that share at least so many seeds, and sentences on what was left out and why."""
     found, said = [], []
-    for plain, residual in _stems(evidence).values():
+    for plain, residual in stems(evidence).values():
         if not plain or not residual:
             said.append(f"{_words(plain + residual)}: no {'residual' if plain else 'plain'} counterpart of this name.")
         elif len(plain) > 1 or len(residual) > 1:
@@ -45,7 +45,7 @@ def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
     return found, said
 
 
-def _stems(evidence: Evidence) -> dict[str, tuple[list[str], list[str]]]:
+def stems(evidence: Evidence) -> dict[str, tuple[list[str], list[str]]]:
     """Plain and residual groups by what is left of their names without these words."""
     stems: dict[str, tuple[list[str], list[str]]] = {}
     for group, nets in evidence.groups.items():

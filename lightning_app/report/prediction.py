@@ -107,7 +107,12 @@ def _blocks(prediction: Prediction) -> list[Figure | Table]:
 
 
 def _table(prediction: Prediction, names: Sequence[str], caption: str, title: str) -> Table:
-    head = ["measure", "n", *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", "q")), "τ, risk gap"]
+    head = [
+        "measure",
+        "n",
+        *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", f"q, {way}")),
+        "τ, risk gap",
+    ]
     return Table(caption, head, [_row(prediction, name) for name in names], title)
 
 

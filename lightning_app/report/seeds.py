@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
+from lightning_app.report.blocks import Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
 from lightning_app.report.drawing import curve, filled, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.pairs import Pair, pairs
@@ -183,7 +183,7 @@ def _looks(found: Iterable[Pair]) -> dict[Pair, Style]:
     return dict(zip(found, styles(["other"] * len(found)), strict=True))
 
 
-def _legend(looks: dict[Pair, Style]) -> list[tuple[str, str]]:
+def _legend(looks: dict[Pair, Style]) -> list[Entry]:
     return legend((f"{pair.label} ({len(pair.seeds)} pairs)", look) for pair, look in looks.items())
 
 

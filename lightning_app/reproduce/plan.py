@@ -12,10 +12,11 @@ import yaml
 
 from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
+from lightning_app.shipped import configs
 
 __all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale", "digest_of", "group_of"]
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = configs()
 
 
 @dataclass(frozen=True)

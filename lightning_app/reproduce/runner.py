@@ -17,7 +17,7 @@ from lightning_app.seeds import parse_seeds, spell_seeds
 
 __all__ = ["Found", "RunFailed", "complete", "found_runs", "state"]
 
-MAIN = Path(__file__).resolve().parents[2] / "main.py"
+MAIN = Path(__file__).resolve().parents[2] / "skipscope.py"
 
 
 class RunFailed(Exception):

@@ -14,15 +14,31 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from lightning_app.checks import (
-    all_of,
     epochs_to,
     excludes_zero,
     if_measured,
     matched,
     within,
     within_factor,
-    within_sds,
     within_share,
+)
+from lightning_app.claims import (
+    CUSHIONS,
+    DEPTHS,
+    NUMBERS,
+    PLAIN,
+    RESIDUAL,
+    TABLE_1,
+    as_printed,
+    cushion_exceptions,
+    cushion_of_layer_10,
+    degradation,
+    gaps,
+    id_share,
+    interlayer_gap,
+    interlayer_mean,
+    loss_over_penalty,
+    quotient,
 )
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact, Paper
@@ -33,19 +49,12 @@ from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
 
 __all__ = ["PAPER", "implied_norm"]
 
-PLAIN, RESIDUAL = "plain", "residual"
 ARMS = (PLAIN, RESIDUAL)
-DEPTHS = (20, 32, 44)
 
 SEED_RUNS = {name: Run(name, seeds=3) for name in ("depth20", "depth32", "plain44", "residual44")}
 EQUIVALENT = {depth: Run(f"equivalent{depth}") for depth in DEPTHS}
 FIG_2 = Run("fig2", seeds=13)
 FULL = Run("full20", seeds=3)
-
-
-def quotient(numerator: float, denominator: float) -> float:
-    """NaN where there is nothing to divide by."""
-    return numerator / denominator if denominator else math.nan
 
 
 def over_penalty(loss: float, cost: float) -> float:
@@ -60,23 +69,12 @@ def run_of(arm: str, depth: int) -> str:
 
 # -- Tables 1 and 2: loss, cost, error -----------------------------------------------------------------------------------
 
-# (L, C, E) as printed
-TABLE_1 = {
-    (PLAIN, 20): (0.07227, 0.07304, 0.1263),
-    (PLAIN, 32): (0.1225, 0.1234, 0.1349),
-    (PLAIN, 44): (0.4950, 0.4962, 0.2213),
-    (RESIDUAL, 20): (0.04287, 0.04338, 0.1131),
-    (RESIDUAL, 32): (0.04847, 0.04903, 0.1143),
-    (RESIDUAL, 44): (0.07397, 0.07459, 0.1182),
-}
 TABLE_2 = {
     (PLAIN, 20): (0.04132, 0.04183, 0.1121),
     (PLAIN, 32): (0.04880, 0.04936, 0.1085),
     (PLAIN, 44): (0.07345, 0.07407, 0.1159),
     **{(RESIDUAL, depth): TABLE_1[RESIDUAL, depth] for depth in DEPTHS},
 }
-NUMBERS = {"L": "train/risk", "C": "train/cost_paper", "E": "test/error"}
-DEGRADATION = {PLAIN: 6.85, RESIDUAL: 1.73}
 
 
 def implied_norm(loss: float, cost: float, batch: int = 128, strength: float = 1e-4) -> float:
@@ -105,57 +103,36 @@ def _numbers(
     results: Results, run: str, arm: str, depth: int, table: dict[tuple[str, int], tuple[float, ...]], seeds: bool
 ) -> list[Claim]:
     """L, C and E of one net against the print."""
-    claims = []
-    for (symbol, name), paper in zip(NUMBERS.items(), table[arm, depth]):
-        ours = results.final(run, arm, name)
-        close = within(ours, paper, 0.015) if symbol == "E" else within_factor(ours, paper, 1.5)
-        spread = [within_sds(ours, paper, 3)] if seeds else []
-        words = "1.5 points" if symbol == "E" else "a factor 1.5"
-        test = f"within 3 sd of our seeds, and within {words}" if seeds else f"within {words}"
-        claims.append(one(f"{symbol}, {arm}, depth {depth}", paper, test, ours, all_of(*spread, close)))
-    return claims
+    return [
+        as_printed(symbol, arm, depth, paper, results.final(run, arm, name), seeds)
+        for (symbol, name), paper in zip(NUMBERS.items(), table[arm, depth])
+    ]
 
 
 def _degradation(risk: dict[tuple[str, int], Sample]) -> list[Claim]:
     """L(44) / L(20): large for plain nets, small for residual ones."""
-    plain, residual = (risk[arm, 44].map(quotient, risk[arm, 20]) for arm in ARMS)
-    both = (
-        plain.map(lambda p, _: p, residual),
-        residual.map(lambda r, _: r, plain),
-    )  # each marked if either is incomplete
-    apart = if_measured(both[0], lambda: holds(plain.mean > 2 * residual.mean, "not twice as large"))
-    test = "ratio of plain more than twice that of residual"
-    return [one(f"L(44) / L(20), {arm}", DEGRADATION[arm], test, ours, apart) for arm, ours in zip(ARMS, both)]
+    return degradation(*(risk[arm, 44].map(quotient, risk[arm, 20]) for arm in ARMS))
 
 
 def _gaps(symbol: str, values: dict[tuple[str, int], Sample]) -> list[Claim]:
     """Residual better at every depth, and by more the deeper."""
-    claims, last, before = [], Sample((0.0,)), "0"
-    for depth in DEPTHS:
-        gap = values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
-        ours = gap if depth == DEPTHS[0] else gap.map(lambda own, _: own, last)  # marked if either is incomplete
-        larger = if_measured(ours, lambda g=gap, b=last: holds(g.mean > b.mean, f"{g.mean:.3g} <= {b.mean:.3g}"))
-        paper = TABLE_1[PLAIN, depth]["LCE".index(symbol)] - TABLE_1[RESIDUAL, depth]["LCE".index(symbol)]
-        claims.append(one(f"{symbol} of plain - residual, depth {depth}", paper, f"above {before}", ours, larger))
-        last, before = gap, f"that of depth {depth}"
-    return claims
+    differences = {
+        depth: values[PLAIN, depth].map(lambda plain, residual: plain - residual, values[RESIDUAL, depth])
+        for depth in DEPTHS
+    }
+    return gaps(symbol, differences)
 
 
 def _penalty(results: Results) -> list[Claim]:
-    """L over 80 times the weight decay term: true of the cost as the tables count it, with 1 / B."""
-    claims = []
-    for arm in ARMS:
-        run = run_of(arm, 20)
-        risk = results.final(run, arm, "train/risk")
-        readings = []
-        for convention, name in (("C as printed: penalty / 128", "train/cost_paper"), ("C as trained", "train/cost")):
-            ratio = risk.map(over_penalty, results.final(run, arm, name))
-            readings.append(
-                Reading(convention, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 80, f"{r.mean:.3g}")))
-            )
-        loss, cost, _ = TABLE_1[arm, 20]
-        claims.append(Claim(f"L / (C - L), {arm}, depth 20", loss / (cost - loss), "more than 80", tuple(readings)))
-    return claims
+    runs = {arm: run_of(arm, 20) for arm in ARMS}
+    return [
+        loss_over_penalty(arm, 20, results.final(run, arm, "train/risk"), _costs(results, run, arm))
+        for arm, run in runs.items()
+    ]
+
+
+def _costs(results: Results, run: str, arm: str) -> dict[str, Sample]:
+    return {name: results.final(run, arm, name) for name in ("train/cost", "train/cost_paper")}
 
 
 def draw_table_1(results: Results) -> Figure:
@@ -362,7 +339,7 @@ def table_3_claims(results: Results) -> list[Claim]:
         for field, printed in TABLE_3.items():
             ours = statistic(results, arm, field, start)
             claims.append(_weight_claim(f"{ROWS[field]}, {label}", printed[column], field, ours, arm, start))
-    return claims + [_id_share(results, RESIDUAL, "76 %", 0.76), _id_share(results, PLAIN, "10.29 %", 0.1029)]
+    return claims + [id_share(arm, statistic(results, arm, "id_over_large", start=False)) for arm in (RESIDUAL, PLAIN)]
 
 
 def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: str, start: bool) -> Claim:
@@ -434,12 +411,6 @@ def _gaussians(inputs: int, outputs: int, ids: int, arm: str, fan: str) -> Itera
     sigma = math.sqrt(2 / size) if arm == PLAIN else 1 / size
     yield 0.0, sigma, 9 * inputs * outputs - ids, False
     yield (0.0 if arm == PLAIN else 1.0), sigma, ids, True
-
-
-def _id_share(results: Results, arm: str, printed: str, paper: float) -> Claim:
-    ours = statistic(results, arm, "id_over_large", start=False)
-    label = "p" if arm == PLAIN else "t"
-    return one(f"ID entries / |w| ≥ 0.25, {label}_200", paper, "within 10 %", ours, within_share(ours, paper, 0.1))
 
 
 def fig_7_claims(results: Results) -> list[Claim]:
@@ -599,67 +570,58 @@ def _risks_and_errors(results: Results, arm: str) -> list[tuple[np.ndarray, np.n
 
 # -- Fig. 3: layer cushions -----------------------------------------------------------------------------------------------
 
-READINGS = {  # name -> array of samples: what A is in a residual layer
-    "identity in A x, not in ||A|| (the paper's)": "samples",
-    "identity in both": "samples_transferred",
-    "identity in neither": "samples_branch",
-}
-EXCEPTIONS = 2  # "This pattern holds for all the layers, with the exception of 2 layers"
-
 
 def fig_3_claims(results: Results) -> list[Claim]:
     return [claim for depth in (20, 32) for claim in (_layer_10(results, depth), _all_layers(results, depth))]
 
 
-def _medians(arrays: dict[str, np.ndarray], depth: int, key: str) -> dict[str, float]:
+def _medians(arrays: dict[str, np.ndarray], depth: int, reading: str) -> dict[str, float]:
     """Median cushion of each convolution of one net."""
     layers = sorted({name.split("/")[1] for name in arrays if name.endswith("/samples")})[: depth - 1]
-    return {layer: float(np.nanmedian(arrays[f"cushion/{layer}/{key}"])) for layer in layers}
+    return {layer: float(np.nanmedian(arrays[f"cushion/{layer}/samples{reading}"])) for layer in layers}
 
 
 def _layer_10(results: Results, depth: int) -> Claim:
-    readings = []
-    for convention, key in READINGS.items():
+    def gain(plain: dict[str, float], residual: dict[str, float]) -> float:
+        return quotient(residual["layer10"], plain["layer10"])
 
-        def gain(plain: dict[str, np.ndarray], residual: dict[str, np.ndarray], key: str = key) -> float:
-            return quotient(*(_medians(arrays, depth, key)["layer10"] for arrays in (residual, plain)))
-
-        ours = results.sample_at_end(f"depth{depth}", ARMS, "cushion", gain)
-        right_of = if_measured(ours, lambda o=ours: holds(min(o.values) > 1, f"ratio {o.mean:.3g}"))
-        readings.append(Reading(convention, ours, right_of))
-    quantity = f"median cushion of layer 10, residual / plain, depth {depth}"
-    return Claim(quantity, "> 1", "above 1 in every seed", tuple(readings))
+    return cushion_of_layer_10(depth, _of_medians(results, depth, gain))
 
 
 def _all_layers(results: Results, depth: int) -> Claim:
-    readings = []
-    for convention, key in READINGS.items():
+    def exceptions(plain: dict[str, float], residual: dict[str, float]) -> float:
+        return sum(not residual[layer] > plain[layer] for layer in plain)  # a NaN is an exception
 
-        def exceptions(plain: dict[str, np.ndarray], residual: dict[str, np.ndarray], key: str = key) -> float:
-            one, other = (_medians(arrays, depth, key) for arrays in (plain, residual))
-            return sum(not other[layer] > one[layer] for layer in one)  # a NaN is an exception
+    return cushion_exceptions(depth, _of_medians(results, depth, exceptions))
 
-        ours = results.sample_at_end(f"depth{depth}", ARMS, "cushion", exceptions)
-        few = if_measured(ours, lambda o=ours: holds(o.mean <= EXCEPTIONS, f"{o.mean:.3g} layers"))
-        readings.append(Reading(convention, ours, few))
-    quantity = f"layers where the residual median is not larger, depth {depth}"
-    return Claim(quantity, float(EXCEPTIONS), "at most 2 on average over seeds", tuple(readings))
+
+def _of_medians(results: Results, depth: int, value: Callable[..., float]) -> dict[str, Sample]:
+    """A value of each seed from the median cushions of its plain and its residual net, by reading."""
+
+    def found(reading: str) -> Sample:
+        def of_arrays(*arms: dict[str, np.ndarray]) -> float:
+            return value(*(_medians(arrays, depth, reading) for arrays in arms))
+
+        return results.sample_at_end(f"depth{depth}", ARMS, "cushion", of_arrays)
+
+    return {convention: found(reading) for convention, reading in CUSHIONS.items()}
 
 
 def draw_fig_3(results: Results) -> Figure:
     """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading."""
-    figure, grid = figures.canvas(len(READINGS), 2)
+    figure, grid = figures.canvas(len(CUSHIONS), 2)
     for column, depth in enumerate((20, 32)):
-        for axes, (convention, key) in zip(grid[:, column], READINGS.items()):
+        for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
             arrays = {arm: results.arrays(f"depth{depth}", arm, "cushion")[:1] for arm in ARMS}
-            figures.outlines(axes, {arm: a[f"cushion/layer10/{key}"] for arm, found in arrays.items() for a in found})
+            figures.outlines(
+                axes, {arm: a[f"cushion/layer10/samples{reading}"] for arm, found in arrays.items() for a in found}
+            )
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
 
 
 # -- Section 5: interlayer cushions of full nets -----------------------------------------------------------------------------
 
-INTERLAYER = {RESIDUAL: 0.20, PLAIN: 2.7e-7}  # means; standard deviations .0024 and 2.4e-8
 MODES = {"BN on one sample": "interlayer_batch1", "BN in evaluation mode": "interlayer"}
 SIZES = {"n = H W": "mean_hw", "n = C H W": "mean"}
 BLOCK = "block05"
@@ -670,23 +632,20 @@ def interlayer_claims(results: Results) -> list[Claim]:
 
 
 def _interlayer_mean(results: Results, arm: str) -> Claim:
-    paper, factor = INTERLAYER[arm], 1.5 if arm == RESIDUAL else 3.0
-    readings = []
-    for mode, family in MODES.items():
-        for size, field in SIZES.items():
-            ours = results.final(FULL.name, arm, f"{family}/{BLOCK}/{field}")
-            readings.append(Reading(f"{mode}, {size}", ours, within_factor(ours, paper, factor)))
-    return Claim(f"interlayer cushion of block 5 of 9, {arm}", paper, f"within a factor {factor:g}", tuple(readings))
+    samples = {
+        f"{mode}, {size}": results.final(FULL.name, arm, f"{family}/{BLOCK}/{field}")
+        for mode, family in MODES.items()
+        for size, field in SIZES.items()
+    }
+    return interlayer_mean(arm, samples)
 
 
 def _interlayer_gap(results: Results) -> Claim:
-    """ "Much bigger": the two n differ by a factor that is the same for both nets."""
-    readings = []
-    for mode, family in MODES.items():
+    def ratio(family: str) -> Sample:
         residual, plain = (results.final(FULL.name, arm, f"{family}/{BLOCK}/mean_hw") for arm in (RESIDUAL, PLAIN))
-        ratio = residual.map(quotient, plain)
-        readings.append(Reading(mode, ratio, if_measured(ratio, lambda r=ratio: holds(r.mean > 10, f"{r.mean:.3g}"))))
-    return Claim("residual / plain", 0.20 / 2.7e-7, "more than 10", tuple(readings))
+        return residual.map(quotient, plain)
+
+    return interlayer_gap({mode: ratio(family) for mode, family in MODES.items()})
 
 
 def draw_interlayer(results: Results) -> Figure:

@@ -21,7 +21,7 @@ import io
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -100,6 +100,7 @@ class RunFolder:
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
+        self.path.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
@@ -108,6 +109,7 @@ class RunFolder:
 
     def save_notes(self, sentences: Iterable[str]) -> None:
         """Write what could not be measured."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
 
     def identifier(self) -> str:
@@ -210,10 +212,10 @@ class RunFolder:
         files = (self.path / ARRAYS).glob(f"epoch=*/{family}.npz")
         return sorted(int(file.parent.name.removeprefix("epoch=")) for file in files)
 
-    def arrays(self, epoch: int, family: str) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, by ``<member>/<key>``; loaded without pickle."""
+    def arrays(self, epoch: int, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle."""
         with np.load(self._arrays_path(epoch, family), allow_pickle=False) as file:
-            return dict(file)
+            return {key: file[key] for key in file if wanted is None or wanted(key)}
 
     def _arrays_path(self, epoch: int, family: str) -> Path:
         return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"

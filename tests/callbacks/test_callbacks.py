@@ -36,7 +36,12 @@ def bank(**more):
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):
     logger = RunLogger(tmp_path / "run")
     watched = fit(
-        bank(), epochs=3, callbacks=[callback() for callback in ALL], logger=[logger], num_sanity_val_steps=-1
+        bank(),
+        epochs=3,
+        callbacks=[callback() for callback in ALL],
+        logger=[logger],
+        num_sanity_val_steps=-1,
+        enable_progress_bar=True,
     )
     alone = fit(bank(), epochs=3)
     assert same_weights(watched.nets, alone.nets)  # weights and BatchNorm's buffers
@@ -91,7 +96,13 @@ def test_isolation_survives_an_error():
 
 def test_documented_keys_are_logged(tmp_path):
     """The key tables in the docstrings, compared with what was logged."""
-    fit(bank(), epochs=1, callbacks=[callback() for callback in ALL], logger=[RunLogger(tmp_path)])
+    fit(
+        bank(),
+        epochs=1,
+        callbacks=[callback() for callback in ALL],
+        logger=[RunLogger(tmp_path)],
+        enable_progress_bar=True,
+    )
     names = set(RunFolder(tmp_path).log()["name"])
     documented = {
         "train/risk_running",

@@ -202,6 +202,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
         (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
         (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
+        (("--trainer.callbacks+=BnLambda",), ("trainer.callbacks has BnLambda twice", "arguments that tell it apart")),
         (("--trainer.max_epochs", "many"), ("trainer.max_epochs: expected int, got many",)),
         (("--model.arms.plain.net.init_args.depth", "21"), ("got 21", "Nearest: 20 and 23")),
         (("--ckpt_path", "nowhere.ckpt"), ("found no file nowhere.ckpt",)),

@@ -13,7 +13,7 @@ from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
-SECTIONS = ("headline", "learning", "weights", "cushions", "costs", "configs")
+SECTIONS = ("claims", "headline", "learning", "weights", "cushions", "prediction", "conventions", "costs", "configs")
 
 
 class Page(HTMLParser):
@@ -163,7 +163,8 @@ def test_hostile_names_are_text(make, name):
     text = page_of(run)
     assert "<script" not in text
     assert "onload" not in {attribute for _, attribute, _ in Page(text).attributes}
-    assert html.escape(name, quote=False) in text.replace("<wbr>", "").replace("&#34;", '"').replace("&#39;", "'")
+    shown = name.replace("\u202e", "⟨U+202E⟩")
+    assert html.escape(shown, quote=False) in text.replace("<wbr>", "").replace("&#34;", '"').replace("&#39;", "'")
 
 
 def test_colours_follow_the_page(page):

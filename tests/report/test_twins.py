@@ -118,7 +118,9 @@ def test_four_panels_with_the_flip_and_the_laws(run):
     panels = {panel.key: panel.svg for panel in section(add_twins(run)).blocks[0].panels}
     assert list(panels) == ["twin-risks", "twin-difference", "twin-power", "twin-exponential"]
     dashed = {key: svg.count("stroke-dasharray") for key, svg in panels.items()}
-    twin = section(run).blocks[0].legend[1][0].count("stroke-dasharray")  # the curve itself, if its style has dashes
+    twin = (
+        section(run).blocks[0].legend[1].swatch.count("stroke-dasharray")
+    )  # the curve itself, if its style has dashes
     assert dashed["twin-difference"] == twin + 1  # the flip
     assert dashed["twin-power"] == dashed["twin-exponential"] == twin + 1 + 2  # the laws
 
@@ -147,7 +149,7 @@ def test_seeds_of_twins_come_together(make):
     members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(2)]
     run = add_twins(make("bank", members, 3), ("plain-seed00", "plain-seed01"))
     drawn, table = section(run).blocks
-    assert [label for _, label in drawn.legend] == [
+    assert [entry.label for entry in drawn.legend] == [
         "original of plain-seed00",
         "plain (bold: mean of 2 seeds, thin: minimum and maximum)",
         "fitted law",

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from lightning_app.report.evidence import gather
-from lightning_app.report.naming import only_seed, run_groups, seed_in, without_seed
 from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.naming import only_seed, run_groups, seed_in, without_seed
 
 
 def config(

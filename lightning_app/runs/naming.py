@@ -4,15 +4,30 @@ A job array has names that differ in their seed (``res20-seed03``). A sweep has 
 ``simplified~2``, ...): there the configurations say which runs differ in nothing but the seed, and how the others differ.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lightning_app.errors import UserError
 from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
 
-__all__ = ["flatten", "only_seed", "run_groups", "seed_in", "without_seed"]
+__all__ = [
+    # nets and runs
+    "NetName",
+    "name_nets",
+    "parent_of",
+    "run_groups",
+    "run_labels",
+    "seed_of",
+    # their parts
+    "flatten",
+    "only_seed",
+    "seed_in",
+    "without_seed",
+]
 
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
@@ -47,6 +62,61 @@ def only_seed(config: Mapping[str, Any]) -> int | None:
     except (UserError, TypeError):  # a configuration that is not ours, or edited: it does not say
         return None
     return seeds[0] if len(seeds) == 1 else None
+
+
+def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:
+    """A net's seed: as the member's name says, else the configuration, if of one seed, else the run's name; None: unknown."""
+    return next((seed for seed in (seed_in(member), only_seed(config), seed_in(run)) if seed is not None), None)
+
+
+class NetName(NamedTuple):
+    """What a net is called among others."""
+
+    run: str  # label of its run
+    member: str
+    label: str  # unique among them
+    group: str  # the label without its seed: the arm
+
+
+def name_nets(members: Mapping[str, Sequence[str]], configs: Mapping[str, Mapping[str, Any]]) -> list[NetName]:
+    """Names for the nets of some runs, run by run.
+
+    A net is called as its member, with several runs as its run, and by both if that run has several members.
+
+    Args:
+        members: the nets of each run, by the run's label.
+        configs: the runs' configurations by label; not looked at where there is one run.
+
+    >>> [name[2:] for name in name_nets({"fig2": ["plain-seed00", "residual-seed00"]}, {})]
+    [('plain-seed00', 'plain'), ('residual-seed00', 'residual')]
+    >>> [name[2:] for name in name_nets({"res20-seed03": ["net"], "fig2": ["a", "b"]}, {"res20-seed03": {}, "fig2": {}})]
+    [('res20-seed03', 'res20'), ('fig2/a', 'fig2/a'), ('fig2/b', 'fig2/b')]
+    """
+    groups = run_groups(configs) if len(members) > 1 else {}
+
+    def named(run: str, member: str, count: int) -> str:
+        if len(members) == 1:
+            return member
+        return run if count == 1 else f"{run}/{member}"
+
+    return [
+        NetName(run, member, named(run, member, len(own)), without_seed(named(groups.get(run, run), member, len(own))))
+        for run, own in members.items()
+        for member in own
+    ]
+
+
+def parent_of(paths: Sequence[Path]) -> Path:
+    """The deepest folder that holds all paths; the path itself when there is one."""
+    return Path(os.path.commonpath([path.resolve() for path in paths]))
+
+
+def run_labels(paths: Sequence[Path]) -> list[str]:
+    """What runs are called: a single one by its folder, several by their ways from the folder that holds all."""
+    if len(paths) == 1:
+        return [paths[0].name]
+    parent = parent_of(paths)
+    return [path.resolve().relative_to(parent).as_posix() for path in paths]
 
 
 def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

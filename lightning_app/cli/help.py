@@ -1,0 +1,122 @@
+"""What ``--help`` says first: working examples, and the handful of options that matter. Imports nothing heavy."""
+
+from lightning_app.arguments import as_called
+
+__all__ = ["brief", "overview"]
+
+OVERVIEW = """\
+SkipScope: why do identity connections help? Measured, not argued.
+
+usage: python main.py COMMAND [options]
+
+examples:
+  python main.py fit --config configs/quickstart.yaml                    plain and residual net on embedded data: 2 minutes
+  python main.py fit --config configs/pair20.yaml --data.root ~/data     the same on CIFAR-10, depth 20
+  python main.py report runs/digits/quickstart                           all that was measured, as one HTML page
+  python main.py reproduce --list                                        the papers' figures and tables, and their state
+
+commands:
+  fit        train, and measure after every epoch             fit --config configs/res20.yaml
+  validate   risk and error of a checkpoint                   validate --config configs/res20.yaml --ckpt_path last
+  test       the same on the test set alone                   test --config configs/res20.yaml --ckpt_path last
+  measure    all measures of any net, without training        measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
+  transfer   a residual net's checkpoint made plain           transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  extract    one net of a bank as a checkpoint                extract IN.ckpt OUT.ckpt --member residual-seed03
+  reproduce  a paper's table or figure, ours beside           reproduce yu-tomasi/table-1 (--list: all of them)
+  report     run folders -> one HTML page                     report runs/cifar10/res20 runs/cifar10/pln20
+
+COMMAND -h has examples and the options that matter; COMMAND --help lists every option.
+Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
+Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
+"""
+
+PLACE = """\
+  --config FILE               laid upon configs/base.yaml; several: each upon the one before. configs/ has them
+  --print_config              print the whole configuration that would be used, and stop
+  --data CLASS                CIFAR10 (default), CIFAR100, Digits, WhitenedMNIST, ...; --data.help CLASS: its options
+  --data.root DIR             where the data are, or are downloaded to (data)
+  --data.batch_size N         samples a step
+"""
+NET = """\
+  --model.net CLASS           the network: SimplifiedNet, CifarResNet, PreactResNet, or package.module.Class
+  --model.net.depth N         an argument of its; --model.net.help CLASS lists them
+  --model.seeds SEEDS         3 (0, 1 and 2), 0-6, or 7-7 for one: each seed a net of its own
+"""
+MACHINE = """\
+  --trainer.accelerator gpu   or cpu; auto by default
+  --trainer.precision 64-true arithmetic; 32-true by default
+"""
+CHECKPOINT = """\
+  --ckpt_path FILE            the checkpoint; `last`: of the configuration's newest run
+"""
+
+BRIEF = {
+    "fit": (
+        "Train, and measure after every epoch; the run's folder is runs/<group>/<name>, its report is written at the end.",
+        """\
+  python main.py fit --config configs/quickstart.yaml                               two nets on embedded data
+  python main.py fit --config configs/pair20.yaml --model.seeds 3 --trainer.max_epochs 5
+  python main.py fit --config configs/res20.yaml --model.net.depth 32 --run.name res32
+  python main.py fit --config configs/res20.yaml --ckpt_path last                   go on where it stopped
+""",
+        PLACE
+        + NET
+        + """\
+  --model.optimizer.lr X      learning rate; --model.optimizer CLASS takes another optimizer
+  --model.weight_decay X      lambda of the penalty lambda/2 |w|^2
+  --trainer.max_epochs N      passes over the training data
+"""
+        + MACHINE
+        + """\
+  --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, WeightTravel
+  --run.group G --run.name N  the run's place: runs/G/N
+  --ckpt_path last            resume this configuration's newest run; or FILE
+""",
+    ),
+    "validate": (
+        "Risk and error of a checkpoint on every split that the configuration evaluates. Nothing is written.",
+        """\
+  python main.py validate --config configs/res20.yaml --ckpt_path last
+  python main.py validate --config configs/res20.yaml --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
+""",
+        PLACE + NET + CHECKPOINT + MACHINE,
+    ),
+    "test": (
+        "Risk and error of a checkpoint on the test set alone. Nothing is written.",
+        """\
+  python main.py test --config configs/res20.yaml --ckpt_path last
+  python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            what `transfer` has written
+""",
+        PLACE + NET + CHECKPOINT + MACHINE,
+    ),
+    "measure": (
+        "Everything that the callbacks measure, of any net and without training: a table, the arrays, and a report.",
+        """\
+  python main.py measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt       a net that fit has trained
+  python main.py measure --model.net SimplifiedNet --model.net.depth 20 --data Digits
+  python main.py measure --model.net torchvision.models.resnet18 --weights resnet18.pth --data.root ~/data
+""",
+        PLACE
+        + NET
+        + """\
+  --ckpt_path FILE            a checkpoint of `fit`, whose run says which net and data it is about
+  --weights FILE              weights of the net: a state dict (.pth, .pt) or .safetensors
+  --out DIR                   a new folder for what is measured; runs/measured/... by default
+"""
+        + MACHINE,
+    ),
+}
+
+
+def overview() -> str:
+    """What ``--help`` says without a command."""
+    return as_called(OVERVIEW)
+
+
+def brief(command: str) -> str:
+    """What ``COMMAND -h`` says of a command that is configured: usage, examples, the options that matter."""
+    what, examples, options = BRIEF[command]
+    usage = f"usage: python main.py {command} [--config FILE] [--OPTION VALUE ...]"
+    return as_called(
+        f"{usage}\n\n{what}\n\nexamples:\n{examples}\nthe options that matter ({command} --help lists all):\n{options}"
+    )

@@ -1,0 +1,120 @@
+"""The page's figures and tables as files for a paper: ``--export pdf,svg,csv,latex``.
+
+Names are the page's anchors: ``learning-train-risk.pdf`` is the panel of that id, ``learning-curves.csv`` the data behind
+its figure, ``headline-table-1.tex`` the first table of the section *headline*. A panel is drawn anew with its legend below
+it: vectors, with fonts embedded. Numbers in CSV have all their digits; in LaTeX (booktabs) those of the page.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from lightning_app.errors import UserError
+from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
+from lightning_app.report.safety import escaped_latex, file_name
+from lightning_app.runs.folder import write_atomically
+
+__all__ = ["FORMATS", "formats", "write_exports"]
+
+FORMATS = ("pdf", "svg", "csv", "latex")
+
+
+def formats(asked: str) -> tuple[str, ...]:
+    """The formats that an option names.
+
+    Raises:
+        UserError: one of them is none of ours.
+
+    >>> formats("svg, pdf")
+    ('svg', 'pdf')
+    """
+    found = tuple(dict.fromkeys(word.strip().lower() for word in asked.split(",") if word.strip()))
+    if not found or (unknown := [word for word in found if word not in FORMATS]):
+        raise UserError(
+            f"expected --export to be some of {', '.join(FORMATS)} with commas between, got {asked!r}"
+            + (f": {', '.join(unknown)} is not among them." if found else ".")
+        )
+    return found
+
+
+def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[str]) -> list[Path]:
+    """Write every panel, every figure's data and every table, in the formats wanted.
+
+    Returns:
+        The files, in the order of the page; those of the same name from an earlier export are replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, content in _files(sections, wanted):
+        write_atomically(folder / name, content)
+        written.append(folder / name)
+    return written
+
+
+def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, Figure):
+                yield from _of_figure(block, wanted)
+            elif isinstance(block, Table) and block.rows:
+                yield from _of_table(block, section.name_of(block), wanted)
+
+
+def _of_figure(figure: Figure, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for form in ("pdf", "svg"):
+        if form in wanted:
+            for panel in figure.panels:
+                yield f"{file_name(panel.key)}.{form}", panel.save(form, figure.legend)
+    if "csv" in wanted:
+        for data in figure.data:
+            yield f"{file_name(data.name)}.csv", data.csv.encode()
+
+
+def _of_table(table: Table, name: str, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    if "csv" in wanted:
+        yield f"{name}.csv", csv_text(table.head, [list(map(_exact, row)) for row in _padded(table)]).encode()
+    if "latex" in wanted:
+        yield f"{name}.tex", latex(table, name).encode()
+
+
+def _exact(cell: Cell) -> str:
+    """A number with all its digits, whatever was noted beside it."""
+    return cell.exact or " ".join(filter(None, (cell.text, cell.note)))
+
+
+def _padded(table: Table) -> list[list[Cell]]:
+    """Rows as long as the head: a row may end early."""
+    return [[cell or Cell("") for _, cell in zip_longest(table.head, row)] for row in table.rows]
+
+
+# -- LaTeX ----------------------------------------------------------------------------------------------------------------
+
+
+def latex(table: Table, label: str) -> str:
+    """A ``table`` environment with booktabs' rules; columns of numbers to the right."""
+    rows = _padded(table)
+    numeric = [all(row[i].exact or row[i].text in ("–", "") for row in rows) for i in range(len(table.head))]
+    columns = "".join("r" if right else "l" for right in numeric)
+    body = [_line(_shown(cell) for cell in row) for row in rows]
+    lines = [
+        "% \\usepackage{booktabs}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\begin{{tabular}}{{{columns}}}",
+        *("\\toprule", _line(table.head), "\\midrule", *body, "\\bottomrule"),
+        "\\end{tabular}",
+        f"\\caption{{{escaped_latex(' '.join(filter(None, (table.title, table.caption))))}}}",
+        f"\\label{{tab:{label}}}",
+        "\\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: Cell) -> str:
+    return " ".join(filter(None, (cell.text, f"({cell.note})" if cell.note else "")))
+
+
+def _line(cells: Iterable[str]) -> str:
+    r"""Cells between &; braces around the first, which LaTeX would take for an option of \\ if it began with [ or *."""
+    first, *others = map(escaped_latex, cells)
+    return " & ".join([f"{{{first}}}" if first[:1] in ("[", "*") else first, *others]) + r" \\"

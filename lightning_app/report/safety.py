@@ -1,0 +1,74 @@
+"""Names are other people's text: what a page, a spreadsheet, LaTeX and a file system would take for something else.
+
+A run may be called ``=cmd()``, ``<script>``, ``50%_$x$`` or hold a character that turns the text after it around. Escaping of
+HTML is jinja's; here is what it leaves alone.
+"""
+
+import re
+
+__all__ = ["escaped_latex", "file_name", "neutral", "visible"]
+
+# Control characters but tab, line feed; line and paragraph separators, and what sets the direction of the text after it.
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+LATEX = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "`": r"\textasciigrave{}",
+    },
+    **{"λ": r"$\lambda$", "μ": r"$\mu$", "ρ": r"$\rho$", "ε": r"$\varepsilon$", "Σ": r"$\Sigma$", "‖": r"$\|$"},
+    **{"≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "±": r"$\pm$", "×": r"$\times$", "√": r"$\surd$", "−": "$-$"},
+    **{"²": r"$^2$", "–": "--", "’": "'", "“": "``", "”": "''", "⟨": r"$\langle$", "⟩": r"$\rangle$", "τ": r"$\tau$"},
+    **{"∈": r"$\in$", "∞": r"$\infty$", "…": r"\dots{}", "→": r"$\to$", "\n": " "},
+}
+
+
+def visible(text: str) -> str:
+    """The text with what cannot be seen written out: control characters, and those that reorder the text around them.
+
+    >>> visible("a\\u202eb\\x00")
+    'a⟨U+202E⟩b⟨U+0000⟩'
+    """
+    return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def neutral(text: str) -> str:
+    """A text for a cell of a CSV file: with an apostrophe before it where a spreadsheet would run it as a formula.
+
+    >>> [neutral(text) for text in ("=1+1", "@x", "-0.5", "-0.5 ± 0.1", "-x", "net")]
+    ["'=1+1", "'@x", '-0.5', '-0.5 ± 0.1', "'-x", 'net']
+    """
+    return f"'{text}" if text.startswith(FORMULA) and not all(map(_is_number, text.split(" ± "))) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def escaped_latex(text: str) -> str:
+    """The text as LaTeX sets it, also with pdflatex as far as the page's own symbols go.
+
+    >>> escaped_latex("50%_$x$, |λ| ≥ 1")
+    '50\\\\%\\\\_\\\\$x\\\\$, \\\\textbar{}$\\\\lambda$\\\\textbar{} $\\\\geq$ 1'
+    """
+    return "".join(LATEX.get(letter, letter) for letter in visible(text))
+
+
+def file_name(key: str) -> str:
+    """A key of the page as the name of a file: letters, digits, dots and hyphens, no hidden file, not too long.
+
+    >>> file_name("curvature-../x y"), file_name("learning-train-risk")
+    ('curvature-..-x-y', 'learning-train-risk')
+    """
+    return re.sub(r"[^\w.-]+", "-", key).lstrip(".")[:120]

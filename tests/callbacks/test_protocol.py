@@ -1,0 +1,282 @@
+"""Callbacks in other people's projects: a LightningModule that knows nothing of ours, and every callback of ours on it."""
+
+import logging
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import callbacks
+from callbacks import HessianSpectrum, LayerCushion, Learning, ProgressLines, WeightMass
+from callbacks.protocol import PROBE, few_samples, loss_of, members_of, probe_batches
+from lightning_app.errors import UserError
+from lightning_app.measures import weight_mass
+from lightning_app.networks import SimplifiedNet, layers_of
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import same_weights, trainer
+
+OURS = {Learning, ProgressLines, callbacks.EpochBar}  # read what only our modules say
+MEASURES = [getattr(callbacks, name) for name in callbacks.__all__]
+MEASURES = [callback for callback in MEASURES if callback not in OURS]
+
+
+class Foreign(pl.LightningModule):
+    """As one writes it: layers as attributes, a forward, a training step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.again = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
+        self.dropout, self.fc = nn.Dropout(0.2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.conv(x)))
+        return self.fc(self.dropout(x + F.relu(self.again(x))).mean((2, 3)))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Wrapping(Foreign):
+    """Or a network in an attribute."""
+
+    def __init__(self, net: nn.Module) -> None:
+        pl.LightningModule.__init__(self)
+        self.network = net
+
+    def forward(self, x):
+        return self.network(x)
+
+
+def images(count: int = 90, classes: int = 3) -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(count, 1, 6, 6, generator=draw), torch.arange(count) % classes)
+
+
+def loader(dataset: Dataset | None = None) -> DataLoader:
+    return DataLoader(dataset or images(), batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(1))
+
+
+def fit(module: pl.LightningModule, *watching, data=None, folder=None, epochs: int = 2) -> pl.Trainer:
+    torch.manual_seed(2)
+    made = trainer(epochs, callbacks=list(watching), logger=[RunLogger(folder)] if folder else False)
+    made.fit(module, loader() if data is None else data)
+    return made
+
+
+def test_every_measure_on_a_foreign_module_logs_and_leaves_no_trace(tmp_path):
+    watched, alone = Foreign(), Foreign()
+    fit(watched, *(measure() for measure in MEASURES), folder=tmp_path)
+    fit(alone)
+    assert same_weights(watched, alone)
+    log = RunFolder(tmp_path).log()
+    families = {name.split("/")[0] for name in log["name"]}
+    assert families >= {
+        "weight_mass",
+        "cushion",
+        "probe",
+        "bn_lambda",
+        "weight_norm",
+        "drive",
+        "hessian",
+        "travel",
+        "noise",
+    }
+    assert "depth" in families  # an addition of tensors is a branch
+    assert set(log["member"]) == {"net", ""}
+
+
+def test_what_is_logged_is_the_measure_of_the_module(tmp_path):
+    module = Foreign()
+    fit(module, WeightMass(), LayerCushion(), folder=tmp_path)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    assert log[2, "weight_mass/all"] == weight_mass(layers_of(module))[""].all
+    x, y = images()[:]
+    with torch.no_grad():
+        risk = F.cross_entropy(module.eval()(x), y)
+    assert log[2, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
+
+
+def test_the_issue_example_runs_in_any_logger(tmp_path):
+    from pytorch_lightning.loggers import CSVLogger
+
+    logger = CSVLogger(tmp_path)
+    made = trainer(5, callbacks=[LayerCushion(), HessianSpectrum(every_n_epochs=5)], logger=logger)
+    made.fit(Foreign(), loader())
+    metrics = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
+    assert "cushion/layer01/median" in metrics and "hessian/top1" in metrics
+
+
+# Which network
+
+
+def test_a_net_of_ours_within_a_foreign_module_describes_itself():
+    net = SimplifiedNet(5, residual=True, width=4)
+    ((name, found),) = members_of(Wrapping(net))
+    assert (name, found) == ("net", net) and any(layer.skip for layer in layers_of(found))
+
+
+def test_the_module_itself_where_its_layers_are_attributes():
+    module = Foreign()
+    assert members_of(module) == [("net", module)]
+
+
+def test_members_say_it_where_there_are_several():
+    class Two(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.critic = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    with pytest.raises(UserError, match=r"which network of Two is to be measured\? .* generator, critic .*`members`"):
+        members_of(Two())
+    two = Two()
+    two.members = [("critic", two.critic)]
+    assert members_of(two) == [("critic", two.critic)]
+
+
+def test_nothing_to_measure_is_a_sentence():
+    with pytest.raises(UserError, match="It has no parameters and no forward"):
+        members_of(pl.LightningModule())
+
+
+# Which loss
+
+
+def test_the_modules_own_loss_is_taken(tmp_path):
+    module = Foreign()
+    module.criterion = nn.CrossEntropyLoss(label_smoothing=0.3)
+    made = fit(module, LayerCushion(), folder=tmp_path)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    batches = list(probe_batches(made, module))
+    with torch.no_grad():
+        x, y = (torch.cat(part) for part in zip(*batches))
+        assert log[2, "probe/risk"] == pytest.approx(float(module.criterion(module.eval()(x), y)), rel=1e-6)
+
+
+def test_a_loss_of_other_arguments_is_a_sentence():
+    class Odd(Foreign):
+        def loss(self, batch):
+            return batch
+
+    with pytest.raises(UserError, match=r"measures call Odd\.loss\(outputs, labels\)"):
+        loss_of(Odd())
+
+
+def test_regression_needs_a_loss_and_has_no_error(tmp_path):
+    x = torch.randn(40, 5)
+    data = loader(TensorDataset(x, x.sum(1, keepdim=True)))
+
+    class Regression(Wrapping):
+        def training_step(self, batch, batch_idx):
+            return F.mse_loss(self(batch[0]), batch[1])
+
+    module = Regression(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)))
+    with pytest.raises(
+        UserError, match=r"cross-entropy, which needs classes .* torch.float32 .* loss\(outputs, labels\)"
+    ):
+        fit(module, LayerCushion(), data=data)
+    module.loss = F.mse_loss
+    fit(module, LayerCushion(), HessianSpectrum(), data=data, folder=tmp_path)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    assert log[2, "probe/risk"] > 0 and log[2, "probe/error"] != log[2, "probe/error"]
+    assert log[2, "hessian/top1"] > 0
+
+
+# Which samples
+
+
+def test_samples_are_taken_once_evenly_and_with_seeded_draws():
+    asked = []
+
+    class Noisy(Dataset):
+        def __len__(self):
+            return 2 * PROBE
+
+        def __getitem__(self, row):
+            asked.append(row)
+            return torch.full((1, 6, 6), float(row)) + torch.rand(()), row % 3
+
+    module = Foreign()
+    made = fit(module, data=DataLoader(Noisy(), batch_size=500), epochs=1)
+    asked.clear()
+    state = torch.get_rng_state()
+    first = torch.cat([x for x, _ in probe_batches(made, module)])
+    again = torch.cat([x for x, _ in probe_batches(made, module)])
+    assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
+    assert asked == list(range(0, 2 * PROBE, 2))
+    assert sum(len(labels) for _, labels in few_samples(made, module, 7)) == 7
+
+
+def test_a_probe_loader_is_asked_first():
+    class Saying(Foreign):
+        def probe_loader(self):
+            return [(torch.zeros(2, 1, 6, 6), torch.zeros(2, dtype=torch.long))]
+
+    module = Saying()
+    made = fit(module, epochs=1)
+    assert [len(labels) for _, labels in probe_batches(made, module)] == [2]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([images()[row] for row in range(32)])
+
+
+class Named(Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, row):
+        return {"pixels": images()[row][0], "label": images()[row][1]}
+
+
+class NamedForeign(Foreign):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch["pixels"]), batch["label"])
+
+
+@pytest.mark.parametrize(
+    ("module", "dataset", "sentence"),
+    [
+        (Foreign, Endless(), "a DataLoader, cannot be asked for some by number: give the datamodule"),
+        (NamedForeign, Named(), r"pairs \(inputs, labels\), got a dict with pixels, label: give the datamodule"),
+    ],
+)
+def test_samples_that_cannot_be_had_are_a_sentence(module, dataset, sentence):
+    with pytest.raises(UserError, match=sentence):
+        fit(module(), LayerCushion(), data=DataLoader(dataset, batch_size=16))
+
+
+def test_layers_without_cushions_are_named_once(caplog, tmp_path):
+    class Twice(Foreign):
+        def forward(self, x):
+            x = F.relu(self.again(F.relu(self.again(F.relu(self.conv(x))))))
+            return self.fc(x.mean((2, 3)))
+
+    with caplog.at_level(logging.WARNING, logger="callbacks"):
+        fit(Twice(), LayerCushion(), folder=tmp_path)
+    said = [record.message for record in caplog.records if "no cushion of" in record.message]
+    assert said == ["no cushion of again: the net calls it 2 times, and a cushion is of one call"]
+    rows = {row.path: (row.layer, row.reason) for row in RunFolder(tmp_path).layers()}
+    assert rows["again"] == ("layer02", said[0].partition(": ")[2]) and rows["conv"] == ("layer01", "")
+    log = RunFolder(tmp_path).log()
+    assert (
+        not log["name"].str.startswith("cushion/layer02").any() and log["name"].str.startswith("cushion/layer03").any()
+    )
+
+
+def test_learning_says_what_it_needs():
+    with pytest.raises(UserError, match=r"pl_module.metrics\(\) says, and Foreign has no such method"):
+        fit(Foreign(), Learning())

@@ -1,0 +1,143 @@
+"""--help: examples first, and every one of them works; options that are named exist."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_app.cli import OTHERS, TRAINING, extract, main, transfer
+from lightning_app.cli.help import BRIEF, overview
+from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.report import command as report
+from lightning_app.reproduce import command as reproduce
+from tests.helpers import command
+
+CHECKPOINT = Path("runs/cifar10/res20/checkpoints/last.ckpt")
+
+
+def examples(text: str) -> list[list[str]]:
+    """The words behind ``python main.py`` of every example, less what is said about it."""
+    lines = re.findall(r"^  python main\.py (.*?)(?:  .*)?$", text, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def said(capsys, *words: str) -> str:
+    assert main([*words]) == 0
+    return capsys.readouterr().out
+
+
+ALL = [words for text in (overview(), *(BRIEF[name][1] for name in BRIEF)) for words in examples(text)]
+
+
+def test_the_overview_names_every_command_after_examples():
+    head, _, rest = overview().partition("\ncommands:\n")
+    assert 2 <= len(examples(head)) <= 4
+    assert re.findall(r"^  (\w+) ", rest, re.MULTILINE) == [*TRAINING, *OTHERS]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_short_help_is_examples_then_options(name, capsys):
+    usage, what, shown, options = said(capsys, name, "-h").split("\n\n")
+    assert usage.startswith(f"usage: python main.py {name} ")
+    assert what
+    assert 2 <= len(examples(shown)) <= 4
+    assert all(words[0] == name for words in examples(shown))
+    assert len(options.splitlines()) >= 5
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_help_of_the_others_has_examples_before_options(name, capsys):
+    text = said(capsys, name, "--help")
+    assert text.index("examples:") < text.index("options:")
+    assert len(examples(text)) >= 2
+
+
+@pytest.mark.slow
+def test_long_help_has_the_short_one_on_top_and_lists_our_classes_only(tmp_path):
+    long = command("fit", "--help", cwd=tmp_path)
+    assert long.returncode == 0, long.stderr
+    short = command("fit", "-h", cwd=tmp_path).stdout
+    assert long.stdout.startswith(short)
+    assert len(long.stdout.splitlines()) < 700
+    assert "SimplifiedNet, CifarBlock, CifarResNet" in re.sub(r"\s+", " ", long.stdout)
+    assert "torch.ao." not in long.stdout
+
+
+@pytest.fixture
+def built(monkeypatch, tmp_path) -> list[TrainingCLI]:
+    """What training commands build instead of running, in a folder with the files that the examples name."""
+    made = []
+    monkeypatch.chdir(tmp_path)
+    CHECKPOINT.parent.mkdir(parents=True)
+    for file in (CHECKPOINT, "plain.ckpt", "resnet18.pth"):
+        torch.save({}, file)
+    config = {"model": {"net": {"class_path": "SimplifiedNet", "init_args": {"depth": 20}}}}
+    (CHECKPOINT.parents[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: made.append(self))
+    return made
+
+
+@pytest.mark.parametrize("words", [words for words in ALL if words[0] in TRAINING], ids=shlex.join)
+def test_examples_parse_and_build(words, built):
+    run_training(words)
+    assert built
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_options_that_matter_are_options(name, built):
+    run_training([name, "--model.net", "SimplifiedNet"])
+    parser = built[0].parser._subcommands_action._name_parser_map[name]
+    named = re.findall(r"^  --([\w.]+?)(?:\+=CLASS)? ", BRIEF[name][2], re.MULTILINE)
+    arguments_of_classes = {
+        "data.root",
+        "data.batch_size",
+        "model.net.depth",
+        "model.optimizer.lr",
+    }  # see the next test
+    known = {action.dest for action in parser._actions} | {"print_config"} | arguments_of_classes
+    assert set(named) <= known
+
+
+def test_options_of_classes_are_options(built):
+    run_training(["fit", *shlex.split("--data Digits --data.root x --data.batch_size 3 --model.net SimplifiedNet")])
+    run_training(["fit", *shlex.split("--model.net SimplifiedNet --model.net.depth 5 --model.optimizer.lr 0.5")])
+    assert built[0].datamodule.batch_size == 3
+
+
+def test_examples_of_the_others_parse(monkeypatch, capsys):
+    parsed = []
+
+    def parse(argv, parser, change):
+        parsed.append(parser.parse_args(argv))
+        return 0
+
+    for module in (transfer, extract):
+        monkeypatch.setattr(module, "rewrite", parse)
+    parsers = {
+        "transfer": transfer.main,
+        "extract": extract.main,
+        "report": report._parser().parse_args,
+        "reproduce": reproduce._parse,
+    }
+    for name, own in parsers.items():
+        texts = [words for words in [*examples(_epilog(name)), *ALL] if words[0] == name]
+        assert texts
+        for words in texts:
+            own(words[1:])
+    assert len(parsed) >= 4
+
+
+def _epilog(name: str) -> str:
+    return {"transfer": transfer, "extract": extract, "report": report, "reproduce": reproduce}[name].EPILOG
+
+
+def test_help_says_the_name_it_was_called_by(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/skipscope"])
+    for words in (("--help",), ("fit", "-h"), ("report", "--help")):
+        text = said(capsys, *words)
+        assert "main.py" not in text
+        assert "  skipscope " in text

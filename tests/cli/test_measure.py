@@ -1,0 +1,261 @@
+"""`measure`: what all callbacks say of a net, without training it; of a run's own checkpoint what its log said."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torchvision
+import yaml
+
+from lightning_app.cli.factories import with_class_paths
+from lightning_app.cli.measuring import with_own_config
+from lightning_app.errors import UserError
+from lightning_app.modules import Arm
+from lightning_app.modules.members import build_members
+from lightning_app.runs import RunFolder
+from tests.helpers import command
+
+SAME = (
+    "weight_mass",
+    "weight_norm",
+    "cushion",
+    "probe",
+    "test/",
+    "train/risk",
+    "train/error",
+    "bn_lambda/l2",
+    "hessian",
+)
+FEW = ("--data", "Digits", "--data.train_limit", "100", "--data.test_limit", "50", "--data.probe_size", "40")
+TINY = {
+    "trainer": {
+        "callbacks": [
+            {"class_path": "Learning"},
+            {"class_path": "WeightMass"},
+            {"class_path": "LayerCushion"},
+            {"class_path": "BnLambda"},
+            {"class_path": "HessianSpectrum", "init_args": {"samples": 16, "steps": 4, "k": 1, "exact": 0}},
+        ]
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """Two arms, two epochs, the light callbacks above."""
+    folder = tmp_path_factory.mktemp("fit")
+    nets = {
+        name: {
+            "net": {
+                "class_path": "SimplifiedNet",
+                "init_args": {"depth": 5, "width": 4, "residual": name == "residual"},
+            }
+        }
+        for name in ("plain", "residual")
+    }
+    config = {"model": {"arms": nets}, "trainer": TINY["trainer"] | {"max_epochs": 2, "logger": []}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    done = command("fit", "--config", "tiny.yaml", *FEW, "--run.name", "tiny", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "cifar10" / "tiny"
+
+
+@pytest.mark.slow
+def test_a_runs_checkpoint_says_what_its_log_said(run, tmp_path):
+    (tmp_path / "same.yaml").write_text(yaml.safe_dump(TINY))
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    done = command("measure", "--ckpt_path", checkpoint, "--config", "same.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    measured = RunFolder(tmp_path / "runs" / "measured" / "tiny-last")
+    ours, theirs = (
+        folder.log().set_index(["member", "name", "epoch"])["value"] for folder in (measured, RunFolder(run))
+    )
+    assert set(ours.index.get_level_values("epoch")) == {2}
+    assert set(measured.log()["step"]) == {RunFolder(run).log()["step"].max()}
+    compared = [key for key in theirs.index if key[2] == 2 and key[1].startswith(SAME) and "running" not in key[1]]
+    assert len(compared) > 200
+    assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}  # bit by bit
+    for family in ("cushion", "weight_mass", "hessian"):
+        one, other = (folder.arrays(2, family) for folder in (measured, RunFolder(run)))
+        assert one.keys() == other.keys() and all(np.array_equal(one[key], other[key], equal_nan=True) for key in one)
+    assert "report.html" in done.stdout and (measured.path / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_everything_is_measured_by_default_and_shown(run, tmp_path):
+    done = command("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = RunFolder(tmp_path / "here").log()["name"]
+    families = {
+        "weight_mass",
+        "cushion",
+        "bn_lambda",
+        "weight_norm",
+        "depth",
+        "drive",
+        "hessian",
+        "interlayer",
+        "noise",
+    }
+    assert families - {name.split("/")[0] for name in names} == {"bn_lambda"}  # a net without normalisation
+    for words in ("blocks.0.conv", "4x3x3x3", "weight_mass/id_entries", "residual: interlayer cushions", "block01"):
+        assert words in done.stdout
+    page = (tmp_path / "here" / "report.html").read_text().replace("<wbr>", "")
+    assert 'id="layers"' in page and "blocks.0.conv" in page
+    again = command("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--out", "here", cwd=tmp_path)
+    assert again.returncode == 2 and "--out names a new folder" in again.stderr
+
+
+@pytest.mark.slow
+def test_torchvisions_resnet18_with_weights_from_a_file(tmp_path):
+    torch.manual_seed(7)
+    net = torchvision.models.resnet18(num_classes=10)
+    torch.save(
+        {"state_dict": {f"module.{name}": value for name, value in net.state_dict().items()}}, tmp_path / "rn.pth"
+    )
+    (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
+    words = ("measure", "--config", "light.yaml", "--model.net", "torchvision.models.resnet18", "--weights", "rn.pth")
+    done = command(*words, "--model.net.num_classes", "10", *FEW, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    measured = RunFolder(tmp_path / "runs" / "measured" / "resnet")
+    log = measured.log().set_index("name")["value"]
+    mass = sum(
+        float(w.abs().double().sum()) for name, w in net.named_parameters() if "conv" in name or "downsample.0" in name
+    )
+    assert log["weight_mass/all"] == pytest.approx(mass, rel=1e-6)
+    assert [row.path for row in measured.layers()][:2] == ["conv1", "layer1.0.conv1"]
+    assert sum(log.index.str.fullmatch(r"cushion/layer\d+/median")) == 21
+    assert "layer2.0.downsample.0" in done.stdout
+    assert yaml.safe_load((measured.path / "config.yaml").read_text())["weights"] == "rn.pth"
+
+
+@pytest.mark.slow
+def test_timms_nets_with_safetensors(tmp_path):
+    timm = pytest.importorskip("timm")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(7)
+    net = timm.create_model("resnet10t", num_classes=10)
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
+    words = (
+        "--model.net",
+        "timm.create_model",
+        "--model.net.model_name",
+        "resnet10t",
+        "--model.net.dict_kwargs.num_classes",
+        "10",
+    )
+    done = command("measure", "--config", "light.yaml", *words, "--weights", "net.safetensors", *FEW, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    measured = RunFolder(tmp_path / "runs" / "measured" / "resnet")
+    log = measured.log().set_index("name")["value"]
+    assert log["cushion/layer01/kernel_norm"] == pytest.approx(float(net.conv1[0].weight.double().norm()), rel=1e-6)
+    assert not [row for row in measured.layers() if row.reason]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Odd(nn.Module):\n"
+        "    def __init__(self, classes: int = 10):\n"
+        "        super().__init__()\n"
+        "        self.stem = nn.Conv2d(3, 4, 3, padding=1, padding_mode='circular')\n"
+        "        self.twice, self.fc = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, classes)\n"
+        "        self.scale = nn.Parameter(torch.ones(4, 4))\n"
+        "    def forward(self, x):\n"
+        "        x = torch.sin(self.stem(x))\n"
+        "        x = self.twice(self.twice(x)).mean((2, 3)) @ self.scale\n"
+        "        return self.fc(x)\n"
+    )
+    done = command(
+        "measure",
+        "--model.net",
+        "odd.Odd",
+        *FEW,
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
+    )
+    assert done.returncode == 0, done.stderr
+    reasons = {row.path: row.reason for row in RunFolder(tmp_path / "runs" / "measured" / "odd").layers()}
+    assert reasons["fc"] == "" and all(reasons[path] for path in ("stem", "twice", "scale"))
+    assert "pads by 'circular'" in done.stdout and "calls it 2 times" in done.stdout
+    assert "no depth keys" in done.stdout and "calls sin" in done.stdout
+    log = RunFolder(tmp_path / "runs" / "measured" / "odd").log()["name"]
+    assert log.str.startswith("cushion/layer03").any() and log.str.startswith("hessian/top1").any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--ckpt_path", "none.ckpt"), "found no file none.ckpt"),
+        (
+            ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--weights", "none.pth"),
+            "expected weights at none.pth",
+        ),
+        (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) an image, the data has 10 classes"),
+        (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'"),
+        (("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"), "there is no option 'classes'"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path, words, sentence):
+    done = command("measure", *words, *FEW, cwd=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("log.csv"))
+
+
+# The command line
+
+
+def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    config = {
+        "model": {"seeds": 2},
+        "data": {"class_path": "Digits"},
+        "trainer": {"precision": "64-true", "devices": 4},
+    }
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
+    Path(checkpoint).touch()
+    command, option, own, *rest = with_own_config(["measure", "--ckpt_path", checkpoint])
+    assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
+    assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true"}}
+    named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
+    assert with_own_config(named) == named
+    (tmp_path / "elsewhere.ckpt").touch()
+    with pytest.raises(UserError, match=r"which net is in .*elsewhere\.ckpt\? Expected the run's config.yaml"):
+        with_own_config(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
+
+
+def test_functions_become_class_paths_where_their_arguments_follow():
+    function, built = "torchvision.models.resnet18", "lightning_app.networks.SimplifiedNet"
+    for words in (["--model.net", function], ["--model.net", built, "--model.net.depth", "5"], ["--data", "Digits"]):
+        assert with_class_paths(words) == words
+    joined = with_class_paths([f"--model.arms.big.net={function}", "--model.arms.big.net.num_classes=3"])
+    assert joined == [f"--model.arms.big.net.class_path={function}", "--model.arms.big.net.num_classes=3"]
+
+
+def test_a_net_made_by_a_function_is_drawn_anew_for_every_seed():
+    from functools import partial
+
+    arms = {"net": Arm(net=partial(torchvision.models.resnet18, num_classes=2))}
+    one, two = build_members(arms, (0, 1))
+    again, _ = build_members(arms, (0, 1))
+    assert torch.equal(one.net.conv1.weight, again.net.conv1.weight)
+    assert not torch.equal(one.net.conv1.weight, two.net.conv1.weight)
+
+
+@pytest.mark.slow
+def test_fit_trains_a_function_of_torchvision_with_two_seeds(tmp_path):
+    words = ("--model.net", "torchvision.models.squeezenet1_1", "--model.net.num_classes", "10", "--model.seeds", "2")
+    quick = ("--trainer.max_epochs", "1", "--trainer.callbacks", "[WeightMass]", "--trainer.logger", "[]")
+    done = command("fit", *words, *quick, *FEW, "--run.name", "squeeze", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = RunFolder(tmp_path / "runs" / "cifar10" / "squeeze").log()
+    mass: pd.Series = log[(log["epoch"] == 0) & (log["name"] == "weight_mass/all")].set_index("member")["value"]
+    assert len(mass) == 2 and mass.nunique() == 2

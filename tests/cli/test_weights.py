@@ -1,0 +1,73 @@
+"""Weights from anybody's file: read without executing it, all of them, and nothing else."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_app.cli.weights import load_weights, read_weights
+from lightning_app.errors import UserError
+from tests.helpers import same_weights
+
+
+def net(classes: int = 3, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, classes))
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "nets.net.", "model.backbone."])
+@pytest.mark.parametrize("nest", [None, "state_dict", "model"])
+def test_files_of_many_programs(tmp_path, prefix, nest):
+    source, target = net(seed=1), net(seed=2)
+    state = {prefix + name: value for name, value in source.state_dict().items()}
+    torch.save({nest: state, "epoch": 3} if nest else state, tmp_path / "weights.pth")
+    load_weights(target, tmp_path / "weights.pth")
+    assert same_weights(source, target)
+
+
+def test_safetensors(tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    source, target = net(seed=1), net(seed=2)
+    save_file(source.state_dict(), tmp_path / "weights.safetensors")
+    load_weights(target, tmp_path / "weights.safetensors")
+    assert same_weights(source, target)
+    (tmp_path / "weights.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"not a whole \.safetensors file"):
+        read_weights(tmp_path / "weights.safetensors")
+
+
+def test_a_file_without_counters_of_batches_is_whole(tmp_path):
+    source, target = net(seed=1), net(seed=2)
+    torch.save({k: v for k, v in source.state_dict().items() if "tracked" not in k}, tmp_path / "old.pth")
+    load_weights(target, tmp_path / "old.pth")
+    assert same_weights(source, target)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            net(classes=5).state_dict(),
+            r"3.weight is \(5, 4\) in .* and \(3, 4\) in this Sequential: .* number of classes",
+        ),
+        (
+            nn.Linear(2, 2).state_dict(),
+            r"another net than this Sequential: 8 missing \(0.bias, .*\), 2 too many \(bias, weight\)",
+        ),
+        ({"epoch": 3}, "holds no weights by name"),
+        (torch.zeros(3), "holds a Tensor, expected a state dict"),
+        (net(), "a pickled net, which is never executed"),
+    ],
+)
+def test_a_file_of_something_else_is_a_sentence(tmp_path, content, sentence):
+    torch.save(content, tmp_path / "weights.pth")
+    with pytest.raises(UserError, match=sentence):
+        load_weights(net(), tmp_path / "weights.pth")
+
+
+def test_missing_and_torn_files(tmp_path):
+    with pytest.raises(UserError, match=r"found no such file"):
+        read_weights(tmp_path / "none.pth")
+    torch.save(net().state_dict(), tmp_path / "whole.pth")
+    (tmp_path / "torn.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:500])
+    with pytest.raises(UserError, match="it is truncated"):
+        read_weights(tmp_path / "torn.pth")

@@ -1,0 +1,94 @@
+"""Which weights can be measured: found by following a sample, and a reason for every other one."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from lightning_app.errors import UserError
+from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of, measurable, survey
+
+
+def reasons(net: nn.Module, *shape: int) -> dict[str, str]:
+    return {found.path: found.reason for found in survey(net, torch.zeros(1, *shape))}
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (SimplifiedNet(8, residual=True, width=4), (3, 32, 32)),
+        (CifarResNet(8, residual=False), (3, 32, 32)),
+        (torchvision.models.resnet18(num_classes=3), (3, 32, 32)),
+        (torchvision.models.densenet121(num_classes=3), (3, 32, 32)),
+    ],
+)
+def test_every_layer_of_a_convolutional_net_has_a_cushion(net, shape):
+    found = survey(net, torch.zeros(1, *shape))
+    assert [one.reason for one in found] == [""] * len(found)
+    assert measurable(found) == layers_of(net)
+    weights = {id(weight) for weight in net.parameters() if weight.ndim > 1}
+    assert len(found) == len(weights)
+
+
+def test_layers_come_in_the_order_of_the_forward_pass_and_keep_their_registered_names():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(3, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(self.first(x))
+
+    found = survey(Backwards(), torch.zeros(1, 4))
+    assert [(one.path, one.layer.name) for one in found] == [("first", "layer02"), ("last", "layer01")]
+    assert [layer.name for layer in measurable(found)] == ["layer01", "layer02"]
+
+
+def test_what_has_no_cushion_has_a_reason():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+            self.position = nn.Parameter(torch.zeros(2, 4))
+            self.bilinear = nn.Bilinear(4, 4, 4)
+
+        def forward(self, x):
+            x = self.shared(self.shared(x)) + self.position
+            x = self.attention(x, x, x)[0]
+            return self.bilinear(x, x)
+
+    said = reasons(Odd(), 2, 4)
+    assert said.keys() == {"shared", "unused", "attention.in_proj_weight", "attention.out_proj", "position", "bilinear"}
+    assert "calls it 2 times" in said["shared"]
+    assert "never calls it" in said["unused"] and "never calls it" in said["attention.out_proj"]
+    assert "this is a Bilinear" in said["bilinear"]
+    assert said["position"] == said["attention.in_proj_weight"] != ""
+
+
+def test_padding_that_reads_inputs_twice_and_other_dimensions_are_named():
+    circular = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(32, 2))
+    assert "pads by 'circular'" in reasons(circular, 1, 4, 4)["0"]
+    assert "this is a Conv1d" in reasons(nn.Sequential(nn.Conv1d(1, 2, 3)), 1, 4)["0"]
+
+
+def test_a_survey_leaves_no_trace():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(8, 2))
+    net[1].eval()
+    before, drawn = {name: tensor.clone() for name, tensor in net.state_dict().items()}, torch.get_rng_state()
+    survey(net, torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert [module.training for module in net] == [True, False, True, True, True]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in net.modules())
+
+
+def test_a_compiled_net_is_surveyed_as_it_is_written():
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    net.compile()
+    assert reasons(net, 4) == {"0": "", "2": ""}
+
+
+def test_a_sample_that_the_net_cannot_take_is_a_sentence():
+    with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\): .*mat1 and mat2"):
+        survey(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 5))

@@ -1,0 +1,291 @@
+"""The convention ledger: its keys are logged ones, its conclusions those of statistics, and it says where the choice decides."""
+
+import csv
+import dataclasses
+import io
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_app.measures import (
+    CushionStatistics,
+    InterlayerStatistics,
+    NoiseBound,
+    Smoothness,
+    Spectrum,
+    WeightStatistics,
+)
+from lightning_app.measures.paths import EffectiveDepth
+from lightning_app.report import conventions, write_report
+from lightning_app.report.blocks import Figure, Section, Table
+from lightning_app.report.evidence import gather
+from lightning_app.report.ledger import LARGER, NEITHER, SMALLER, compare, read
+from lightning_app.report.pairs import pairs
+from lightning_app.report.readings import QUANTITIES, Quantity, Reading
+from lightning_app.runs import Row, RunFolder
+from lightning_app.statistics import bootstrap_interval, paired
+
+CUSHION = "Layer cushion: the identity and the norm"
+A = Reading("a", ("measure/a",), "first")
+B = Reading("b", ("measure/b",), "second")
+QUANTITY = Quantity("Quantity", (A, B))
+
+
+@pytest.fixture
+def nets(tmp_path):
+    """nets({member: {name: value}}): a run of one epoch."""
+
+    def nets(members: dict[str, dict[str, float]], name: str = "run", epoch: int = 1) -> RunFolder:
+        run = RunFolder(tmp_path / "runs" / name)
+        run.append([Row(member, epoch, epoch, key, x) for member, found in members.items() for key, x in found.items()])
+        return run
+
+    return nets
+
+
+def arms(plain: dict[str, list[float]], residual: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Members of two arms from numbers by seed."""
+    return {
+        f"{arm}-seed{seed:02d}": {name: values[seed] for name, values in found.items()}
+        for arm, found in (("plain", plain), ("residual", residual))
+        for seed in range(len(next(iter(found.values()))))
+    }
+
+
+def entry(run: RunFolder, quantity: Quantity = QUANTITY):
+    ((pair,), _) = pairs(gather([run]), least=1)
+    ((found),) = compare(pair, [quantity])
+    return found
+
+
+def section(*runs: RunFolder) -> Section:
+    return conventions.section(gather(runs))
+
+
+def table(found: Section, title: str) -> dict[str, list[str]]:
+    """Exact cells by the first of the row."""
+    (block,) = (block for block in found.blocks if isinstance(block, Table) and block.title == title)
+    return {row[0].text: [cell.exact or cell.text for cell in row[1:]] for row in block.rows}
+
+
+def data(found: Section) -> list[dict[str, str]]:
+    (block,) = (block for block in found.blocks if isinstance(block, Figure))
+    return [*csv.DictReader(io.StringIO(block.csv))]
+
+
+# -- the book of readings
+
+
+LOGGED = {  # whose fields are logged under these names
+    "cushion/layer*/": CushionStatistics,
+    "interlayer/block*/": InterlayerStatistics,
+    "interlayer_batch1/block*/": InterlayerStatistics,
+    "weight_mass/": WeightStatistics,
+    "weight_mass_transferred/": WeightStatistics,
+    "depth/": EffectiveDepth,
+    "hessian/": Spectrum,
+    "noise/smoothness/": Smoothness,
+    "noise/bound/": NoiseBound,
+}
+SOURCES = {  # and where the other names are written down
+    "train/": "modules/classifier.py",
+    "test/": "modules/classifier.py",
+    "probe/": "../callbacks/layer_cushion.py",
+    "drive/": "../callbacks/driving_force.py",
+    "bn_lambda/": "../callbacks/bn_lambda.py",
+    "weight_norm": "../callbacks/bn_lambda.py",
+    "noise": "../callbacks/noise_stability.py",
+}
+KEYS = sorted({key for quantity in QUANTITIES for reading in quantity.readings for key in reading.keys})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_one_that_is_logged(key):
+    prefix, field = re.fullmatch(r"(.*/)([^/]*)", key).groups()
+    if prefix in LOGGED:
+        assert field in {each.name for each in dataclasses.fields(LOGGED[prefix])}
+    else:
+        (source,) = (file for start, file in SOURCES.items() if key.startswith(start))
+        word = field.removesuffix("*").removesuffix("_running")
+        assert word in (Path(conventions.__file__).parents[1] / source).read_text()
+
+
+def test_labels_and_titles_are_unique():
+    assert len({quantity.title for quantity in QUANTITIES}) == len(QUANTITIES)
+    for quantity in QUANTITIES:
+        assert len({reading.label for reading in quantity.readings}) == len(quantity.readings) > 1
+        assert bool(quantity.over) == any("*" in key for reading in quantity.readings for key in reading.keys)
+
+
+# -- reading the log
+
+
+def test_a_reading_takes_the_last_value_of_all_layers_and_of_nothing_else(nets):
+    run = nets({"net": {"cushion/layer02/median": 5.0, "cushion/layer10/median": 7.0, "cushion/layer02/mean": 1.0}})
+    run.append([Row("net", 2, 2, "cushion/layer02/median", 6.0)])
+    (net,) = gather([run]).nets
+    assert read(net, Reading("", ("cushion/layer*/median",), "")) == {"02": 6.0, "10": 7.0}
+
+
+def test_a_difference_is_of_one_epoch(nets):
+    reading = next(q for q in QUANTITIES if q.title.startswith("Generalisation gap")).readings[0]
+    run = nets({"net": {"test/error": 0.5, "train/error": 0.25}})
+    assert read(gather([run]).nets[0], reading) == {"": 0.25}
+    run.append([Row("net", 2, 2, "test/error", 0.4)])
+    assert read(gather([run]).nets[0], reading) == {}
+
+
+def test_medians_are_over_the_layers_that_all_nets_have(nets):
+    reading = Reading("", ("m/layer*/x",), "")
+    layers = {"plain": [1.0, 2.0, 9.0, 50.0], "residual": [4.0, 8.0, 6.0]}
+    run = nets({arm: {f"m/layer{i}/x": x for i, x in enumerate(values)} for arm, values in layers.items()})
+    found = entry(run, Quantity("", (reading, Reading("again", ("m/layer*/x",), "")), "layers")).readings[0]
+    assert (found.plain, found.residual) == (2.0, 6.0)
+    assert (found.above, found.items) == (2, 3)
+    assert found.ratio == pytest.approx(3)
+
+
+# -- conclusions
+
+
+def test_ratio_and_interval_are_those_of_logarithms_over_pairs(nets):
+    random = np.random.default_rng(0)
+    plain, residual = random.lognormal(0, 0.1, 6), random.lognormal(1, 0.1, 6)
+    run = nets(arms(*({"measure/a": [*values], "measure/b": [*(values * 9)]} for values in (plain, residual))))
+    one, other = entry(run).readings
+    expected = bootstrap_interval(np.log(residual / plain))
+    assert [one.ratio, one.low, one.high] == pytest.approx(
+        np.exp([expected.mean, expected.low, expected.high]), rel=1e-9
+    )
+    assert (one.conclusion, other.ratio) == (LARGER, pytest.approx(one.ratio))
+
+
+def test_what_is_not_positive_is_compared_by_difference(nets):
+    plain, residual = [-3.0, -2.0, 0.0, 1.0, -1.0, -2.0], [-1.0, 1.0, 2.0, 2.5, 0.5, 0.5]
+    run = nets(arms({"measure/a": plain, "measure/b": residual}, {"measure/a": residual, "measure/b": plain}))
+    one, other = entry(run).readings
+    assert (one.conclusion, other.conclusion) == (LARGER, SMALLER)
+    assert math.isnan(one.ratio)
+    assert paired(residual, plain).low > 0
+
+
+def test_seeds_that_disagree_are_no_difference_and_the_choice_decides_that(nets):
+    mixed, apart = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 1.0, 4.0, 3.0, 6.0, 5.0]
+    run = nets(arms({"measure/a": mixed, "measure/b": mixed}, {"measure/a": apart, "measure/b": [9.0] * 6}))
+    found = entry(run)
+    assert [each.conclusion for each in found.readings] == [NEITHER, LARGER]
+    assert found.decides
+    assert not found.reverses
+
+
+def test_readings_that_agree_decide_nothing(nets):
+    run = nets(
+        arms({"measure/a": [1.0, 2.0], "measure/b": [1.0, 2.0]}, {"measure/a": [2.0, 3.0], "measure/b": [9.0, 9.0]})
+    )
+    assert not entry(run).decides
+
+
+@pytest.mark.parametrize(("residual", "conclusion"), [(1.04, NEITHER), (1.06, LARGER), (0.94, SMALLER), (1.0, NEITHER)])
+def test_one_seed_has_to_differ_by_more_than_a_twentieth(nets, residual, conclusion):
+    run = nets(
+        {"plain": {"measure/a": 1.0, "measure/b": -1.0}, "residual": {"measure/a": residual, "measure/b": -residual}}
+    )
+    one, other = entry(run).readings
+    assert one.conclusion == conclusion
+    assert other.conclusion == {LARGER: SMALLER, SMALLER: LARGER}.get(conclusion, NEITHER)
+    assert math.isnan(one.low)
+
+
+def test_nan_leads_to_no_conclusion(nets):
+    run = nets(
+        arms(
+            {"measure/a": [1.0, 2.0], "measure/b": [1.0, 2.0]}, {"measure/a": [2.0, math.nan], "measure/b": [2.0, 9.0]}
+        )
+    )
+    one, other = entry(run).readings
+    assert (one.conclusion, other.conclusion) == ("–", LARGER)
+    assert not entry(run).decides
+
+
+# -- the section
+
+
+def test_cushions_of_made_runs_are_turned_round_by_the_reading(make):
+    """The runs are made with ratios of 14, 1.1 and 0.7: larger, larger, smaller."""
+    seeds = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(6)]
+    found = section(make("bank", seeds, 1))
+    summary = table(found, "What the choice of reading does")
+    assert summary[CUSHION][:4] == ["3", "2", "0", "1"]
+    assert summary[CUSHION][-1] == "yes: larger or smaller"
+    ratios = {row["reading"]: float(row["ratio"]) for row in data(found) if row["quantity"] == CUSHION}
+    assert [*ratios.values()] == pytest.approx([14, 1.1, 0.7], rel=0.02)
+    assert [float(end) for end in summary[CUSHION][4:6]] == [min(ratios.values()), max(ratios.values())]
+    assert any(CUSHION in sentence for sentence in found.notices if "more or less" in sentence)
+    assert {row["of"] for row in data(found) if row["quantity"] == CUSHION} == {"19"}
+
+
+def test_one_net_of_each_arm_is_a_pair_even_without_a_seed(finished):
+    found = section(finished)
+    assert table(found, "Weight mass, all weights")["w"][-1] == "smaller"
+    assert "Of one seed" in next(block for block in found.blocks if isinstance(block, Table)).caption
+
+
+def test_several_pairs_stand_in_one_table(make):
+    found = section(make("deep20"), make("deep32", seed=1))
+    (summary,) = (block for block in found.blocks if isinstance(block, Table) and block.title.startswith("What"))
+    assert summary.head[1] == "pair"
+    assert {row[1].text for row in summary.rows} == {"deep20/plain − residual", "deep32/plain − residual"}
+
+
+def test_without_pairs_readings_stand_side_by_side_without_a_conclusion(make):
+    found = section(make("one", ["net"]))
+    cells = table(found, CUSHION)
+    assert [*cells] == ["paper, kernel", "transferred, kernel", "branch, kernel"]
+    assert not found.notices
+    assert not [block for block in found.blocks if isinstance(block, Figure)]
+    medians = [
+        x for name, x in last_values(make("one", ["net"])).items() if re.fullmatch(r"cushion/layer\d+/median", name)
+    ]
+    assert float(cells["paper, kernel"][0]) == np.median(medians)
+
+
+def last_values(run: RunFolder) -> dict[str, float]:
+    log = run.log()
+    return log[log["epoch"] == log["epoch"].max()].set_index("name")["value"].to_dict()
+
+
+def test_what_only_residual_nets_have_stands_side_by_side_below_the_pairs(nets):
+    run = nets(
+        {
+            "plain": {"train/risk": 1.0, "train/cost": 1.1},
+            "residual": {"train/risk": 1.0, "train/cost": 1.2, "depth/effective": 3.0, "depth/coherent": 4.0},
+        }
+    )
+    found = section(run)
+    assert table(found, "Effective depth of the ensemble (layers)") == {"d_eff": ["3.0"], "d_coh": ["4.0"]}
+    assert table(found, "Training cost (nats): what the penalty counts")["as trained"][-1] == LARGER
+
+
+def test_a_pair_that_diverged_is_in_no_conclusion(nets):
+    lost = {"train/risk": math.nan, "train/cost": math.nan}
+    found = section(nets({"plain": lost, "residual": {"train/risk": 1.0, "train/cost": 1.2}}))
+    assert "plain − residual: the only pair left out, because a net diverged." in found.notices
+    assert [block.title for block in found.blocks] == ["Training cost (nats): what the penalty counts"]
+
+
+def test_one_reading_is_no_choice(nets):
+    found = section(nets({"plain": {"train/risk": 1.0}, "residual": {"train/risk": 2.0}}))
+    assert found.notices == ["No quantity of these runs was logged in more than one reading."]
+    assert not found.blocks
+
+
+def test_the_section_stands_on_the_page(page):
+    assert all(f'id="{key}"' in page for key in ("conventions", "conventions-ratios", "conventions-0"))
+
+
+def test_hostile_names_are_text(nets):
+    members = {f"{arm}<i>": {"train/risk": 1.0 + len(arm), "train/cost": 1.1} for arm in ("plain", "residual")}
+    assert "<i>" not in write_report([nets(members)]).read_text()

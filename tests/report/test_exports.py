@@ -1,0 +1,120 @@
+"""Figures and tables as files: complete, valid, the page's own numbers, and safe to open."""
+
+import csv
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from lightning_app.errors import UserError
+from lightning_app.report import main
+from lightning_app.report.blocks import Cell, Table, csv_text
+from lightning_app.report.evidence import gather
+from lightning_app.report.exports import FORMATS, formats, latex
+from lightning_app.report.page import export_folder, sections_of
+from tests.report.conftest import make_run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The page of a run and its files, in all formats."""
+    run = make_run(tmp_path_factory.mktemp("exported") / "quick", epochs=2)
+    assert main([str(run.path), "--export", ",".join(FORMATS)]) == 0
+    return (run.path / "report.html").read_text(), run.path / "report-export"
+
+
+@pytest.mark.slow
+def test_every_panel_figure_and_table_of_the_page_is_there(exported):
+    page, folder = exported
+    panels = re.findall(r'<div id="([^"]+)">\s*<svg', page)
+    figures = re.findall(r'<figure id="([^"]+)">', page)
+    tables = re.findall(r'<div class="table[^"]*" id="([^"]+)">\s*(?:<h3>.*?</h3>)?\s*<div class="scroll"', page)
+    assert len(panels) > 10 and len(figures) > 3 and len(tables) > 4
+    expected = {f"{key}.{ending}" for key in panels for ending in ("pdf", "svg")}
+    expected |= {f"{key}.csv" for key in [*figures, *tables]} | {f"{key}.tex" for key in tables}
+    assert expected <= {file.name for file in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_svg_is_xml_with_axes_and_legend(exported):
+    _, folder = exported
+    for file in folder.glob("*.svg"):
+        texts = ["".join(text.itertext()) for text in ElementTree.parse(file).iter(f"{SVG}text")]
+        assert texts, file
+        assert "var(" not in file.read_text()  # colours of its own: there is no page around it
+    texts = [text.text for text in ElementTree.parse(folder / "learning-train-risk.svg").iter(f"{SVG}text")]
+    assert {"Training risk L", "epoch", "plain", "residual"} <= set(texts)
+
+
+@pytest.mark.slow
+def test_pdf_is_vectors_with_embedded_truetype(exported):
+    _, folder = exported
+    for file in folder.glob("*.pdf"):
+        content = file.read_bytes()
+        assert content.startswith(b"%PDF")
+        assert b"/FontFile2" in content and b"/Type3" not in content
+        assert b"/Subtype /Image" not in content
+
+
+@pytest.mark.parametrize("form", ["pdf", "svg"])
+def test_the_same_twice(finished, form):
+    (section,) = [section for section in sections_of(gather([finished])) if section.key == "learning"]
+    figure = section.blocks[0]
+    assert figure.panels[0].save(form, figure.legend) == figure.panels[0].save(form, figure.legend)
+
+
+@pytest.mark.slow
+def test_data_are_the_log_s_numbers(exported):
+    _, folder = exported
+    rows = list(csv.DictReader((folder / "learning-curves.csv").open()))
+    (row,) = [row for row in rows if (row["net"], row["name"], row["epoch"]) == ("plain", "train/risk", "2")]
+    table = list(csv.reader((folder / "headline-table-1.csv").open()))
+    assert table[0][:3] == ["net", "epochs", "train risk L (nats)"]
+    assert table[1][2] == row["value"]
+
+
+def test_only_what_was_asked_for_and_beside_the_page(run, tmp_path, capsys):
+    page = tmp_path / "new" / "all.html"
+    assert main([str(run.path), "--out", str(page), "--export", "latex"]) == 0
+    assert {file.suffix for file in export_folder(page).iterdir()} == {".tex"}
+    assert str(tmp_path / "new" / "all-export") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", ["png", "pdf,,doc", "", ","])
+def test_unknown_formats_are_refused_in_a_sentence(run, capsys, asked):
+    assert main([str(run.path), "--export", asked]) == 2
+    error = capsys.readouterr().err
+    assert "pdf, svg, csv, latex" in error and error.count("\n") == 1
+    assert not (run.path / "report.html").exists()
+    with pytest.raises(UserError):
+        formats(asked)
+
+
+def test_tables_in_latex():
+    rows = [[Cell("50%_$x$\\evil{&#}"), Cell("0.5", "0.5")], [Cell("[a]"), Cell("–")], [Cell("*")]]
+    text = latex(Table("|λ| ~ 1", ["", "λ ≥ 1"], rows, title="T"), "weights-table-1")
+    assert r"\begin{tabular}{lr}" in text and r"\toprule" in text and r"\bottomrule" in text
+    assert r"50\%\_\$x\$\textbackslash{}evil\{\&\#\} & 0.5 \\" in text
+    assert r"{[a]} & --" in text and r"{*} & " in text
+    assert r"\label{tab:weights-table-1}" in text
+    body = text.split("\\midrule")[1].split("\\bottomrule")[0]
+    assert all(line.count("&") - line.count(r"\&") == 1 for line in body.strip().splitlines())
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1"])
+def test_no_cell_of_a_csv_is_a_formula(name):
+    rows = list(csv.reader(io.StringIO(csv_text(("net", "value"), [(name, -0.5), ("net", float("nan"))]), newline="")))
+    assert rows[1:] == [[f"'{name}", "-0.5"], ["net", "nan"]]
+
+
+def test_numbers_stay_numbers_in_a_csv():
+    text = csv_text(("a", "b"), [("-0.5", -1e-300), ("-0.5 ± 0.1", float("-inf")), ("−1", 3)])
+    assert text.splitlines()[1:] == ["-0.5,-1e-300", "-0.5 ± 0.1,-inf", "−1,3.0"]
+
+
+def test_a_hidden_line_end_makes_no_row_of_its_own():
+    text = csv_text(("net", "value"), [("a\r=1", 1.0), ("b\u202ec", 2.0)])
+    assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [["a⟨U+000D⟩=1", "1.0"], ["b⟨U+202E⟩c", "2.0"]]

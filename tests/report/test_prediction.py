@@ -1,0 +1,274 @@
+"""Which measure predicts generalisation: nets made so that the answer is known, and what the section must leave out and say."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+
+from lightning_app.rank_correlation import adjusted, kendall
+from lightning_app.report import prediction, write_report
+from lightning_app.report.blocks import Figure, Section, Table
+from lightning_app.report.evidence import gather
+from lightning_app.report.final_measures import final_measures
+from lightning_app.report.prediction_taus import predict
+from lightning_app.runs import Row, RunFolder
+
+ARMS = {"plain": 0.10, "residual": 0.05, "wide": 0.15}
+SEEDS = 6
+EPOCHS = 3
+LUCK = np.random.default_rng(0).permutation(SEEDS)  # the order of gaps within an arm
+
+
+def gap(arm: str, seed: int) -> float:
+    return ARMS[arm] + 0.001 * LUCK[seed]
+
+
+def numbers(arm: str, seed: int) -> dict[str, float]:
+    size = gap(arm, seed)
+    return {
+        "train/risk": 0.5,
+        "train/error": 0.02,
+        "test/risk": 0.5 - size,  # the gap in risk is the other way round
+        "test/error": 0.02 + size,
+        "train/cost": size,
+        "hessian/top1": math.exp(9 * size),  # in the same order everywhere
+        "bn_lambda/l2": ARMS[arm] - 0.001 * LUCK[seed],  # tells arms apart; the wrong way within them
+        "depth/longest": 10.0,  # constant
+        "noise/response_0.1": LUCK[(seed + 1) % SEEDS],
+        **{f"cushion/layer{layer:02d}/median": -size * layer if layer < 4 else LUCK[seed - 2] for layer in range(1, 6)},
+    }
+
+
+def member_rows(arm: str, seed: int, changes: dict[str, float | None]) -> list[Row]:
+    final = {name: value for name, value in (numbers(arm, seed) | changes).items() if value is not None}
+    start = {name: LUCK[seed - 3] for name in final} | {"hessian/early": gap(arm, seed), "train/risk": 2.3}
+    member = f"{arm}-seed{seed:02d}"
+    epochs = {0: start, EPOCHS: final}
+    return [Row(member, epoch, epoch, name, float(x)) for epoch, found in epochs.items() for name, x in found.items()]
+
+
+@pytest.fixture
+def bank(tmp_path):
+    """bank({arm: seeds}, {(arm, seed): changed numbers}): a run in which the gap and some measures are known."""
+
+    def bank(arms=None, changed=None, name: str = "bank") -> RunFolder:
+        run = RunFolder(tmp_path / "runs" / name)
+        for arm, seeds in (arms or dict.fromkeys(ARMS, range(SEEDS))).items():
+            for seed in seeds:
+                run.append(member_rows(arm, seed, (changed or {}).get((arm, seed), {})))
+        return run
+
+    return bank
+
+
+def section(*runs: RunFolder) -> Section:
+    return prediction.section(gather(runs))
+
+
+def tables(found: Section) -> list[dict[str, list[str]]]:
+    """Exact cells by measure, of each table."""
+    return [
+        {row[0].text: [cell.exact or cell.text for cell in row[1:]] for row in block.rows}
+        for block in found.blocks
+        if isinstance(block, Table)
+    ]
+
+
+def figure(found: Section) -> Figure:
+    return next(block for block in found.blocks if isinstance(block, Figure))
+
+
+def rows(text: str) -> dict[str, dict[str, str]]:
+    return {row["measure"]: row for row in csv.DictReader(io.StringIO(text))}
+
+
+# -- the answer
+
+
+def test_a_measure_in_the_order_of_the_gap_has_tau_one_in_all_ways(bank):
+    row = rows(figure(section(bank())).csv)["hessian/top1"]
+    assert [float(row[f"error gap {way} tau"]) for way in ("all", "within", "across")] == [1, 1, 1]
+    assert float(row["risk gap all tau"]) == -1
+    assert (row["error gap all pairs"], row["error gap within pairs"], row["error gap across pairs"]) == (
+        "153",
+        "45",
+        "3",
+    )
+
+
+def test_what_tells_architectures_apart_only_does_not_predict_within_them(bank):
+    row = rows(figure(section(bank())).csv)["bn_lambda/l2"]
+    assert float(row["error gap across tau"]) == 1
+    assert float(row["error gap within tau"]) == -1
+    assert float(row["error gap all tau"]) == pytest.approx((153 - 2 * 45) / 153, abs=1e-6)
+
+
+def test_numbers_are_those_of_kendall(bank):
+    found = tables(section(bank()))[0]
+    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
+    gaps = np.array([gap(*net) for net in nets])
+    noise = np.array([numbers(*net)["noise/response_0.1"] for net in nets])
+    strata = np.repeat(range(3), SEEDS)
+    count, over_all, _, within, _, across, *_ = found["noise/response_0.1"]
+    assert count == str(len(nets))
+    assert float(over_all) == kendall(noise, gaps).tau.item()
+    assert float(within) == kendall(noise, gaps, strata).tau.item()
+    assert across == "–"  # all architectures have the same mean
+
+
+def test_across_is_of_means_over_seeds(bank):
+    """One seed's measure moves its architecture's mean to the other end."""
+    row = rows(figure(section(bank(changed={("plain", 0): {"hessian/top1": 1000.0}}))).csv)["hessian/top1"]
+    assert float(row["error gap across tau"]) == pytest.approx(1 / 3, abs=1e-6)
+
+
+def test_q_is_over_all_measures(bank):
+    found = predict(final_measures(gather([bank()]))).taus["error", "all"]
+    np.testing.assert_array_equal(found["q"], adjusted(found["p"].to_numpy()))
+    assert (found["q"] >= found["p"]).all()
+
+
+def test_the_strongest_come_first_and_of_layers_the_best_one(bank):
+    whole, layers = tables(section(bank()))
+    assert {*whole} == {"hessian/top1", "cushion/layer*/median", "bn_lambda/l2", "noise/response_0.1"}
+    taus = [abs(float(cells[1])) for cells in whole.values()]
+    assert taus == sorted(taus, reverse=True)
+    assert [*layers] == ["cushion/layer01/median"]  # layers 1 to 3 are equal, 4 and 5 are noise
+
+
+def test_layers_are_there_one_by_one_and_as_their_median(bank):
+    values = final_measures(gather([bank()])).values
+    layers = values.loc[[f"cushion/layer{layer:02d}/median" for layer in range(1, 6)]]
+    np.testing.assert_array_equal(values.loc["cushion/layer*/median"], layers.median())
+
+
+def test_findings_are_counted_and_chance_is_said(bank):
+    notices = section(bank()).notices
+    found = predict(final_measures(gather([bank(name="again")])))
+    assert f"{found.findings('all')} over all nets" in notices[0]
+    assert f"{found.limit('all'):.2f} (all nets)" in notices[1]
+    assert 0.3 < found.limit("all") < found.limit("within") < 1
+
+
+# -- what is compared
+
+
+def test_neither_what_the_gap_is_made_of_nor_constants_nor_old_numbers(bank):
+    names = [*final_measures(gather([bank()])).values.index]
+    assert {"hessian/top1", "bn_lambda/l2"} <= set(names)
+    assert not [name for name in names if name.startswith(("train/", "test/"))]
+    assert "depth/longest" not in names
+    assert "hessian/early" not in names  # measured before training only
+
+
+def test_half_of_the_nets_have_to_have_a_measure(bank):
+    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
+    without = {net: {"hessian/top1": None} for net in nets[:9]}
+    assert tables(section(bank(changed=without)))[0]["hessian/top1"][0] == "9"
+    fewer = without | {nets[9]: {"hessian/top1": None}}
+    assert "hessian/top1" not in final_measures(gather([bank(changed=fewer, name="fewer")])).values.index
+
+
+def test_of_plain_nets_t_is_w(bank):
+    """Layer by layer t is logged where T changes something: in residual nets."""
+    changed = {
+        (arm, seed): {
+            "weight_mass/layer02/all": 5.0 + seed,
+            "weight_mass_transferred/all": 9.0,
+            **({"weight_mass_transferred/layer02/all": 8.0} if arm == "residual" else {}),
+        }
+        for arm in ARMS
+        for seed in range(SEEDS)
+    }
+    measures = final_measures(gather([bank(changed=changed)]))
+    transferred = measures.values.loc["weight_mass_transferred/layer02/all"]
+    expected = [8.0 if net.kind == "residual" else 5.0 + net.seed for net in measures.nets]
+    assert [*transferred] == expected
+
+
+def test_diverged_nets_and_nets_without_a_gap_are_left_out_and_named(bank):
+    run = bank(changed={("plain", 1): {"train/risk": math.nan}, ("wide", 2): {"test/error": None}})
+    found = section(run)
+    assert tables(found)[0]["hessian/top1"][0] == "16"
+    assert "Left out, diverged: plain-seed01." in found.notices
+    assert any("wide-seed02" in sentence and "last epoch" in sentence for sentence in found.notices)
+
+
+def test_a_seed_that_two_runs_trained_counts_once(bank):
+    one, other = bank(name="fig2-seed0-6"), bank({"plain": [5], "wide": [5]}, name="fig2-seed5-9")
+    evidence = gather([one, other])
+    assert len(evidence.nets) == 3 * SEEDS + 2
+    assert len(final_measures(evidence).nets) == 3 * SEEDS
+
+
+def test_gaps_that_are_equal_are_ties(bank):
+    """0.32 - 0.02 and 0.31 - 0.01 differ by rounding."""
+    changed = {("plain", 0): {"test/error": 0.32}, ("plain", 1): {"test/error": 0.31, "train/error": 0.01}}
+    gaps = final_measures(gather([bank(changed=changed)])).gaps["error"]
+    assert gaps[0] == gaps[1] == 0.3
+
+
+# -- what cannot be said
+
+
+def test_fewer_than_five_nets_are_too_few(bank, finished):
+    found = section(bank({"plain": range(2), "residual": range(2)}))
+    assert not found.blocks
+    assert "at least 5 nets" in found.notices[0]
+    assert "got 4" in found.notices[0]
+    assert "got 2" in section(finished).notices[0]
+
+
+def test_one_architecture_has_no_across_and_one_seed_each_no_within(bank):
+    found = section(bank({"plain": range(6)}))
+    assert "With nets of one architecture there is no τ across architectures." in found.notices
+    singles = section(*(bank({arm: [seed] for arm in ARMS}, name=name) for seed, name in enumerate("ab")))
+    assert "No architecture has two nets, so there is no τ within architectures." in singles.notices
+    assert "error gap within tau" not in figure(singles).csv.splitlines()[0]
+
+
+def test_two_architectures_are_no_correlation_and_three_have_no_interval(bank):
+    found = section(bank({"plain": range(6), "residual": range(6)}))
+    assert "across" not in figure(found).csv.splitlines()[0]
+    assert "With 3 architectures τ across them has no interval." in section(bank(name="three")).notices
+
+
+def test_without_measures_or_without_differences_it_is_said(bank):
+    names = [name for name in numbers("plain", 0) if not name.startswith(("train/", "test/"))]
+    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
+    found = section(bank(changed={net: dict.fromkeys(names) for net in nets}))
+    assert not found.blocks
+    assert "nothing to compare" in found.notices[0]
+    same = section(bank(changed={net: {"test/error": 0.5} for net in nets}, name="same"))
+    assert "same gap" in same.notices[0]
+
+
+# -- on the page
+
+
+def test_the_section_stands_on_the_page_and_names_are_text(bank):
+    hostile = {(arm, seed): {"hessian/<b>$x$</b>": gap(arm, seed)} for arm in ARMS for seed in range(SEEDS)}
+    text = write_report([bank(changed=hostile)]).read_text()
+    assert all(f'id="{key}"' in text for key in ("prediction", "prediction-intervals", "prediction-scatter-0"))
+    assert "<b>$x$</b>" not in text
+
+
+def test_columns_have_names_of_their_own(bank):
+    """As exports need them."""
+    for block in section(bank()).blocks:
+        if isinstance(block, Table):
+            assert len(set(block.head)) == len(block.head) == len(block.rows[0])
+
+
+def test_the_data_hold_all_measures_and_all_nets(bank):
+    run = bank()
+    block = figure(section(run))
+    assert rows(block.csv).keys() == set(final_measures(gather([run])).values.index)
+    nets = [*csv.DictReader(io.StringIO(block.more["nets"]))]
+    assert [float(row["error gap"]) for row in nets] == pytest.approx(
+        [gap(arm, seed) for arm in ARMS for seed in range(SEEDS)]
+    )
+    best = block.panels[1].title
+    assert [float(row[best]) for row in nets] == [*final_measures(gather([run])).values.loc[best]]

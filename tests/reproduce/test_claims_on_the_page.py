@@ -1,0 +1,166 @@
+"""The report's claims, on runs that `reproduce` judges too: the same nets have the same verdict, and other nets have none."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from lightning_app.report import claims
+from lightning_app.report.evidence import gather
+from lightning_app.reproduce.littwin_wolf.training import NORMALISED, runs_of
+from lightning_app.reproduce.plan import PAPER, SMOKE
+from lightning_app.reproduce.yu_tomasi import FULL, SEED_RUNS
+from lightning_app.runs import find_runs
+from lightning_app.verdicts import Verdict
+from tests.reproduce.test_yu_tomasi import DEPTHS, cushion_arrays, table_1_numbers, table_3_numbers
+
+
+@pytest.fixture
+def page(tmp_path):
+    """(claim, reading) -> the row of the page's first section, as texts by column."""
+
+    def page(root: Path = tmp_path / "runs") -> dict[tuple[str, str], dict[str, str]]:
+        rows = {}
+        for table in claims.section(gather(find_runs([root]))).blocks:
+            quantity = ""
+            for row in table.rows:
+                texts = dict(zip(table.head, (cell.text for cell in row), strict=True))
+                quantity = texts["claim"] if texts["claim"] != "″" else quantity
+                rows[quantity, texts["reading"]] = texts
+        return rows
+
+    return page
+
+
+def verdicts(rows: dict) -> dict[str, str]:
+    return {quantity: row["verdict"] for (quantity, _), row in rows.items() if row["verdict"]}
+
+
+def agreeing(rows: dict, made: dict[str, str]) -> set[str]:
+    """The claims that both have, after checking that their verdicts are the same."""
+    found = verdicts(rows)
+    both = found.keys() & made.keys()
+    assert {quantity: found[quantity] for quantity in both} == {quantity: made[quantity] for quantity in both}
+    return both
+
+
+@pytest.mark.parametrize("missed", [None, "depth20", "plain44"])
+def test_table_1_as_reproduce_says(leave, made, page, missed):
+    for name, depth in DEPTHS.items():
+        leave(SEED_RUNS[name], table_1_numbers(depth, factor=2.0 if name == missed else 1.0))
+    rows = page()
+    assert len(agreeing(rows, made("table-1"))) == 18 + 2 + 6 + 2
+    failed = {quantity for quantity, verdict in verdicts(rows).items() if verdict == Verdict.NOT_REPRODUCED}
+    assert bool(failed) == (missed is not None)
+
+
+def test_readings_stand_side_by_side(leave, page):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20))
+    rows = page()
+    printed, trained = (
+        rows["L / (C - L), plain, depth 20", words] for words in ("C as printed: penalty / 128", "C as trained")
+    )
+    assert printed["verdict"] == Verdict.ARTEFACT
+    assert printed["why"] == "true only under: C as printed: penalty / 128"
+    assert float(printed["ours"].split(" ± ")[0]) == pytest.approx(0.07227 / 0.00077, rel=1e-3)
+    assert float(trained["ours"].split(" ± ")[0]) == pytest.approx(0.07227 / 0.00077 / 128, rel=1e-3)
+    assert trained["verdict"] == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"epochs": (0, 12), "finished": False}, "epoch 12 of 200"),
+        ({"seeds": (0, 1)}, "2 of 3 seeds"),
+        ({"scale": SMOKE}, "train_limit is 512, not None"),
+    ],
+)
+def test_what_falls_short_is_not_tested_and_shown(leave, page, change, reason):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20), **change)
+    rows = page()
+    assert set(verdicts(rows).values()) == {Verdict.NOT_TESTED}
+    row = rows["L, plain, depth 20", ""]
+    assert row["why"] == reason
+    assert float(row["ours"].split(" ± ")[0]) == pytest.approx(0.07227, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        (("data", "class_path"), "lightning_app.datamodules.Digits", "data is Digits, not CIFAR10"),
+        (("model", "optimizer", "init_args", "lr"), 0.1, "lr is 0.1, not 0.01"),
+        (("data", "init_args", "batch_size"), 32, "batch_size is 32, not 128"),
+    ],
+)
+def test_another_recipe_is_not_the_paper_s(leave, page, keys, value, reason):
+    run = leave(SEED_RUNS["depth20"], table_1_numbers(20))
+    config = run.config()
+    place = config
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (run.path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert page()["E, residual, depth 20", ""]["why"] == reason
+
+
+def test_a_seed_that_is_not_a_number_leaves_its_claims_open(leave, page):
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        found = table_1_numbers(20)(arm, seed, epoch)
+        return {key: math.nan if seed == 1 and arm == "plain" else value for key, value in found.items()}
+
+    leave(SEED_RUNS["depth20"], numbers)
+    found = verdicts(page())
+    assert found["L, plain, depth 20"] == Verdict.NOT_TESTED
+    assert found["L, residual, depth 20"] == Verdict.REPRODUCED
+
+
+def test_table_3(leave, made, page):
+    leave(SEED_RUNS["depth32"], table_3_numbers())
+    assert agreeing(page(), made("table-3")) == {f"ID entries / |w| ≥ 0.25, {symbol}_200" for symbol in "pt"}
+
+
+def test_fig_3_from_logged_medians_as_from_arrays(leave, made, page):
+    for depth in (20, 32):
+        arrays = cushion_arrays(depth, 1.0, 0.5)
+
+        def medians(arm: str, seed: int, epoch: int, arrays=arrays) -> dict[str, float]:
+            return {key.replace("/samples", "/median"): float(np.median(a)) for key, a in arrays[arm].items()}
+
+        leave(SEED_RUNS[f"depth{depth}"], medians, arrays={"cushion": arrays})
+    rows = page()
+    assert len(agreeing(rows, made("fig-3"))) == 4
+    assert set(verdicts(rows).values()) == {Verdict.ARTEFACT}
+    assert rows["median cushion of layer 10, residual / plain, depth 20", "identity in neither"]["why"] == "held"
+
+
+def test_interlayer_cushions(leave, made, page):
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        hw = {"plain": 2.9e-7, "residual": 0.206}[arm]
+        found = {"interlayer_batch1/block05/mean_hw": hw, "interlayer_batch1/block05/mean": hw * math.sqrt(32)}
+        return found | {"interlayer/block05/mean_hw": 0.3, "interlayer/block05/mean": 0.3 * math.sqrt(32)}
+
+    leave(FULL, numbers)
+    assert len(agreeing(page(), made("interlayer"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [((0.01, 0.01), Verdict.REPRODUCED), ((0.01, -0.01), Verdict.ARTEFACT), ((-0.01, -0.01), Verdict.NOT_REPRODUCED)],
+)
+def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slopes, verdict):
+    """|lambda| grows in some settings, or in all, or in none; the depth of paths likewise."""
+    for slope, run in zip(slopes, runs_of(NORMALISED)[:2], strict=True):
+
+        def numbers(arm: str, seed: int, epoch: int, slope=slope) -> dict[str, float]:
+            grown = epoch * slope * (1 + seed / 10)
+            lambdas = {f"bn_lambda/layer{n:02d}/mean_abs": 1 + (grown if n > 1 else 0) for n in range(1, 11)}
+            depths = {f"depth/{field}": 3 + 10 * grown for field in ("effective", "coherent", "gradient")}
+            return lambdas | depths | {"depth/longest": 10.0, "bn_lambda/l2": 1.0}
+
+        leave(run, numbers, PAPER, tuple(range(13)), paper="littwin-wolf")
+    found = verdicts(page())
+    assert found["mean |λ| of all layers but the first: end minus start"] == verdict
+    assert found["d_eff / p with normalisation: end minus start"] == verdict
+    assert found["d_eff / p with normalisation: at initialisation"] == Verdict.REPRODUCED

@@ -1,0 +1,227 @@
+"""The documentation builds without warnings and without network, and its tables of keys are what is logged."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import callbacks
+from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet
+from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import ROOT, arm, classifier, digits, fit
+
+sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
+from comments import comment_of, fenced, fields, linked
+from docstrings import EVERY_RUN, SECTIONS, SHOWING, Documented, documented
+from generate import module_stems, page_of, use
+
+EVERY = documented()
+MEASURES = [one for one in EVERY if one.name not in EVERY_RUN]
+LOGGING = [one for one in EVERY if one.name not in SHOWING]
+
+
+def name_of(one: Documented) -> str:
+    return one.name
+
+
+# -- what docstrings say ------------------------------------------------------------------------------------------------
+
+
+def test_every_exported_callback_is_documented():
+    assert [one.name for one in EVERY] == callbacks.__all__
+
+
+@pytest.mark.parametrize("one", LOGGING, ids=name_of)
+def test_no_section_is_missing_or_empty(one):
+    assert list(one.sections) == list(SECTIONS)
+    assert all(text.strip() for text in one.sections.values())
+    assert one.summary.endswith(".") and one.rows
+
+
+@pytest.mark.parametrize("one", LOGGING, ids=name_of)
+def test_every_row_has_three_cells_and_every_field_a_comment(one):
+    lines = [line for line in one.sections["Keys"].splitlines() if line.startswith("|")]
+    assert {line.count(" | ") for line in lines if "---" not in line} == {2}
+    assert all(row.keys and row.meaning for row in one.rows)
+    assert all(row.records for row in one.rows if any("<field>" in key for key in row.keys))
+    assert all(comment_of(field) for record in one.records for field in fields(record))
+
+
+@pytest.mark.parametrize("one", LOGGING, ids=name_of)
+def test_every_option_is_explained_as_the_callback_takes_it(one):
+    assert all(option.meaning for option in one.options)
+    names = vars(sys.modules[getattr(callbacks, one.name).__module__])  # a default may be a constant of the module
+    given = {option.name: eval(option.default, names) for option in one.options}
+    getattr(callbacks, one.name)(**given)
+
+
+# -- keys, compared with what is logged ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> set[str]:
+    """Every key of two small banks in which all is logged that can be: twins, blocks, BatchNorm, a validation split."""
+    small = {
+        "HessianSpectrum": {"parts": True, "samples": 8, "steps": 4},
+        "InterlayerCushion": {"samples": 8},
+        "NoiseStability": {"every_n_epochs": 1, "samples": 8},
+    }
+    twins = {"residual": arm(True), "plain": Arm(twin_of="residual", decay_towards="zero")}  # wrong, so that they part
+    watched = [getattr(callbacks, name)(**small.get(name, {})) for name in callbacks.__all__ if name not in SHOWING]
+    normalised = {"normalised": Arm(net=lambda: CifarResNet(8, width=4))}
+    options = [callbacks.BnLambda(), callbacks.BnLambda(norm="rms"), callbacks.BnLambda(norm="filter")]
+    options += [callbacks.DrivingForce(), callbacks.InterlayerCushion(bn_modes="batch1", samples=8)]
+    return keys_of(twins, watched, tmp_path_factory) | keys_of(normalised, options, tmp_path_factory)
+
+
+def keys_of(arms: dict[str, Arm], callbacks_: list, folders) -> set[str]:
+    """Numbers, histograms and arrays of all epochs, by key."""
+    run = RunFolder(folders.mktemp("keys"))
+    fit(
+        classifier(arms, weight_decay=0.1), data=digits(val_size=20), callbacks=callbacks_, logger=[RunLogger(run.path)]
+    )
+    files = [np.load(file) for file in run.path.glob("measurements/*/*.npz")]
+    arrays = {re.sub(r"/(counts|edges|outside)$", "", key.partition("/")[2]) for file in files for key in file}
+    return set(run.log()["name"]) | arrays
+
+
+def pattern(key: str) -> re.Pattern:
+    """What a documented key stands for.
+
+    >>> bool(pattern("noise[_<scale>]/layer10/response_<s>").fullmatch("noise_absolute/layer02/response_0.1"))
+    True
+    >>> bool(pattern("noise/response_<s>").fullmatch("noise/response_0.1_more/x"))
+    False
+    """
+    text = re.escape(key).replace(r"\[", "(?:").replace(r"\]", ")?")
+    text = re.sub(r"<(s|i)>", r"[\\d.]+", text)
+    text = re.sub(r"<\w+>", r"[a-z]+\\d*", text)
+    text = re.sub(r"layer\d\d(?!_at|_after)", r"layer\\d\\d(?:_\\d)?", text)
+    return re.compile(re.sub(r"block\d\d", r"block\\d\\d", text))
+
+
+def expanded(one: Documented) -> list[str]:
+    return [key for row in one.rows for key, _ in row.expanded()]
+
+
+@pytest.mark.slow
+def test_every_logged_key_is_documented(logged):
+    patterns = [pattern(key) for one in EVERY for key in expanded(one)]
+    assert not {key for key in logged if not any(each.fullmatch(key) for each in patterns)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", LOGGING, ids=name_of)
+def test_every_documented_key_is_logged(one, logged):
+    assert not {key for key in expanded(one) if not any(pattern(key).fullmatch(name) for name in logged)}
+
+
+# -- examples ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", MEASURES, ids=name_of)
+def test_the_example_in_python_runs(one):
+    (python,) = re.findall(r"```python\n(.*?)```", use(one), re.DOTALL)
+    names = {}
+    exec(python, names)
+    assert one.name in {type(callback).__name__ for callback in names["trainer"].callbacks}
+
+
+@pytest.mark.parametrize("one", MEASURES, ids=name_of)
+def test_the_example_in_yaml_is_built(one, tmp_path, monkeypatch):
+    (example,) = re.findall(r"```yaml\n(.*?)```", use(one), re.DOTALL)
+    (tmp_path / "example.yaml").write_text(example)
+    built = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.extend(self.trainer.callbacks))
+    run_training(["fit", "--config", str(ROOT / "configs" / "res20.yaml"), "--config", "example.yaml"])
+    assert [type(callback).__name__ for callback in built].count(one.name) == 1
+
+
+def blocks(language: str) -> list[str]:
+    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+    return re.findall(rf"```{language}\n(.*?)```", pages, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_on_pages_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    RunFolder(Path("runs/cifar10/pair20")).append([Row("plain", 0, 0, "test/error", 0.1)])
+    exec(block, {})
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if "--ckpt_path" not in line]  # a run of ours
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_on_pages_parse_and_build(line, tmp_path, monkeypatch):
+    python, main, *words = shlex.split(line)
+    assert (python, main) == ("python", "main.py")
+    built = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self.model))
+    run_training(words)
+    assert built
+
+
+# -- the site ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Built by the command of `make docs`, into another folder."""
+    (line,) = re.findall(r"-m (mkdocs build.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    folder = tmp_path_factory.mktemp("site")
+    call = [sys.executable, "-m", *line.split(), "--site-dir", str(folder)]
+    built = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert built.returncode == 0 and "WARNING" not in built.stderr, built.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", MEASURES, ids=name_of)
+def test_a_measure_has_a_page_with_everything(one, site):
+    html = (site / "measures" / page_of(one)).with_suffix(".html").read_text()
+    headings = re.findall(r"<h2[^>]*>([^<]*)", html)
+    assert headings == [*SECTIONS.values(), "Options", "Use", "Functions behind it"]
+    bodies = re.split(r"<h2", html.partition('role="main"')[2])[1:]
+    assert all(len(re.sub(r"<[^>]*>", "", body.partition("</h2>")[2]).strip()) > 20 for body in bodies)
+    assert f'href="{page_of(one).replace(".md", ".html")}' in (site / "measures" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_every_module_of_measures_has_a_page(site):
+    assert {file.stem for file in (site / "functions").glob("*.html")} == set(module_stems())
+
+
+@pytest.mark.slow
+def test_nothing_is_loaded_from_the_network(site):
+    loads = r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^\s"'>]+"""
+    styles = r"""(?:url\(\s*["']?|@import\s+["'])(?:https?:)?//[^)"']+"""
+    found = {
+        file.name: match
+        for file in [*site.rglob("*.html"), *site.rglob("*.css")]
+        for match in re.findall(f"{loads}|{styles}", file.read_text())
+    }
+    assert not found
+
+
+@pytest.mark.slow
+def test_no_markdown_is_left_over(site):
+    """Tables, links and code that were not recognised as such would stand there as text."""
+    for file in site.rglob("*.html"):
+        text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", file.read_text(), flags=re.DOTALL)
+        left = re.search(r"\|---|``|\]\[lightning_app|\]\([\w/]+\.md|^:::", text, re.MULTILINE)
+        assert left is None, (file, left)
+
+
+def test_backticked_names_become_links_and_doctests_code():
+    assert linked("see `f` and ``f`` and `g`", {"f": "a.f"}) == "see [`f`][a.f] and ``f`` and `g`"
+    assert fenced("What.\n\n>>> 1\n1\n\nMore.") == "What.\n\n```pycon\n>>> 1\n1\n```\n\nMore."
