@@ -343,3 +343,22 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
 def test_learning_says_what_it_needs():
     with pytest.raises(UserError, match=r"pl_module.metrics\(\) says, and Foreign has no such method"):
         fit(Foreign(), Learning())
+
+
+def test_attention_can_be_measured(tmp_path):
+    from torchvision.models import VisionTransformer
+
+    net = VisionTransformer(6, 3, 2, 2, 8, 16, num_classes=3)
+    nn.init.normal_(net.heads.head.weight)
+    net.conv_proj = nn.Conv2d(1, 8, 3, 3)
+    fit(
+        Wrapping(net),
+        HessianSpectrum(),
+        callbacks.InterlayerCushion(),
+        callbacks.NoiseStability(),
+        folder=tmp_path,
+        epochs=1,
+    )
+    names = set(RunFolder(tmp_path).log()["name"])
+    assert {"hessian/top1", "interlayer/encoder.layers.encoder_layer_0/median", "noise/response_0.1"} <= names
+    assert torch.backends.mha.get_fastpath_enabled()
