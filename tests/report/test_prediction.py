@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 
 from lightning_app.rank_correlation import adjusted, kendall
 from lightning_app.report import prediction, write_report
@@ -194,6 +195,16 @@ def test_diverged_nets_and_nets_without_a_gap_are_left_out_and_named(bank):
     assert tables(found)[0]["hessian/top1"][0] == "16"
     assert "Left out, diverged: plain-seed01." in found.notices
     assert any("wide-seed02" in sentence and "last epoch" in sentence for sentence in found.notices)
+
+
+def test_twins_are_no_more_nets(bank):
+    run = bank()
+    alone = final_measures(gather([run]))
+    arms = {"residual": {"net": {"class_path": "SimplifiedNet"}}, "plain": {"twin_of": "residual"}}
+    (run.path / "config.yaml").write_text(yaml.safe_dump({"model": {"arms": arms}}))
+    found = final_measures(gather([run]))
+    assert set(alone.groups) - set(found.groups) == {"plain"} and len(found.nets) == 2 * SEEDS
+    assert found.left_out[0].startswith("Left out, twins of other nets, the same functions once more: plain-seed00, ")
 
 
 def test_a_seed_that_two_runs_trained_counts_once(bank):
