@@ -8,9 +8,11 @@ import pytest
 import torch
 import torchvision
 import yaml
+from pytorch_lightning import LightningModule
+from torch import nn
 
 from lightning_app.cli.factories import with_class_paths
-from lightning_app.cli.measuring import with_own_config
+from lightning_app.cli.measuring import MeasuringTrainer, with_own_config
 from lightning_app.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
@@ -238,6 +240,18 @@ def test_functions_become_class_paths_where_their_arguments_follow():
         assert with_class_paths(words) == words
     joined = with_class_paths([f"--model.arms.big.net={function}", "--model.arms.big.net.num_classes=3"])
     assert joined == [f"--model.arms.big.net.class_path={function}", "--model.arms.big.net.num_classes=3"]
+
+
+def test_what_begins_with_a_dot_is_no_function():
+    words = ["--model.net", "./net.Net", "--model.net.depth", "5"]
+    assert with_class_paths(words) == words
+    assert with_class_paths(["--model.net", ".Net", *words[2:]])[1] == ".Net"
+
+
+def test_a_checkpoint_of_another_program_is_a_sentence(tmp_path):
+    torch.save({"state_dict": nn.Linear(2, 2).state_dict()}, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match=r"other\.ckpt is no checkpoint of a run here: .* --weights FILE"):
+        MeasuringTrainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))
 
 
 def test_a_net_made_by_a_function_is_drawn_anew_for_every_seed():
