@@ -273,3 +273,35 @@ def test_fit_trains_a_function_of_torchvision_with_two_seeds(tmp_path):
     log = RunFolder(tmp_path / "runs" / "cifar10" / "squeeze").log()
     mass: pd.Series = log[(log["epoch"] == 0) & (log["name"] == "weight_mass/all")].set_index("member")["value"]
     assert len(mass) == 2 and mass.nunique() == 2
+
+
+@pytest.mark.slow
+def test_a_folder_of_pictures_of_any_size(tmp_path):
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in ("cats", "dogs"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                picture = draw.integers(0, 256, (40 + number, 50, 3), dtype=np.uint8)
+                Image.fromarray(picture).save(folder / f"{number}.png")
+    (tmp_path / "classes.txt").write_text("birds\ncats\ndogs\n")
+    (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
+    pictures = (
+        "--data",
+        "ImageFolder",
+        "--data.root",
+        "photos",
+        "--data.image_size",
+        "32",
+        "--data.class_names",
+        "classes.txt",
+    )
+    words = ("--model.net", "torchvision.models.resnet18", "--model.net.num_classes", "3")
+    done = command("measure", "--config", "light.yaml", *words, *pictures, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = RunFolder(tmp_path / "runs" / "measured" / "resnet").log().set_index("name")["value"]
+    assert log["train/error"] in np.arange(13) / 12 and log["test/error"] in np.arange(7) / 6
+    assert log["cushion/layer21/median"] > 0

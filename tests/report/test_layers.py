@@ -48,7 +48,7 @@ def test_every_layer_is_in_one_table_with_its_numbers_or_its_reason(run):
     measured, without, blocks = made.blocks
     assert texts(measured) == [["stem", "layer01", "Conv2d", "4x3x3x3", "0.2500", "2.500", "–", "–"]]
     assert [row[0] for row in texts(without)] == ["twice", "head", "<script>"]
-    assert [row[-1] for row in texts(without)][0].startswith("the net calls it 2 times")
+    assert texts(without)[0][-1].startswith("the net calls it 2 times")
     assert "weights are all 0" in texts(without)[1][-1]
     assert texts(blocks) == [["layer1.0", "1.500", "–", "–", "0.5000"]]
     assert made.notices == [f"run: {note}" for note in run.notes()]
