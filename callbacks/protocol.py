@@ -56,6 +56,12 @@ def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
             f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
             f"[('net', self.backbone)], got a {type(said).__name__} of something else. Rename it if it means another thing."
         )
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
+        raise UserError(
+            f"names of networks become parts of keys: those in {owner}.members have to be different, with something in them "
+            f"and without a slash, got {names}."
+        )
     return members
 
 

@@ -162,6 +162,14 @@ def test_members_that_mean_another_thing_are_a_sentence(members):
         members_of(module)
 
 
+@pytest.mark.parametrize("names", [("net", "net"), ("", "b"), ("a/b", "a")])
+def test_names_of_members_tell_them_apart(names):
+    module = Foreign()
+    module.members = [(name, module) for name in names]
+    with pytest.raises(UserError, match=r"those in Foreign\.members have to be different"):
+        members_of(module)
+
+
 def test_a_list_of_layers_is_no_network_the_module_is():
     class Listed(Wrapping):
         def forward(self, x):
