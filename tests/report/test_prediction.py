@@ -232,6 +232,12 @@ def test_fewer_than_five_nets_are_too_few(bank, finished):
     assert "got 2" in section(finished).notices[0]
 
 
+def test_seeds_are_said_to_be_no_independent_nets_where_architectures_differ(bank):
+    assert any("18 nets of 3 architectures tell" in notice for notice in section(bank()).notices)
+    alone = bank({"plain": range(SEEDS)}, name="one")
+    assert not any("independent" in notice for notice in section(alone).notices)
+
+
 def test_one_architecture_has_no_across_and_one_seed_each_no_within(bank):
     found = section(bank({"plain": range(6)}))
     assert "With nets of one architecture there is no τ across architectures." in found.notices
