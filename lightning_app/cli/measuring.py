@@ -54,11 +54,10 @@ class MeasuringTrainer(pl.Trainer):
             out: a new folder for what is measured. None takes one in ``measured`` beside the groups of runs.
 
         Raises:
-            UserError: for weights of another net, or several nets and one file.
+            UserError: for weights of another net, several nets and one file, or a checkpoint that no training here left.
         """
         if ckpt_path is not None:
-            progress = AtomicCheckpointIO().load_checkpoint(ckpt_path)["loops"]["fit_loop"]
-            self.fit_loop.load_state_dict(progress)  # epoch and step, which `validate` leaves at 0
+            self.fit_loop.load_state_dict(_progress(ckpt_path))  # epoch and step, which `validate` leaves at 0
             epochs = self.fit_loop.epoch_progress.current
             epochs.completed = epochs.processed  # it was saved within the hooks of an epoch's end
         if weights is not None:
@@ -68,6 +67,17 @@ class MeasuringTrainer(pl.Trainer):
                 callback.forgiving = True
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def _progress(checkpoint: str) -> dict[str, Any]:
+    """How far training was."""
+    loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
+    if "fit_loop" not in loops:
+        raise UserError(
+            f"{checkpoint} is no checkpoint of a run here: it does not say how far training was. Weights alone are measured "
+            "with --model.net CLASS --weights FILE."
+        )
+    return loops["fit_loop"]
 
 
 def _only_net(model: Any) -> Any:

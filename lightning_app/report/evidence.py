@@ -2,20 +2,16 @@
 
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from lightning_app.errors import UserError
 from lightning_app.report.style import Style, kind, styles
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CONFIG
 from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of
-from lightning_app.statistics import spread
 
 __all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
 
@@ -46,15 +42,8 @@ class Record:
 
     @cached_property
     def config(self) -> dict:
-        """config.yaml; empty if there is none.
-
-        Raises:
-            UserError: if it is not YAML.
-        """
-        try:
-            return self.folder.config()
-        except yaml.YAMLError as error:
-            raise UserError(f"{self.folder.path / CONFIG} is not YAML: {' '.join(str(error).split())}.") from error
+        """config.yaml; empty if there is none."""
+        return self.folder.config()
 
     def names(self, member: str = "") -> list[str]:
         """What was measured of a member, in the order of the log; of the whole run for ''."""
@@ -186,11 +175,11 @@ class Evidence:
     def spreads(self, names: Iterable[str]) -> list[tuple[int, str, str, float, float, float, float, int]]:
         """(epoch, group, name, mean, sd, min, max, count) over the seeds of each group that has several."""
         return [
-            (epoch, group, name, *astuple(spread(values)))
+            (epoch, group, name, *numbers)
             for name in names
             for group, nets in self.groups.items()
             if len(nets) > 1
-            for epoch, values in pd.concat([net.series(name) for net in nets], axis=1).sort_index().iterrows()
+            for epoch, *numbers in _spreads([net.series(name) for net in nets])
         ]
 
     def firsts(self) -> list[Net]:
@@ -216,6 +205,15 @@ class Evidence:
         for net in self.nets:
             found.setdefault(net.group, []).append(net)
         return found
+
+
+def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[int, float, float, float, float, int]]:
+    """`statistics.spread` of all epochs at once."""
+    table = pd.concat(lines, axis=1).sort_index()
+    values = np.ma.masked_invalid(table.to_numpy(float))
+    numbers = (values.mean(axis=1), values.std(axis=1, ddof=1), values.min(axis=1), values.max(axis=1))
+    filled = (np.ma.filled(np.ma.asarray(each, dtype=float), np.nan).tolist() for each in numbers)
+    return zip(table.index.tolist(), *filled, values.count(axis=1).tolist(), strict=True)
 
 
 def _each_seed_once(nets: Sequence[Net]) -> list[Net]:

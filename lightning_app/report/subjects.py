@@ -38,19 +38,22 @@ class Arm:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """``net`` or ``twin_of`` of this arm."""
-        model = self.nets[0].record.config.get("model") or {}
-        arms = model.get("arms") or {}
-        return arms.get(without_seed(self.nets[0].member)) or {"net": model.get("net")}
+        """``net`` or ``twin_of`` of this arm; empty if the configuration says neither, as of other people's modules."""
+        model = _mapping(self.nets[0].record.config.get("model"))
+        return _mapping(_mapping(model.get("arms")).get(without_seed(self.nets[0].member))) or {"net": model.get("net")}
+
+    @cached_property
+    def _net(self) -> Mapping[str, Any]:
+        return _mapping(self.spec.get("net"))
 
     @cached_property
     def net(self) -> str:
         """Its class."""
-        return _last((self.spec.get("net") or {}).get("class_path"))
+        return _last(self._net.get("class_path"))
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return (self.spec.get("net") or {}).get("init_args") or {}
+        return _mapping(self._net.get("init_args"))
 
     @property
     def depth(self) -> int | None:
@@ -152,6 +155,10 @@ def _of_shared_seeds(plain: Arm, residual: Arm) -> Duo | None:
         return Duo(plain, residual)  # one net each, and one does not say its seed
     nets = [tuple(side[seed] for seed in shared) for side in sides]
     return Duo(Arm(plain.label, nets[0]), Arm(residual.label, nets[1])) if shared else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _said(value: Any) -> str:

@@ -153,12 +153,24 @@ class RunFolder:
         return int(found[-1]) if found and found[-1].isdigit() else None
 
     def config(self) -> dict:
-        """config.yaml as nested dicts; empty when the run has none."""
+        """config.yaml as nested dicts; empty when the run has none.
+
+        Raises:
+            UserError: if it is not YAML, or no mapping.
+        """
         import yaml
 
         file = self.path / CONFIG
+        if not file.exists():
+            return {}
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
-        return (yaml.load(file.read_text(), loader) or {}) if file.exists() else {}
+        try:
+            config = yaml.load(file.read_text(), loader) or {}
+        except yaml.YAMLError as error:
+            raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+        if not isinstance(config, dict):
+            raise UserError(f"{file} is no configuration: expected keys and values, found a {type(config).__name__}.")
+        return config
 
     def log(self, categories: bool = False):
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.

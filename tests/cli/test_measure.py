@@ -8,9 +8,11 @@ import pytest
 import torch
 import torchvision
 import yaml
+from pytorch_lightning import LightningModule
+from torch import nn
 
 from lightning_app.cli.factories import with_class_paths
-from lightning_app.cli.measuring import with_own_config
+from lightning_app.cli.measuring import MeasuringTrainer, with_own_config
 from lightning_app.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
@@ -76,7 +78,7 @@ def test_a_runs_checkpoint_says_what_its_log_said(run, tmp_path):
     assert set(measured.log()["step"]) == {RunFolder(run).log()["step"].max()}
     compared = [key for key in theirs.index if key[2] == 2 and key[1].startswith(SAME) and "running" not in key[1]]
     assert len(compared) > 200
-    assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}  # bit by bit
+    pd.testing.assert_series_equal(ours[compared], theirs[compared], check_exact=True)
     for family in ("cushion", "weight_mass", "hessian"):
         one, other = (folder.arrays(2, family) for folder in (measured, RunFolder(run)))
         assert one.keys() == other.keys() and all(np.array_equal(one[key], other[key], equal_nan=True) for key in one)
@@ -240,6 +242,18 @@ def test_functions_become_class_paths_where_their_arguments_follow():
     assert joined == [f"--model.arms.big.net.class_path={function}", "--model.arms.big.net.num_classes=3"]
 
 
+def test_what_begins_with_a_dot_is_no_function():
+    words = ["--model.net", "./net.Net", "--model.net.depth", "5"]
+    assert with_class_paths(words) == words
+    assert with_class_paths(["--model.net", ".Net", *words[2:]])[1] == ".Net"
+
+
+def test_a_checkpoint_of_another_program_is_a_sentence(tmp_path):
+    torch.save({"state_dict": nn.Linear(2, 2).state_dict()}, tmp_path / "other.ckpt")
+    with pytest.raises(UserError, match=r"other\.ckpt is no checkpoint of a run here: .* --weights FILE"):
+        MeasuringTrainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))
+
+
 def test_a_net_made_by_a_function_is_drawn_anew_for_every_seed():
     from functools import partial
 
@@ -259,3 +273,35 @@ def test_fit_trains_a_function_of_torchvision_with_two_seeds(tmp_path):
     log = RunFolder(tmp_path / "runs" / "cifar10" / "squeeze").log()
     mass: pd.Series = log[(log["epoch"] == 0) & (log["name"] == "weight_mass/all")].set_index("member")["value"]
     assert len(mass) == 2 and mass.nunique() == 2
+
+
+@pytest.mark.slow
+def test_a_folder_of_pictures_of_any_size(tmp_path):
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in ("cats", "dogs"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                picture = draw.integers(0, 256, (40 + number, 50, 3), dtype=np.uint8)
+                Image.fromarray(picture).save(folder / f"{number}.png")
+    (tmp_path / "classes.txt").write_text("birds\ncats\ndogs\n")
+    (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
+    pictures = (
+        "--data",
+        "ImageFolder",
+        "--data.root",
+        "photos",
+        "--data.image_size",
+        "32",
+        "--data.class_names",
+        "classes.txt",
+    )
+    words = ("--model.net", "torchvision.models.resnet18", "--model.net.num_classes", "3")
+    done = command("measure", "--config", "light.yaml", *words, *pictures, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = RunFolder(tmp_path / "runs" / "measured" / "resnet").log().set_index("name")["value"]
+    assert log["train/error"] in np.arange(13) / 12 and log["test/error"] in np.arange(7) / 6
+    assert log["cushion/layer21/median"] > 0

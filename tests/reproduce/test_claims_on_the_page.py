@@ -74,7 +74,7 @@ def test_readings_stand_side_by_side(leave, page):
     [
         ({"epochs": (0, 12), "finished": False}, "epoch 12 of 200"),
         ({"seeds": (0, 1)}, "2 of 3 seeds"),
-        ({"scale": SMOKE}, "train_limit is 512, not None"),
+        ({"scale": SMOKE}, "train_limit is 512, the paper’s not set"),
     ],
 )
 def test_what_falls_short_is_not_tested_and_shown(leave, page, change, reason):
@@ -89,9 +89,9 @@ def test_what_falls_short_is_not_tested_and_shown(leave, page, change, reason):
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("data", "class_path"), "lightning_app.datamodules.Digits", "data is Digits, not CIFAR10"),
-        (("model", "optimizer", "init_args", "lr"), 0.1, "lr is 0.1, not 0.01"),
-        (("data", "init_args", "batch_size"), 32, "batch_size is 32, not 128"),
+        (("data", "class_path"), "lightning_app.datamodules.Digits", "data is Digits, the paper’s CIFAR10"),
+        (("model", "optimizer", "init_args", "lr"), 0.1, "lr is 0.1, the paper’s 0.01"),
+        (("data", "init_args", "batch_size"), 32, "batch_size is 32, the paper’s 128"),
     ],
 )
 def test_another_recipe_is_not_the_paper_s(leave, page, keys, value, reason):
