@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_app.measures import path_outputs
-from tests.golden.by_hand import FrozenResnet18, Gates
+from tests.golden.by_hand import BLOCKS, FrozenResnet18, Gates
 
 pytestmark = pytest.mark.slow  # the run that all golden tests read takes a minute or two
 
@@ -69,7 +69,7 @@ def test_outputs_path_by_path(net, state, hand, images):
     """Of one picture: 256 paths from the input, and those from every shift of a normalisation."""
     image = images[:1]
     walked = Walked(state, gates_of(state, image))(Paths([("input", 0, image)])).ends
-    assert sum(start == "input" for start, _, _ in walked) == 2 ** len(range(8))
+    assert sum(start == "input" for start, _, _ in walked) == 2 ** len(BLOCKS)
     by_length = {kind: torch.zeros(1, 10, dtype=torch.float64) for kind in {(start, n) for start, n, _ in walked}}
     for start, length, signal in walked:
         by_length[start, length] += signal
