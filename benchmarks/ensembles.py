@@ -7,17 +7,15 @@ how `path_gradients` does it, and "through the lengths" the straightforward way,
 resolved forward pass.
 """
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.measures import load
-from benchmarks.timing import interleave, machine, save
+from benchmarks.cifar10 import begin, load, options_of
+from benchmarks.timing import interleave, save
 from lightning_app.measures import driving_force, normalisations_of, path_gradients, path_outputs
 from lightning_app.measures.paths import outputs_at_roots
 from lightning_app.measures.unravel import ByLength, unravel
@@ -32,17 +30,9 @@ NETS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--images", type=int, default=32)
+    parser = options_of(__doc__, rounds=5, images=32)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument("--json", type=Path, help="folder for the values, one file a net")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(machine())
+    options, device = begin(parser)
     ((images, labels),) = load(options.root, options.images, options.images, device)
     for name in options.nets:
         net = NETS[name]().to(device).eval()

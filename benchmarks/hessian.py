@@ -8,7 +8,6 @@ eigenvalues and the density from 40 products against a run of 100: the goal is 1
 initialised, or a bank's arms `plain` and `residual` from a checkpoint: only trained nets have spectra that matter.
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, linearize
 
-from benchmarks.measures import load
-from benchmarks.timing import interleave, machine, save
+from benchmarks.cifar10 import begin, load, options_of
+from benchmarks.timing import interleave, save
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
@@ -32,17 +31,10 @@ ASKED = {"40": {"steps": 40}, "24 + 2 x 8": {"steps": 24, "probes": 2, "probe_st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--images", type=int, default=128)
+    parser = options_of(__doc__, rounds=7, images=128)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--checkpoint", type=Path, help="of a bank with the arms plain and residual")
-    parser.add_argument("--json", type=Path, help="folder for the values, one file a net")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(machine())
+    options, device = begin(parser)
     batches = load(options.root, options.images, 64, device)
     for arm in ("plain", "residual"):
         net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).to(device).eval()

@@ -13,15 +13,14 @@ Both nets are trained for some steps first, that masks and errors are those of a
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from benchmarks.measures import Batches, load
-from benchmarks.timing import interleave, machine, save, seconds
+from benchmarks.cifar10 import Batches, begin, load, options_of
+from benchmarks.timing import interleave, save, seconds
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 
@@ -30,19 +29,12 @@ BY_HAND, CUSHIONS, EAGER = "by hand", "cushions", "epoch, eager"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = options_of(__doc__, rounds=7, images=1000)  # a tenth of the images for exact norms
     parser.add_argument("--steps", type=int, default=150, help="of training before measuring")
-    parser.add_argument("--images", type=int, default=1000, help="for the cushions; a tenth of them for exact norms")
     parser.add_argument("--probes", type=int, default=4)
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 512, 2048], help="of vmap(vjp)")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--json", type=Path, help="folder for the values, two files a net")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(machine())
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options, device = begin(parser)
     batches = load(options.root, 10_000, BATCH, device)
     images = torch.cat([x for x, _ in batches])[: options.images]
     for residual in (True, False):

@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
 from callbacks.emit import emit
@@ -94,7 +95,7 @@ class Measure(EpochCallback):
 
 @contextmanager
 def isolated(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, no autocast; modes and random state are put back as they were.
+    """Evaluation mode, no gradients, no autocast, attention written out; modes and random state are put back as they were.
 
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in
     evaluation mode, and what the measure draws is not drawn from training's stream.
@@ -104,8 +105,20 @@ def isolated(net: nn.Module) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     net.eval()
     try:
-        with torch.random.fork_rng(devices), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with torch.random.fork_rng(devices), torch.no_grad(), torch.autocast(device.type, enabled=False), _attention():
             yield
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def _attention() -> Iterator[None]:
+    """Attention written out: its fused kernels have neither forward-mode nor second derivatives."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)

@@ -114,5 +114,5 @@ def _without(surveyed: Sequence[Surveyed]) -> list[str]:
     paths = defaultdict(list)
     for found in surveyed:
         if found.reason:
-            paths[found.reason].append(found.path)
+            paths[found.reason].append(found.path or "the net itself")
     return [f"no cushion of {', '.join(of_reason)}: {reason}" for reason, of_reason in paths.items()]

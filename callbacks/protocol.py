@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_app.errors import UserError
 from lightning_app.measures import is_unsettled, settled
@@ -33,7 +33,7 @@ SETTLING = 256  # probe samples whose statistics a normalisation gets that has s
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
 
-_probes: WeakKeyDictionary[Dataset, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+_probes: WeakKeyDictionary[Any, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()  # by dataset, or by loader
 
 
 # Which networks
@@ -46,12 +46,34 @@ def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
         UserError: if the module neither says nor leaves one answer.
     """
     said = getattr(pl_module, "members", None)
-    return [("net", _network_in(pl_module))] if said is None else [tuple(member) for member in said]
+    return [("net", _network_in(pl_module))] if said is None else _pairs(said, type(pl_module).__name__)
+
+
+def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
+    members = [_pair(each) for each in said] if isinstance(said, Iterable) else [None]
+    if None in members:
+        raise UserError(
+            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
+            f"[('net', self.backbone)], got a {type(said).__name__} of something else. Rename it if it means another thing."
+        )
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
+        raise UserError(
+            f"names of networks become parts of keys: those in {owner}.members have to be different, with something in them "
+            f"and without a slash, got {names}."
+        )
+    return members
+
+
+def _pair(member: Any) -> tuple[str, nn.Module] | None:
+    """None for what is no pair; a member of ours iterates as one."""
+    pair = tuple(member) if isinstance(member, Iterable) else ()
+    return pair if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module) else None
 
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:
     holders = [child for child in pl_module.children() if any(True for _ in child.parameters())]
-    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)):
+    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)) and _has_forward(holders[0]):
         return holders[0]
     if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
         return pl_module
@@ -60,6 +82,11 @@ def _network_in(pl_module: pl.LightningModule) -> nn.Module:
         f"which network of {type(pl_module).__name__} is to be measured? It has {_listed(names)} and no forward(). Give it an "
         "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
     )
+
+
+def _has_forward(net: nn.Module) -> bool:
+    """A ModuleList has none: the LightningModule calls what is in it."""
+    return getattr(net.forward, "__func__", None) is not nn.Module.forward
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -119,6 +146,11 @@ def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor,
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise UserError(f"probe batches are pairs (inputs, labels), got {_described(batch)}: {_PROBE_LOADER}")
         inputs, labels = batch
+        if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+            raise UserError(
+                f"probe batches are two tensors (inputs, labels), got {_described(inputs)} and {_described(labels)}: "
+                f"{_PROBE_LOADER}"
+            )
         yield inputs.to(like.device, like.dtype if inputs.is_floating_point() else None), labels.to(like.device)
 
 
@@ -130,9 +162,15 @@ def _probe(trainer: pl.Trainer) -> Iterable[Any]:
         if callable(getattr(owner, "probe_loader", None)):
             return owner.probe_loader()
     loader = _loader(trainer)
-    if loader.dataset not in _probes:
-        _probes[loader.dataset] = _taken(loader)
-    return _probes[loader.dataset]
+    owner = loader.dataset if _is_key(loader.dataset) else loader
+    if owner not in _probes:
+        _probes[owner] = _taken(loader)
+    return _probes[owner]
+
+
+def _is_key(dataset: Any) -> bool:
+    """A list of samples is none, though a loader takes it."""
+    return type(dataset).__hash__ is not None and type(dataset).__weakrefoffset__ != 0
 
 
 def _loader(trainer: pl.Trainer) -> DataLoader:

@@ -111,7 +111,7 @@ class TwinDivergence(pl.Callback):
         zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
 
     Cost:
-        A comparison of weights is 0.7 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
+        A comparison of weights is 1.4 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
         activations for one pass, until the first is found.
 
     Breaks:

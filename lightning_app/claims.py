@@ -77,13 +77,14 @@ def gaps(symbol: str, differences: Mapping[int, Sample]) -> list[Claim]:
     claims, last, before = [], None, "0"
     for depth, apart in differences.items():
         ours = apart if last is None else apart.map(lambda own, _: own, last)  # marked if either is incomplete
-        claims.append(_gap(symbol, depth, ours, 0.0 if last is None else last.mean, before))
+        growth = apart if last is None else apart.map(lambda own, shallower: own - shallower, last)
+        claims.append(_gap(symbol, depth, ours, growth, before))
         last, before = apart, f"that of depth {depth}"
     return claims
 
 
-def _gap(symbol: str, depth: int, ours: Sample, least: float, words: str) -> Claim:
-    larger = if_measured(ours, lambda: holds(ours.mean > least, f"{ours.mean:.3g} <= {least:.3g}"))
+def _gap(symbol: str, depth: int, ours: Sample, growth: Sample, words: str) -> Claim:
+    larger = if_measured(growth, lambda: holds(growth.mean > 0, f"{ours.mean:.3g} <= {ours.mean - growth.mean:.3g}"))
     place = "LCE".index(symbol)
     printed = TABLE_1[PLAIN, depth][place] - TABLE_1[RESIDUAL, depth][place] if depth in DEPTHS else "> 0"
     return one(f"{symbol} of plain - residual, depth {depth}", printed, f"above {words}", ours, larger)
@@ -95,7 +96,8 @@ def degradation(plain: Sample, residual: Sample) -> list[Claim]:
         plain.map(lambda p, _: p, residual),
         residual.map(lambda r, _: r, plain),
     )  # each marked if either is incomplete
-    apart = if_measured(both[0], lambda: holds(plain.mean > 2 * residual.mean, "not twice as large"))
+    beyond = plain.map(lambda p, r: p - 2 * r, residual)
+    apart = if_measured(beyond, lambda: holds(beyond.mean > 0, "not twice as large"))
     test = "ratio of plain more than twice that of residual"
     return [
         one(f"L(44) / L(20), {arm}", DEGRADATION[arm], test, ours, apart)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+import yaml
 
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
@@ -54,6 +55,12 @@ def trainer(epochs: int = 2, **more) -> pl.Trainer:
 def fit(module: ImageClassifier, epochs: int = 2, data=None, **more) -> ImageClassifier:
     trainer(epochs, **more).fit(module, datamodule=data or digits())
     return module
+
+
+def callbacks_in(config: Path = ROOT / "configs" / "base.yaml") -> set[str]:
+    """Class names of a configuration's callbacks."""
+    listed = yaml.safe_load(config.read_text())["trainer"]["callbacks"]
+    return {callback["class_path"].split(".")[-1] for callback in listed}
 
 
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:

@@ -12,21 +12,13 @@ from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
 from lightning_app.modules.losses import squared_error
 from lightning_app.modules.sharding import SeedSharding
 from lightning_app.networks import CifarResNet, PreactResNet
-from tests.helpers import ROOT
+from tests.helpers import ROOT, callbacks_in
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 OVERLAYS = ("base.yaml", "gpus.yaml", "curvature.yaml")
 RUNS = [path for path in CONFIGS if path.name not in OVERLAYS]
 FIG_2 = ROOT / "configs" / "papers" / "yu-tomasi" / "fig2.yaml"
-WATCHED = {
-    "Learning",
-    "WeightMass",
-    "LayerCushion",
-    "BnLambda",
-    "EffectiveDepth",
-    "DrivingForce",
-    "HessianSpectrum",
-}  # where a configuration does not replace the callbacks
+WATCHED = callbacks_in()  # where a configuration does not replace the callbacks
 
 
 def build(monkeypatch, tmp_path, *words: str) -> TrainingCLI:

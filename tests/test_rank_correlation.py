@@ -231,6 +231,7 @@ def test_q_against_the_definition():
     assert np.isnan(adjusted(np.array([np.nan]))).all()
 
 
+@pytest.mark.slow
 def test_the_largest_by_chance_against_shuffling_one_by_one():
     """The same law, other shuffles: medians and 95 % quantiles agree."""
     random = np.random.default_rng(5)

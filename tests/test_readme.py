@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -13,6 +14,7 @@ from tests.helpers import ROOT, TINY, command
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(?:sh|bash)\n(.*?)```", README, re.DOTALL)
+BLOCKS = [block.replace("\\\n", " ") for block in BLOCKS]  # one command a line
 COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
 OURS = [line for line in COMMANDS if line.startswith("python main.py ")]
 
@@ -24,7 +26,12 @@ def test_the_two_commands_are_there():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("line", [line for line in OURS if line.split()[2] in TRAINING])
+def is_of_a_run(line: str) -> bool:
+    """Does it measure a checkpoint whose run has to be there?"""
+    return "measure --ckpt_path runs/" in line
+
+
+@pytest.mark.parametrize("line", [line for line in OURS if line.split()[2] in TRAINING and not is_of_a_run(line)])
 def test_training_commands_parse_and_build(line, monkeypatch, tmp_path):
     built = []
     monkeypatch.chdir(tmp_path)
@@ -35,12 +42,15 @@ def test_training_commands_parse_and_build(line, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quickstart_and_the_report_on_it(tmp_path):
-    """The quickstart's own command at a size of seconds, then the README's report command on what it made."""
+def test_the_quickstart_and_what_is_made_of_it(tmp_path):
+    """The quickstart's own command at a size of seconds, then what the README does with it."""
     assert command(*TINY, cwd=tmp_path).returncode == 0
-    (line,) = [line for line in OURS if line.startswith("python main.py report runs/digits/quickstart")]
-    assert command(*shlex.split(line)[2:], cwd=tmp_path).returncode == 0
-    assert (tmp_path / "runs" / "digits" / "quickstart" / "report.html").exists()
+    lines = [line for line in OURS if "runs/digits/quickstart" in line]
+    assert {line.split()[2] for line in lines} >= {"report", "measure"}
+    for line in lines:
+        assert command(*shlex.split(line)[2:], cwd=tmp_path).returncode == 0
+    for page in ("digits/quickstart", "measured/quickstart-last"):
+        assert (tmp_path / "runs" / page / "report.html").exists()
 
 
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
@@ -54,9 +64,12 @@ def test_python_examples_run(block, monkeypatch, tmp_path):
     from lightning_app.runs import Row, RunFolder
 
     monkeypatch.chdir(tmp_path)
-    RunFolder(Path("runs/cifar10/pair20")).append(
-        [Row(name, epoch, 0, "test/error", 0.1) for name in ("plain", "residual") for epoch in (0, 1)]
-    )
+    run = RunFolder(Path("runs/cifar10/pair20"))
+    for epoch in (0, 1):
+        for net in ("plain", "residual"):
+            run.append(Row(net, epoch, 0, name, 0.1) for name in ("test/error", "cushion/layer10/median"))
+        run.save_arrays(epoch, "cushion", {"plain/cushion/layer10/samples": np.full(3, 0.1)})
+    assert len([line for line in block.splitlines() if line.strip()]) <= 30
     exec(compile(block, "README.md", "exec"), {"Measure": Measure})
 
 

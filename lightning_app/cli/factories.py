@@ -68,5 +68,5 @@ def _imported(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name, None)
-    except ImportError:
+    except (ImportError, TypeError, ValueError):  # the last two for paths that begin with a dot
         return None

@@ -94,7 +94,8 @@ BRIEF = {
         """\
   python main.py measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt       a net that fit has trained
   python main.py measure --model.net SimplifiedNet --model.net.depth 20 --data Digits
-  python main.py measure --model.net torchvision.models.resnet18 --weights resnet18.pth --data.root ~/data
+  python main.py measure --model.net torchvision.models.resnet18 --model.net.num_classes 10 --weights resnet18.pth
+  python main.py measure --model.net torchvision.models.resnet18 --model.net.num_classes 3 --data ImageFolder --data.root photos
 """,
         PLACE
         + NET

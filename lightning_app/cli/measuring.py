@@ -15,6 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import yaml
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from callbacks.base import EpochCallback
@@ -53,11 +54,12 @@ class MeasuringTrainer(pl.Trainer):
             out: a new folder for what is measured. None takes one in ``measured`` beside the groups of runs.
 
         Raises:
-            UserError: for weights of another net, or several nets and one file.
+            UserError: for weights of another net, several nets and one file, or a checkpoint that no training here left.
         """
         if ckpt_path is not None:
-            progress = AtomicCheckpointIO().load_checkpoint(ckpt_path)["loops"]["fit_loop"]
-            self.fit_loop.load_state_dict(progress)  # epoch and step, which `validate` leaves at 0
+            self.fit_loop.load_state_dict(_progress(ckpt_path))  # epoch and step, which `validate` leaves at 0
+            epochs = self.fit_loop.epoch_progress.current
+            epochs.completed = epochs.processed  # it was saved within the hooks of an epoch's end
         if weights is not None:
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
@@ -65,6 +67,17 @@ class MeasuringTrainer(pl.Trainer):
                 callback.forgiving = True
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def _progress(checkpoint: str) -> dict[str, Any]:
+    """How far training was."""
+    loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
+    if "fit_loop" not in loops:
+        raise UserError(
+            f"{checkpoint} is no checkpoint of a run here: it does not say how far training was. Weights alone are measured "
+            "with --model.net CLASS --weights FILE."
+        )
+    return loops["fit_loop"]
 
 
 def _only_net(model: Any) -> Any:
@@ -85,6 +98,8 @@ class MeasureOnce(pl.Callback):
             for callback in trainer.callbacks:
                 if isinstance(callback, EpochCallback):
                     _measure(trainer, pl_module, callback)
+                if trainer.received_sigterm:
+                    raise SIGTERMException
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.folder.save_notes(reasons)
@@ -120,8 +135,8 @@ def with_own_config(argv: Sequence[str]) -> list[str]:
         UserError: if no net is named and the checkpoint does not lie in a run folder.
     """
     checkpoint = _value(argv, "--ckpt_path")
-    if checkpoint is None or _names_net(argv):
-        return list(argv)
+    if checkpoint is None or not Path(checkpoint).is_file() or _names_net(argv):
+        return list(argv)  # what is no file is answered like everywhere
     config = Path(checkpoint).parent.parent / CONFIG
     if Path(checkpoint).parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(

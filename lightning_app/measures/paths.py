@@ -43,7 +43,7 @@ Pairs = Iterable[tuple[Tensor, Tensor]]
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
 COUNTS = 1_000_000  # of a histogram of shares
-MEMORY = 2**30  # bytes for path gradients
+MEMORY = 4 * 2**30  # bytes for path gradients, as many as for the graphs of a Hessian
 TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out shows by far
 
 

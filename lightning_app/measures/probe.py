@@ -71,16 +71,16 @@ def probe_forward(
     more when others use the memory bus; uncompiled 1.6 to 1.8 plain, 2.0 to 2.4 residual.
     """
     net, taps = _instrument(net, layers)
-    results, size = [], None
+    results, size, count = [], None, 0
     for images, labels in batches:
-        size = size or len(images)
+        size, count = size or len(images), count + len(images)
         step = _compiled_step() if compile and len(images) == size else _step
         results.append(step(net, taps, images, labels, loss))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
     losses, wrong, norms = zip(*results)
-    norms = torch.cat([_stack(batch) for batch in norms], -1).cpu()  # (called layers, 3, n): one transfer
-    count = norms.shape[-1]
+    stacked = [_stack(batch) for batch in norms if batch]
+    norms = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
     called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
     return ProbeResult(
         loss=float(torch.stack(losses).sum()) / count,

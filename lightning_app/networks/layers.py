@@ -49,7 +49,7 @@ def number_layers(modules: list[tuple[str, nn.Module, bool, bool]]) -> tuple[Lay
     """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
     digits = max(2, len(str(len(modules))))
     return tuple(
-        Layer(f"layer{number:0{digits}d}", module, f"{name}.weight", has_id, skip)
+        Layer(f"layer{number:0{digits}d}", module, f"{name}.weight".removeprefix("."), has_id, skip)
         for number, (name, module, has_id, skip) in enumerate(modules, start=1)
     )
 

@@ -22,7 +22,7 @@ __all__ = ["Surveyed", "measurable", "survey"]
 class Surveyed:
     """One weight of two or more dimensions."""
 
-    path: str  # "layer1.0.conv1": of the module that holds it, or of the parameter where nothing but the net does
+    path: str  # "layer1.0.conv1": of the module that holds it, or of the parameter; "" for the net itself
     kind: str  # "Conv2d", "Parameter"
     shape: tuple[int, ...]
     layer: Layer | None  # what measures know it as; None for what is no convolution or linear map
@@ -103,6 +103,7 @@ def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[
     devices = [sample.device] if sample.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices):
+            calls[net] += net in modules  # below, its own hook is passed by
             net.eval().forward(sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -31,6 +31,7 @@ __all__ = [
     "deviation",
     "mean_cell",
     "number",
+    "seeds_csv",
 ]
 
 SHOWN = 1000  # lines of a table of data on the page itself
@@ -109,6 +110,12 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
 def _safe(text: str) -> str:
     """Kept, because a column repeats a few names thousands of times."""
     return neutral(visible(text))
+
+
+def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
+    """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
+    columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
+    return {"seeds": csv_text(columns, spreads)} if spreads else {}
 
 
 @dataclass(frozen=True)

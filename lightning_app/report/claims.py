@@ -57,14 +57,32 @@ Found = tuple[str, Claim]  # which nets, and what is claimed of them
 
 SIMPLE, FULL, MLP = "SimplifiedNet", "CifarResNet", "ResidualMLP"
 ALL_IMAGES = {"data.class_path": "CIFAR10", "data.init_args.train_limit": None, "data.init_args.test_limit": None}
-TRAINED = ALL_IMAGES | {"data.init_args.batch_size": 128, "model.weight_decay": 1e-4}
+TRAINED = ALL_IMAGES | {
+    "data.init_args.batch_size": 128,
+    "model.weight_decay": 1e-4,
+    "model.optimizer.class_path": "SGD",  # of any momentum, which the paper does not say
+    "model.scheduler.class_path": "MultiStepLR",
+}
+USUAL = {
+    "data.init_args.val_size": 0,
+    "data.init_args.augment": True,
+    "model.loss": "cross_entropy",
+    "model.decays": "all",
+    "model.decay_towards": "zero",
+    "net.init_args.width": 16,
+}
 SLOW = {(PLAIN, 44): 1e-3}  # "does not decrease with larger learning rates"
 
 
 def simplified(arm: str, depth: int | None, depths: Sequence[int] = DEPTHS) -> Recipe:
     """Yu & Tomasi's recipe (SM A) for one net; three seeds, so that there is a spread."""
-    rate = {"model.optimizer.init_args.lr": SLOW.get((arm, depth), 0.01)}
-    return Recipe(SIMPLE, 200, 3, TRAINED | rate, tuple(depths))
+    return Recipe(SIMPLE, 200, 3, TRAINED | _rates(SLOW.get((arm, depth), 0.01), 120, 160), tuple(depths), USUAL)
+
+
+def _rates(first: float, *drops: int) -> dict[str, float]:
+    """The learning rate, and the epochs after which it falls."""
+    dropped = {f"model.scheduler.init_args.milestones.{place}": epoch for place, epoch in enumerate(drops)}
+    return {"model.optimizer.init_args.lr": first} | dropped
 
 
 # -- Yu & Tomasi ----------------------------------------------------------------------------------------------------------
@@ -154,7 +172,7 @@ BLOCK = "block05"
 
 def interlayer(evidence: Evidence) -> Iterator[Found]:
     """Interlayer cushions of full nets (section 5)."""
-    recipe = Recipe(FULL, 164, 3, TRAINED | {"model.optimizer.init_args.lr": 0.1}, (20,))
+    recipe = Recipe(FULL, 164, 3, TRAINED | _rates(0.1, 80, 121), (20,), USUAL)
     names = {
         f"{mode}, {size}": f"{family}/{BLOCK}/{field}"
         for mode, family in MODES.items()
@@ -202,7 +220,8 @@ def norms(evidence: Evidence) -> Iterator[Found]:
 
 def ensembles(evidence: Evidence) -> Iterator[Found]:
     """Paths are short at initialisation, and become longer (sections 1 and 4)."""
-    measured = [arm for arm in _all_arms(evidence) if arm.has("depth/effective")]
+    known = [arm for arm in _all_arms(evidence) if _normalised(arm) or arm.has("weight_norm/total")]  # BnLambda looked
+    measured = [arm for arm in known if arm.has("depth/effective")]
     for name, field in DEPTH_MEASURES.items():
         for words, normalised in (("with", True), ("without", False)):
             arms = [arm for arm in measured if _normalised(arm) == normalised]

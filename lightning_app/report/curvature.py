@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.report import curvature_density, curvature_layers
-from lightning_app.report.blocks import Figure, Panel, Section, csv_text
+from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
 from lightning_app.report.curvature_keys import asked_samples, last_epoch, prefixes
 from lightning_app.report.curvature_tables import table, tables_of_parts
 from lightning_app.report.drawing import (
@@ -42,7 +42,6 @@ CURVES = ("top1", "bottom1", "trace", "index_low", "index_high", "unresolved", "
 LEADING = "id/leading"
 ERRORS = ("top1_residual", "bottom1_residual", "trace_error")
 SPREADABLE = ("top1", "bottom1", "trace", LEADING)  # what is a number, and no end of an interval
-SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 
 Pick = Callable[[Net], pd.Series]
 
@@ -89,8 +88,7 @@ def _over_epochs(evidence: Evidence, prefix: str, key: str, name: str) -> Figure
         *([_leading_panel(evidence, prefix, key, name)] if LEADING in drawn else []),
     ]
     data = csv_text(("net", "name", "epoch", "value"), evidence.rows(f"{prefix}/{each}" for each in (*drawn, *ERRORS)))
-    rows = evidence.spreads(f"{prefix}/{each}" for each in SPREADABLE if each in drawn)
-    more = {"seeds": csv_text(SPREAD, rows)} if rows else {}
+    more = seeds_csv(evidence.spreads(f"{prefix}/{each}" for each in SPREADABLE if each in drawn))
     caption = name + " ".join(_said(evidence, prefix))
     return Figure(f"{key}-curves", caption, panels, group_legend(evidence), data, more=more)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell
+from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell, seeds_csv
 from lightning_app.report.drawing import curves, from_zero, group_legend, panel, with_zero
 from lightning_app.report.ensembles_layers import stages
 from lightning_app.report.evidence import Evidence, Net
@@ -26,7 +26,6 @@ FIELDS = {
 CURVES = ("effective", "coherent", "gradient")
 LENGTHS = {"outputs": "E|f_r|²", "gradients": "|g_r|²"}  # array -> what is in it, by length
 WHEN = {0: "first", 0.5: "middle", 1: "last"}
-SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 
 TABLE = (
     "On probe samples in evaluation mode, at the first and the last epoch measured. Lengths count weight layers; the readout is "
@@ -103,8 +102,7 @@ def _over_epochs(evidence: Evidence) -> Figure:
         for row in _over_longest(net, field).itertuples()
     ]
     data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
-    spreads = evidence.spreads(f"{FAMILY}/{field}" for field in FIELDS)
-    more = {"seeds": csv_text(SPREAD, spreads)} if spreads else {}
+    more = seeds_csv(evidence.spreads(f"{FAMILY}/{field}" for field in FIELDS))
     return Figure("ensembles-depth", OVER_EPOCHS, panels, group_legend(evidence), data, more=more)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell
+from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell, seeds_csv
 from lightning_app.report.drawing import curves, group_legend, panel
 from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence, Net
@@ -22,7 +22,6 @@ SHARES = {
     "agrees": "Second order agrees",
     "agrees_first": "First order agrees",
 }
-SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 TABLE = (
     "For λ: share of normalisation layers and epochs; for C = ‖w‖ / √(number of weights): share of epochs; beside it, how many. "
     "First order: the push of gradient descent, −Σ sign(λ) ∂L/∂λ, or −∂L/∂C; above 0 the scale is pushed up. Second order: its "
@@ -95,7 +94,7 @@ def _over_epochs(evidence: Evidence) -> Figure:
     names = [f"{DRIVE}/{share}" for share in SHARES]
     panels = [_panel(evidence, share) for share in SHARES if evidence.having(f"{DRIVE}/{share}").nets]
     data = csv_text(("net", "name", "epoch", "value"), evidence.rows(names))
-    more = {"seeds": csv_text(SPREAD, rows)} if (rows := evidence.spreads(names)) else {}
+    more = seeds_csv(evidence.spreads(names))
     return Figure("ensembles-forces", OVER_EPOCHS, panels, group_legend(evidence), data, columns=2, more=more)
 
 

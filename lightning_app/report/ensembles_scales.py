@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Figure, Panel, csv_text
+from lightning_app.report.blocks import Figure, Panel, csv_text, seeds_csv
 from lightning_app.report.drawing import curves, from_zero, group_legend, panel
 from lightning_app.report.ensembles_layers import profiles
 from lightning_app.report.evidence import Evidence
@@ -29,7 +29,6 @@ WEIGHTS = {
     "absorbed": ("Absorbed norm", "mean norm, w′"),
     "total": ("All weights together", "norm of all weights"),
 }
-SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 
 LAMBDAS_OVER_EPOCHS = (
     "λ: the trained factors of normalisation layers, one a channel. |λ|, ‖λ‖ (2-norm; grows with the root of the number of "
@@ -87,8 +86,7 @@ def _over_epochs(
         return None
     panels = [_panel(evidence, name, f"{key}-{number}", titles) for number, name in enumerate(names)]
     data = csv_text(("net", "name", "epoch", "value"), evidence.rows(names))
-    more = {"seeds": csv_text(SPREAD, rows)} if (rows := evidence.spreads(names)) else {}
-    return Figure(key, caption, panels, group_legend(evidence), data, more=more)
+    return Figure(key, caption, panels, group_legend(evidence), data, more=seeds_csv(evidence.spreads(names)))
 
 
 def _panel(evidence: Evidence, name: str, key: str, titles: Mapping[str, tuple[str, str]]) -> Panel:

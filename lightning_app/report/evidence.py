@@ -8,12 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from lightning_app.errors import UserError
 from lightning_app.report.style import Style, kind, styles
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CONFIG
 from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of
 
 __all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
@@ -45,15 +42,8 @@ class Record:
 
     @cached_property
     def config(self) -> dict:
-        """config.yaml; empty if there is none.
-
-        Raises:
-            UserError: if it is not YAML.
-        """
-        try:
-            return self.folder.config()
-        except yaml.YAMLError as error:
-            raise UserError(f"{self.folder.path / CONFIG} is not YAML: {' '.join(str(error).split())}.") from error
+        """config.yaml; empty if there is none."""
+        return self.folder.config()
 
     def names(self, member: str = "") -> list[str]:
         """What was measured of a member, in the order of the log; of the whole run for ''."""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from lightning_app.report.evidence import Evidence, Final, Net
 from lightning_app.report.headline import diverged
+from lightning_app.report.subjects import spec_of
 
 __all__ = ["GAPS", "LAYER", "FinalMeasures", "final_measures"]
 
@@ -39,13 +40,15 @@ class FinalMeasures:
 
 
 def final_measures(evidence: Evidence) -> FinalMeasures:
-    """Of each seed once, less nets that diverged or have no gap; measures that at least half of the nets have and that differ."""
+    """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
     every = [net for nets in evidence.groups.values() for net in nets]
-    lost = [net for net in every if diverged(net) is not None]
-    nets = [net for net in every if net not in lost and _gap(net, "error") is not None]
-    without = [net for net in every if net not in lost and net not in nets]
+    twins = [net for net in every if spec_of(net).get("twin_of")]
+    lost = [net for net in every if net not in twins and diverged(net) is not None]
+    nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
+    without = [net for net in every if net not in twins + lost + nets]
     gaps = {kind: np.array([_value(_gap(net, kind)) for net in nets]) for kind in GAPS}
-    said = _left_out(lost, "diverged") + _left_out(without, "without test and training error of its last epoch")
+    said = _left_out(twins, "twins of other nets, the same functions once more")
+    said += _left_out(lost, "diverged") + _left_out(without, "without test and training error of its last epoch")
     return FinalMeasures(nets, gaps, _comparable(_values(nets)), said)
 
 

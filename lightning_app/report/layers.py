@@ -28,6 +28,7 @@ BLOCK_CAPTION = (
 )
 BLOCK = re.compile(r"interlayer(?:_batch1)?/([^/]+)/median$")
 HEAD = ["module", "layer", "kind", "weight", *COLUMNS, "no cushion because"]
+OTHER_HEAD = ["module", "kind", "weight", "because"]
 CAPTION = (
     "In the order of the forward pass. Layer: its name in the keys, as registered in the net. Cushion: median over the probe "
     "samples, kernel norm, the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the weights as they are. "
@@ -44,11 +45,21 @@ def section(evidence: Evidence) -> Section | None:
     notes = [f"{record.label}: {note}" for record in evidence.records for note in record.folder.notes()]
     if not nets and not notes:
         return None
-    tables = [Table(CAPTION, HEAD, [layer_cells(net, row) for row in layers_of_net(net)], net.label) for net in nets]
-    tables += [
-        Table(BLOCK_CAPTION, BLOCK_HEAD, rows, f"{net.label}: blocks") for net in nets if (rows := block_cells(net))
-    ]
+    tables = [table for net in nets for table in _tables(net)]
     return Section("layers", "Layers, and what could not be measured", blocks=tables, notices=notes)
+
+
+def _tables(net: Net) -> list[Table]:
+    """Layers with cushions, layers without and why, blocks: those there are."""
+    lines = [layer_cells(net, row) for row in layers_of_net(net)]
+    measured = [line[:-1] for line in lines if not line[-1].text]
+    others = [[module, kind, weight, reason] for module, _, kind, weight, *_, reason in lines if reason.text]
+    found = [
+        Table(CAPTION, HEAD[:-1], measured, net.label),
+        Table("", OTHER_HEAD, others, f"{net.label}: weights without a cushion"),
+        Table(BLOCK_CAPTION, BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"),
+    ]
+    return [table for table in found if table.rows]
 
 
 def layers_of_net(net: Net) -> list[LayerRow]:

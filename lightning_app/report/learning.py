@@ -2,7 +2,7 @@
 
 from matplotlib.axes import Axes
 
-from lightning_app.report.blocks import Figure, Panel, Section, csv_text
+from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
 from lightning_app.report.drawing import curves, from_zero, group_legend, panel
 from lightning_app.report.evidence import Evidence
 
@@ -18,7 +18,6 @@ TITLES = {
     "val/error": "Validation error",
 }
 OPTIONAL = ("val/risk", "val/error")  # a split that most runs do not make: its absence is not worth a sentence
-SPREAD = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
 CAPTION = (
     "Risk: mean cross-entropy a sample in nats, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
     "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
@@ -39,8 +38,8 @@ def section(evidence: Evidence) -> Section:
 def _figure(evidence: Evidence, names: list[str]) -> Figure:
     data = csv_text(("net", "name", "epoch", "value"), evidence.rows(names))
     panels = [_panel(evidence, name) for name in names]
-    spreads = {"seeds": csv_text(SPREAD, rows)} if (rows := evidence.spreads(names)) else {}
-    return Figure("learning-curves", CAPTION, panels, group_legend(evidence), data, more=spreads)
+    more = seeds_csv(evidence.spreads(names))
+    return Figure("learning-curves", CAPTION, panels, group_legend(evidence), data, more=more)
 
 
 def _panel(evidence: Evidence, name: str) -> Panel:

@@ -29,7 +29,8 @@ def read(net: Net, reading: Reading) -> dict[str, float]:
 
 
 def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
-    """
+    """What ``*`` stands for, and the whole name, of each name that fits the key.
+
     >>> _matches(["cushion/layer02/mean", "cushion/layer02/median", "probe/risk"], "cushion/layer*/median")
     [('02', 'cushion/layer02/median')]
     """
@@ -160,7 +161,8 @@ def _compared(pair: Pair, reading: Reading, table: Table, contrast: Contrast) ->
 
 
 def _conclusion(low: float, high: float) -> str:
-    """
+    """Of the interval of residual against plain.
+
     >>> _conclusion(0.1, 0.3), _conclusion(-0.1, 0.3), _conclusion(math.nan, math.nan)
     ('larger', 'no difference', '–')
     """

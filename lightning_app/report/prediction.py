@@ -50,6 +50,11 @@ NO_MEASURE = (
 )
 ONE_GAP = "All nets have the same gap between test and training error, so nothing can go with it."
 NO_SEEDS = "No architecture has two nets, so there is no τ within architectures."
+CLUSTERS = (
+    "Over all nets, q and intervals take the seeds of an architecture as independent. Where architectures differ they are not, "
+    "and {} nets of {} architectures tell little more than {} numbers: findings there that are none within or across "
+    "architectures may tell architectures apart and nothing else."
+)
 NO_ARCHITECTURES = "With nets of {} there is no τ across architectures."
 FEW_ARCHITECTURES = "With {} architectures τ across them has no interval."
 
@@ -89,6 +94,8 @@ def _limits(measures: FinalMeasures) -> list[str]:
     """What these nets cannot tell."""
     sizes = Counter(measures.groups)
     said = [NO_SEEDS] if max(sizes.values()) < 2 else []
+    if 1 < len(sizes) < sum(sizes.values()):
+        said.append(CLUSTERS.format(sum(sizes.values()), len(sizes), len(sizes)))
     if len(sizes) < 3:
         said.append(NO_ARCHITECTURES.format("one architecture" if len(sizes) == 1 else "two architectures"))
     return [*said, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else said
@@ -107,7 +114,12 @@ def _blocks(prediction: Prediction) -> list[Figure | Table]:
 
 
 def _table(prediction: Prediction, names: Sequence[str], caption: str, title: str) -> Table:
-    head = ["measure", "n", *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", "q")), "τ, risk gap"]
+    head = [
+        "measure",
+        "n",
+        *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", f"q, {way}")),
+        "τ, risk gap",
+    ]
     return Table(caption, head, [_row(prediction, name) for name in names], title)
 
 

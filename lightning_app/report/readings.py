@@ -4,7 +4,9 @@ A reading is one answer to a question that the papers leave open: which norm, wh
 the identity. A quantity is one entry here, and nothing else has to know of it.
 """
 
+import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,7 +48,12 @@ def _difference(label: str, key: str, less: str, says: str) -> Reading:
 
 
 def _power(value: float) -> float:
-    return 10.0**value
+    """Infinite where no float holds it.
+
+    >>> _power(2.0), _power(309.0)
+    (100.0, inf)
+    """
+    return 10.0**value if value < sys.float_info.max_10_exp else math.inf
 
 
 QUANTITIES = (

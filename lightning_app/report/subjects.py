@@ -10,7 +10,7 @@ from lightning_app.report.pairs import stems
 from lightning_app.runs.naming import flatten, without_seed
 from lightning_app.verdicts import Sample
 
-__all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of"]
+__all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of", "spec_of"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Recipe:
     seeds: int
     asked: Mapping[str, Any] = field(default_factory=dict)  # dotted key of the configuration -> value; classes by name
     depths: tuple[int, ...] = ()  # those the claim is about; any if empty
+    usual: Mapping[str, Any] = field(default_factory=dict)  # as ``asked``, of what a configuration may leave unsaid
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,23 @@ class Arm:
     nets: tuple[Net, ...]
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """Values by dotted key."""
-        return dict(flatten(self.nets[0].record.config))
+    def configs(self) -> list[dict[str, Any]]:
+        """Values by dotted key, those of the net under ``net``, of each run that trained some of the seeds."""
+        ran = {net.record.label: net for net in self.nets}
+        return [dict(flatten(net.record.config)) | dict(flatten(spec_of(net))) for net in ran.values()]
 
     @cached_property
-    def spec(self) -> dict[str, Any]:
-        """``net`` or ``twin_of`` of this arm."""
-        model = self.nets[0].record.config.get("model") or {}
-        arms = model.get("arms") or {}
-        return arms.get(without_seed(self.nets[0].member)) or {"net": model.get("net")}
+    def _net(self) -> Mapping[str, Any]:
+        return _mapping(spec_of(self.nets[0]).get("net"))
 
     @cached_property
     def net(self) -> str:
         """Its class."""
-        return _last((self.spec.get("net") or {}).get("class_path"))
+        return _last(self._net.get("class_path"))
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return (self.spec.get("net") or {}).get("init_args") or {}
+        return _mapping(self._net.get("init_args"))
 
     @property
     def depth(self) -> int | None:
@@ -76,18 +75,12 @@ class Arm:
             return f"{self.net or 'an unknown net'}, not {recipe.net}"
         if recipe.depths and self.depth not in recipe.depths:
             return f"depth {self.depth}, not {' or '.join(map(str, recipe.depths))}"
-        for key, wanted in recipe.asked.items():
-            if (found := self._value(key)) != wanted:
-                word = key.split(".")[0 if key.endswith("class_path") else -1]
-                return f"{word} is {_said(found)}, the paper’s {_said(wanted)}"
+        if differs := next(filter(None, (_differs(config, recipe) for config in self.configs)), ""):
+            return differs
         if self.epoch < recipe.epochs:
             return f"epoch {self.epoch} of {recipe.epochs}"
         few = len(self.nets) < recipe.seeds
         return f"{len(self.nets)} of {recipe.seeds} seeds" if few else ""
-
-    def _value(self, key: str) -> Any:
-        value = self.config.get(key)
-        return _last(value) if key.endswith("class_path") else value
 
     # -- numbers ----------------------------------------------------------------------------------------------------------
 
@@ -126,6 +119,12 @@ class Duo:
         return plain, residual
 
 
+def spec_of(net: Net) -> Mapping[str, Any]:
+    """``net`` or ``twin_of`` of its arm; neither if the configuration does not say, as of other people's modules."""
+    model = _mapping(net.record.config.get("model"))
+    return _mapping(_mapping(model.get("arms")).get(without_seed(net.member))) or {"net": model.get("net")}
+
+
 def arms_of(evidence: Evidence, net: str) -> list[Arm]:
     """The arms that are nets of this class; twins of another arm are not, as they start from its weights.
 
@@ -152,6 +151,29 @@ def _of_shared_seeds(plain: Arm, residual: Arm) -> Duo | None:
         return Duo(plain, residual)  # one net each, and one does not say its seed
     nets = [tuple(side[seed] for seed in shared) for side in sides]
     return Duo(Arm(plain.label, nets[0]), Arm(residual.label, nets[1])) if shared else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _differs(config: Mapping[str, Any], recipe: Recipe) -> str:
+    """The first value that is another than the paper's."""
+    for key, wanted in (recipe.asked | recipe.usual).items():
+        found = config.get(key, recipe.usual.get(key))
+        found = _last(found) if key.endswith("class_path") else found
+        if found != wanted:
+            return f"{_word(key)} is {_said(found)}, the paper’s {_said(wanted)}"
+    return ""
+
+
+def _word(key: str) -> str:
+    """What a key is about.
+
+    >>> [_word(f"model.{key}") for key in ("optimizer.class_path", "optimizer.init_args.lr", "init_args.milestones.0")]
+    ['optimizer', 'lr', 'milestones']
+    """
+    return [part for part in key.removesuffix(".class_path").split(".") if not part.isdigit()][-1]
 
 
 def _said(value: Any) -> str:

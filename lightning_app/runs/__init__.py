@@ -4,5 +4,16 @@
 """
 
 from lightning_app.runs.folder import LayerRow, Row, RunFolder, find_runs
+from lightning_app.runs.notebook import OpenRun, frames, open_run
 
-__all__ = ["LayerRow", "Row", "RunFolder", "find_runs"]
+__all__ = [
+    # files
+    "LayerRow",
+    "Row",
+    "RunFolder",
+    "find_runs",
+    # pandas frames of them
+    "OpenRun",
+    "frames",
+    "open_run",
+]

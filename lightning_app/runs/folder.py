@@ -21,7 +21,7 @@ import io
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -100,6 +100,7 @@ class RunFolder:
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
+        self.path.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
@@ -108,6 +109,7 @@ class RunFolder:
 
     def save_notes(self, sentences: Iterable[str]) -> None:
         """Write what could not be measured."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
 
     def identifier(self) -> str:
@@ -151,12 +153,24 @@ class RunFolder:
         return int(found[-1]) if found and found[-1].isdigit() else None
 
     def config(self) -> dict:
-        """config.yaml as nested dicts; empty when the run has none."""
+        """config.yaml as nested dicts; empty when the run has none.
+
+        Raises:
+            UserError: if it is not YAML, or no mapping.
+        """
         import yaml
 
         file = self.path / CONFIG
+        if not file.exists():
+            return {}
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
-        return (yaml.load(file.read_text(), loader) or {}) if file.exists() else {}
+        try:
+            config = yaml.load(file.read_text(), loader) or {}
+        except yaml.YAMLError as error:
+            raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+        if not isinstance(config, dict):
+            raise UserError(f"{file} is no configuration: expected keys and values, found a {type(config).__name__}.")
+        return config
 
     def log(self, categories: bool = False):
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.
@@ -210,10 +224,10 @@ class RunFolder:
         files = (self.path / ARRAYS).glob(f"epoch=*/{family}.npz")
         return sorted(int(file.parent.name.removeprefix("epoch=")) for file in files)
 
-    def arrays(self, epoch: int, family: str) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, by ``<member>/<key>``; loaded without pickle."""
+    def arrays(self, epoch: int, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle."""
         with np.load(self._arrays_path(epoch, family), allow_pickle=False) as file:
-            return dict(file)
+            return {key: file[key] for key in file if wanted is None or wanted(key)}
 
     def _arrays_path(self, epoch: int, family: str) -> Path:
         return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"

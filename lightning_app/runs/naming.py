@@ -56,7 +56,8 @@ def seed_in(label: str) -> int | None:
 
 def only_seed(config: Mapping[str, Any]) -> int | None:
     """The seed of a run that trained one; None if it trained several or does not say."""
-    asked = (config.get("model") or {}).get("seeds")
+    model = config.get("model")
+    asked = model.get("seeds") if isinstance(model, Mapping) else None
     try:
         seeds = parse_seeds(asked) if asked is not None else ()
     except (UserError, TypeError):  # a configuration that is not ours, or edited: it does not say

@@ -146,6 +146,59 @@ def test_members_say_it_where_there_are_several():
     assert members_of(two) == [("critic", two.critic)]
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"net": nn.Linear(2, 2)},
+        nn.ModuleList([nn.Linear(2, 2)]),
+        nn.ModuleList([nn.Sequential(nn.ReLU(), nn.Tanh())]),
+        3,
+    ],
+)
+def test_members_that_mean_another_thing_are_a_sentence(members):
+    module = Foreign()
+    module.members = members
+    with pytest.raises(UserError, match=r"take Foreign\.members for its networks: expected pairs .* Rename it"):
+        members_of(module)
+
+
+@pytest.mark.parametrize("names", [("net", "net"), ("", "b"), ("a/b", "a")])
+def test_names_of_members_tell_them_apart(names):
+    module = Foreign()
+    module.members = [(name, module) for name in names]
+    with pytest.raises(UserError, match=r"those in Foreign\.members have to be different"):
+        members_of(module)
+
+
+def test_a_list_of_layers_is_no_network_the_module_is():
+    class Listed(Wrapping):
+        def forward(self, x):
+            for layer in self.network:
+                x = layer(x)
+            return x
+
+    module = Listed(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))
+    assert members_of(module) == [("net", module)]
+
+
+def test_a_network_may_be_a_single_layer(tmp_path):
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    fit(Wrapping(nn.Linear(5, 3)), LayerCushion(), data=loader(TensorDataset(x, torch.arange(40) % 3)), folder=tmp_path)
+    (row,) = RunFolder(tmp_path).layers()
+    assert (row.layer, row.path, row.kind, row.reason) == ("layer01", "", "Linear", "")
+    assert "cushion/layer01/median" in set(RunFolder(tmp_path).log()["name"])
+
+
+def test_a_network_without_a_layer_that_has_a_cushion_still_has_a_risk(tmp_path):
+    x = torch.randn(40, 1, 5, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Conv1d(1, 3, 5), nn.Flatten())
+    fit(Wrapping(net), LayerCushion(), data=loader(TensorDataset(x, torch.arange(40) % 3)), folder=tmp_path)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    with torch.no_grad():
+        risk = F.cross_entropy(net.eval()(x), torch.arange(40) % 3)
+    assert log[2, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
+
+
 def test_nothing_to_measure_is_a_sentence():
     with pytest.raises(UserError, match="It has no parameters and no forward"):
         members_of(pl.LightningModule())
@@ -219,6 +272,13 @@ def test_samples_are_taken_once_evenly_and_with_seeded_draws():
     assert sum(len(labels) for _, labels in few_samples(made, module, 7)) == 7
 
 
+def test_a_list_is_a_dataset_too():
+    module = Foreign()
+    made = fit(module, WeightMass(), data=DataLoader([images()[row] for row in range(32)], batch_size=16), epochs=1)
+    first, again = (torch.cat([x for x, _ in probe_batches(made, module)]) for _ in range(2))
+    assert torch.equal(first, images()[:32][0]) and torch.equal(again, first)
+
+
 def test_a_probe_loader_is_asked_first():
     class Saying(Foreign):
         def probe_loader(self):
@@ -242,6 +302,16 @@ class Named(Dataset):
         return {"pixels": images()[row][0], "label": images()[row][1]}
 
 
+class Paired(Named):
+    def __getitem__(self, row):
+        return (images()[row][0], images()[row][0]), images()[row][1]
+
+
+class PairedForeign(Foreign):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0][0]), batch[1])
+
+
 class NamedForeign(Foreign):
     def training_step(self, batch, batch_idx):
         return F.cross_entropy(self(batch["pixels"]), batch["label"])
@@ -251,6 +321,7 @@ class NamedForeign(Foreign):
     ("module", "dataset", "sentence"),
     [
         (Foreign, Endless(), "a DataLoader, cannot be asked for some by number: give the datamodule"),
+        (PairedForeign, Paired(), r"two tensors \(inputs, labels\), got 2 of them and a Tensor: give the datamodule"),
         (NamedForeign, Named(), r"pairs \(inputs, labels\), got a dict with pixels, label: give the datamodule"),
     ],
 )
@@ -280,3 +351,22 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
 def test_learning_says_what_it_needs():
     with pytest.raises(UserError, match=r"pl_module.metrics\(\) says, and Foreign has no such method"):
         fit(Foreign(), Learning())
+
+
+def test_attention_can_be_measured(tmp_path):
+    from torchvision.models import VisionTransformer
+
+    net = VisionTransformer(6, 3, 2, 2, 8, 16, num_classes=3)
+    nn.init.normal_(net.heads.head.weight)
+    net.conv_proj = nn.Conv2d(1, 8, 3, 3)
+    fit(
+        Wrapping(net),
+        HessianSpectrum(),
+        callbacks.InterlayerCushion(),
+        callbacks.NoiseStability(),
+        folder=tmp_path,
+        epochs=1,
+    )
+    names = set(RunFolder(tmp_path).log()["name"])
+    assert {"hessian/top1", "interlayer/encoder.layers.encoder_layer_0/median", "noise/response_0.1"} <= names
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
-from lightning_app.cli.training import BASE
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import find_runs
+from lightning_app.runs.folder import CONFIG, find_runs
 from tests.deploy.support import records_of
-from tests.helpers import TINY, command
+from tests.helpers import TINY, callbacks_in, command
 
 pytestmark = pytest.mark.slow
 
@@ -174,14 +172,10 @@ def assert_steps_of_the_log(run: RunFolder, history: list[dict]) -> None:
     assert {(row["epoch"], row["trainer/global_step"]) for row in history} == set(steps.items())
 
 
-def names(config: dict) -> set[str]:
-    return {callback["class_path"].split(".")[-1] for callback in config["trainer"]["callbacks"]}
-
-
 @pytest.mark.parametrize("which", ["one_net", "four_nets", "four_nets_by_seed"])
 def test_the_runs_have_every_callback_of_base_and_every_kind_of_result(which, request):
     run = request.getfixturevalue(which)
-    assert names(run.config()) >= names(yaml.safe_load(BASE.read_text()))
+    assert callbacks_in(run.path / CONFIG) >= callbacks_in()
     keys = [key for _, arrays in all_arrays(run) for key in arrays]
     assert any(key.endswith("/counts") for key in keys)
     assert any(not key.endswith(("/counts", "/edges", "/outside")) for key in keys)  # arrays, which W&B does not get

@@ -1,5 +1,6 @@
 """Members shared out among ranks: shares, and two real processes that leave what one leaves."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -13,11 +14,12 @@ import torch
 import yaml
 from torch import nn
 
+import callbacks
 from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.sharding import shares
 from lightning_app.runs import RunFolder
-from tests.helpers import ROOT, TINY, command, log_rows
+from tests.helpers import ROOT, TINY, callbacks_in, command, log_rows
 
 
 def bank(arms: int, seeds: int) -> list[Member]:
@@ -57,11 +59,27 @@ def checkpoint(folder) -> dict:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
+def beside_base() -> list[dict]:
+    """The callbacks that look at nets and are not in base.yaml; all measure every epoch.
+
+    Otherwise one that measures the final epoch would measure where the first half ends.
+    """
+    known = {name: getattr(callbacks, name) for name in callbacks.__all__}
+    looking = {name for name, callback in known.items() if callback.__module__ != "callbacks.progress"}
+    return [
+        {"class_path": name, "init_args": {"every_n_epochs": 1} if takes_schedule(known[name]) else {}}
+        for name in sorted(looking - callbacks_in())
+    ]
+
+
+def takes_schedule(callback: type) -> bool:
+    return "every_n_epochs" in inspect.signature(callback).parameters
+
+
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """A bank of three residual nets and their twins with every callback there is, trained by one process."""
     folder = tmp_path_factory.mktemp("everything")
-    callbacks = ("InterlayerCushion", "NoiseStability", "TwinDivergence", "WeightTravel")  # beside the quickstart's own
     net = {"class_path": "SimplifiedNet", "init_args": {"depth": 5, "width": 4}}
     config = {
         "run": {"group": "g", "name": "one"},
@@ -69,9 +87,7 @@ def everything(tmp_path_factory):
         "data": {"class_path": "Digits", "init_args": {"train_limit": 64, "probe_size": 20, "batch_size": 32}},
         "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true"},
     }
-    # All measure every epoch: otherwise one that measures the final epoch measures where the first half ends.
-    config["trainer"]["callbacks+"] = [{"class_path": name} for name in callbacks]
-    config["trainer"]["callbacks+"][1]["init_args"] = {"every_n_epochs": 1}
+    config["trainer"]["callbacks+"] = beside_base()
     (folder / "all.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     done = command("fit", "--config", "all.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr

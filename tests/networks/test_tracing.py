@@ -92,3 +92,10 @@ def test_a_compiled_net_is_surveyed_as_it_is_written():
 def test_a_sample_that_the_net_cannot_take_is_a_sentence():
     with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\): .*mat1 and mat2"):
         survey(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("net", [nn.Linear(4, 2), nn.Conv2d(1, 2, 3)])
+def test_a_net_may_be_one_layer(net):
+    (found,) = survey(net, torch.zeros(1, *((4,) if isinstance(net, nn.Linear) else (1, 5, 5))))
+    assert (found.path, found.reason) == ("", "") and measurable((found,)) == layers_of(net)
+    assert net.get_parameter(found.layer.weight_name) is net.weight

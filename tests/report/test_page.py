@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import yaml
 
 from lightning_app.errors import UserError
 from lightning_app.report import write_report
@@ -192,6 +193,16 @@ def test_missing_families_are_said(tmp_path):
     assert "Neither epoch times nor costs" in section(text, "costs")
     assert "no config.yaml" in section(text, "configs")
     assert "test/error" in section(text, "learning")
+
+
+@pytest.mark.parametrize("model", ["resnet18", {"net": "resnet18"}, {"arms": [1, 2]}, {"net": {"init_args": 3}}])
+def test_other_people_s_configurations_say_nothing_of_the_net(tmp_path, model):
+    runs = [RunFolder(tmp_path / name) for name in ("one", "other")]
+    for run in runs:
+        run.append([Row("net", 0, 0, "weight_norm/total", 2.3)])
+        (run.path / "config.yaml").write_text(yaml.safe_dump({"model": model}))
+    assert "2.3" in page_of(runs[0])
+    assert write_report(runs).exists()
 
 
 def test_numbers_without_their_arrays(run):

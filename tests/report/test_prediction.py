@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 
 from lightning_app.rank_correlation import adjusted, kendall
 from lightning_app.report import prediction, write_report
@@ -196,6 +197,16 @@ def test_diverged_nets_and_nets_without_a_gap_are_left_out_and_named(bank):
     assert any("wide-seed02" in sentence and "last epoch" in sentence for sentence in found.notices)
 
 
+def test_twins_are_no_more_nets(bank):
+    run = bank()
+    alone = final_measures(gather([run]))
+    arms = {"residual": {"net": {"class_path": "SimplifiedNet"}}, "plain": {"twin_of": "residual"}}
+    (run.path / "config.yaml").write_text(yaml.safe_dump({"model": {"arms": arms}}))
+    found = final_measures(gather([run]))
+    assert set(alone.groups) - set(found.groups) == {"plain"} and len(found.nets) == 2 * SEEDS
+    assert found.left_out[0].startswith("Left out, twins of other nets, the same functions once more: plain-seed00, ")
+
+
 def test_a_seed_that_two_runs_trained_counts_once(bank):
     one, other = bank(name="fig2-seed0-6"), bank({"plain": [5], "wide": [5]}, name="fig2-seed5-9")
     evidence = gather([one, other])
@@ -219,6 +230,12 @@ def test_fewer_than_five_nets_are_too_few(bank, finished):
     assert "at least 5 nets" in found.notices[0]
     assert "got 4" in found.notices[0]
     assert "got 2" in section(finished).notices[0]
+
+
+def test_seeds_are_said_to_be_no_independent_nets_where_architectures_differ(bank):
+    assert any("18 nets of 3 architectures tell" in notice for notice in section(bank()).notices)
+    alone = bank({"plain": range(SEEDS)}, name="one")
+    assert not any("independent" in notice for notice in section(alone).notices)
 
 
 def test_one_architecture_has_no_across_and_one_seed_each_no_within(bank):
@@ -253,6 +270,13 @@ def test_the_section_stands_on_the_page_and_names_are_text(bank):
     text = write_report([bank(changed=hostile)]).read_text()
     assert all(f'id="{key}"' in text for key in ("prediction", "prediction-intervals", "prediction-scatter-0"))
     assert "<b>$x$</b>" not in text
+
+
+def test_columns_have_names_of_their_own(bank):
+    """As exports need them."""
+    for block in section(bank()).blocks:
+        if isinstance(block, Table):
+            assert len(set(block.head)) == len(block.head) == len(block.rows[0])
 
 
 def test_the_data_hold_all_measures_and_all_nets(bank):

@@ -92,6 +92,10 @@ def test_what_falls_short_is_not_tested_and_shown(leave, page, change, reason):
         (("data", "class_path"), "lightning_app.datamodules.Digits", "data is Digits, the paper’s CIFAR10"),
         (("model", "optimizer", "init_args", "lr"), 0.1, "lr is 0.1, the paper’s 0.01"),
         (("data", "init_args", "batch_size"), 32, "batch_size is 32, the paper’s 128"),
+        (("data", "init_args", "val_size"), 5000, "val_size is 5000, the paper’s 0"),
+        (("model", "optimizer", "class_path"), "torch.optim.Adam", "optimizer is Adam, the paper’s SGD"),
+        (("model", "scheduler", "init_args", "milestones"), [80, 160], "milestones is 80, the paper’s 120"),
+        (("model", "arms", "residual", "net", "init_args", "width"), 64, "width is 64, the paper’s 16"),
     ],
 )
 def test_another_recipe_is_not_the_paper_s(leave, page, keys, value, reason):
@@ -103,6 +107,18 @@ def test_another_recipe_is_not_the_paper_s(leave, page, keys, value, reason):
     place[keys[-1]] = value
     (run.path / "config.yaml").write_text(yaml.safe_dump(config))
     assert page()["E, residual, depth 20", ""]["why"] == reason
+
+
+def test_every_seed_has_to_have_the_paper_s_recipe(leave, page):
+    """Runs that are called alike but for the seed need not be alike."""
+    runs = [
+        leave(SEED_RUNS["depth20"], table_1_numbers(20), seeds=(seed,), name=f"d20-seed{seed:02d}") for seed in range(3)
+    ]
+    assert verdicts(page())["E, residual, depth 20"] == Verdict.REPRODUCED
+    config = runs[1].config()
+    config["model"]["optimizer"]["init_args"]["lr"] = 0.1
+    (runs[1].path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert set(verdicts(page()).values()) == {Verdict.NOT_TESTED}
 
 
 def test_a_seed_that_is_not_a_number_leaves_its_claims_open(leave, page):
@@ -143,6 +159,15 @@ def test_interlayer_cushions(leave, made, page):
 
     leave(FULL, numbers)
     assert len(agreeing(page(), made("interlayer"))) == 3
+
+
+def test_whether_there_is_a_normalisation_has_to_be_known(leave, page):
+    """Depth alone does not tell: BnLambda may not have looked."""
+    run = runs_of(NORMALISED)[0]
+    leave(
+        run, lambda *_: {"depth/effective": 3.0, "depth/longest": 10.0}, PAPER, tuple(range(13)), paper="littwin-wolf"
+    )
+    assert not any("without normalisation" in quantity for quantity in verdicts(page()))
 
 
 @pytest.mark.parametrize(

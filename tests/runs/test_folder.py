@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from lightning_app.errors import UserError
 from lightning_app.runs import Row, RunFolder, find_runs
 from lightning_app.runs.folder import write_atomically
 
@@ -88,6 +89,15 @@ def test_a_mangled_row_is_refused_in_a_sentence(tmp_path):
         file.write("net,two,3,test/error,0.1\n")
     with pytest.raises(ValueError, match="has a row that is not"):
         RunFolder(tmp_path).log()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("a: [b\n", "is not YAML"), ("- 1\n", "expected keys and values, found a list")]
+)
+def test_a_broken_configuration_is_refused_in_a_sentence(tmp_path, text, sentence):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        RunFolder(tmp_path).config()
 
 
 def test_a_reader_never_sees_a_part_of_an_atomic_write(tmp_path):

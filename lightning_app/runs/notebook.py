@@ -1,0 +1,278 @@
+"""A run in a notebook: open it, and every number is a row of a tidy pandas frame.
+
+    run = open_run("runs/cifar10/pair20")
+    run.table()["test/error"].unstack("member").plot()
+
+A frame is a copy of what the files say: nothing is smoothed, nothing is filled in, a measured NaN is a NaN. Nets are named
+as in the report, which reads the same files.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightning_app.errors import UserError
+from lightning_app.runs.folder import ARRAYS, LOG, RunFolder, find_runs
+from lightning_app.runs.naming import flatten, name_nets, run_labels, seed_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["OpenRun", "frames", "open_run"]
+
+# family / layer / field: "cushion/layer10/median", "noise/smoothness/layer03/mean", "interlayer/block02-block05/median"
+OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?:layer|block)\d[\w-]*)/(?P<field>.+)")
+SHOWN = ("train/risk", "train/error", "test/risk", "test/error")  # what a run shows of itself
+
+
+def open_run(path: Path | str) -> "OpenRun":
+    """Open one run folder.
+
+    >>> from lightning_app.runs import Row
+    >>> folder = getfixture("tmp_path") / "pair20"  # pytest's: an empty folder
+    >>> errors = {"plain-seed00": 0.5, "residual-seed00": 0.25}
+    >>> RunFolder(folder).append(Row(net, 1, 391, "test/error", error) for net, error in errors.items())
+    >>> run = open_run(folder)
+    >>> run.table()["test/error"].unstack("member")  # doctest: +NORMALIZE_WHITESPACE
+    member  plain-seed00  residual-seed00
+    epoch
+    1                0.5             0.25
+    >>> run.finals()[["arm", "seed", "test/error"]]  # doctest: +NORMALIZE_WHITESPACE
+                          arm  seed  test/error
+    member
+    plain-seed00        plain     0        0.50
+    residual-seed00  residual     0        0.25
+
+    Raises:
+        UserError: if there is no run folder at the path, naming the runs below it if there are some.
+    """
+    folder = RunFolder(Path(path).expanduser())
+    if not (folder.path / LOG).exists():
+        below = [str(file.parent) for file in sorted(folder.path.glob(f"**/{LOG}"))[:3]]
+        hint = f"; there are {', '.join(below)}, ...: open one, or all with frames()" if below else ""
+        raise UserError(f"expected a run folder with a {LOG}, found none in {folder.path}{hint}.")
+    return OpenRun(folder)
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """One run's numbers, arrays and configuration as pandas frames; read when first asked for, then kept."""
+
+    folder: RunFolder
+
+    def log(self) -> "pd.DataFrame":
+        """Every number: member ("" for the whole run), epoch (completed ones), step, name, value."""
+        return self._log.astype({"member": str, "name": str})
+
+    def table(self) -> "pd.DataFrame":
+        """A row for each (member, epoch), a column for each name; NaN where a number was not measured."""
+        return _wide(self._log, ["member", "epoch"])
+
+    def finals(self) -> "pd.DataFrame":
+        """A row for each net: arm, seed, completed epochs, and the last value of everything, never the best.
+
+        A family with a schedule of its own may have been measured last in an earlier epoch.
+        """
+        log = self._log[self._log["member"] != ""].sort_values("epoch", kind="stable")
+        return self.nets().join(_wide(log.drop_duplicates(["member", "name"], keep="last"), "member"))
+
+    def nets(self) -> "pd.DataFrame":
+        """A row for each net: its arm (the name without seed), its seed (missing: unknown), completed epochs."""
+        import pandas as pd
+
+        epochs = self._log.groupby("member", observed=True)["epoch"].max()
+        names = name_nets({self.folder.label: self.members()}, {})
+        seeds = [seed_of(name.member, self._config, name.run) for name in names]
+        columns = {
+            "arm": [name.group for name in names],
+            "seed": pd.array(seeds, dtype="Int64"),
+            "epoch": [epochs[name.member] for name in names],
+        }
+        return pd.DataFrame(columns, index=pd.Index([name.member for name in names], name="member"))
+
+    def members(self) -> list[str]:
+        """The nets' names, in the order of the log."""
+        return [name for name in self._log["member"].unique() if name]
+
+    def layers(self) -> "pd.DataFrame":
+        """The numbers of single layers, their names taken apart: member, epoch, family, layer, field, value.
+
+        ``cushion/layer10/median`` is family ``cushion``, layer ``layer10``, field ``median``.
+        """
+        names = self._log["name"].cat
+        parts = names.categories.to_series().str.extract(OF_LAYER)[["family", "layer", "field"]]
+        own = parts.iloc[names.codes].set_index(self._log.index)
+        return (
+            self._log[["member", "epoch"]]
+            .astype({"member": str})
+            .join(own)
+            .join(self._log["value"])
+            .dropna(subset=["layer"], ignore_index=True)
+        )
+
+    def modules(self) -> "pd.DataFrame":
+        """What the layers are: member, layer, path in the net, kind, shape, reason why it has no cushion; may be empty."""
+        import pandas as pd
+
+        from lightning_app.runs.folder import LayerRow
+
+        return pd.DataFrame(self.folder.layers(), columns=LayerRow._fields)
+
+    def samples(self, file: str = "cushion", field: str = "samples", epoch: int | None = None) -> "pd.DataFrame":
+        """The values behind the numbers, one a row: member, epoch, family, layer ("": of the whole net), sample, value.
+
+        Args:
+            file: of measurements/epoch=.../<file>.npz.
+            field: last part of the arrays' keys: ``samples``, ``samples_branch``, ``values`` of ``bn_lambda``, ...
+            epoch: of one epoch only; None: all.
+
+        Raises:
+            UserError: for a file, epoch or field that is not there, with those that are, or arrays that are no lists.
+        """
+        import pandas as pd
+
+        epochs = self._array_epochs(file, epoch)
+        found = [
+            (at, *_parts(key)[:3], _sampled(key, values))
+            for at in epochs
+            for key, values in self.folder.arrays(at, file, lambda key: _parts(key)[-1] == field).items()
+        ]
+        if not found:
+            raise UserError(f"no array '{field}' in {file}.npz; there are {', '.join(self._fields(file, epochs[-1]))}.")
+        *whose, values = zip(*found)
+        sizes = [len(one) for one in values]
+        columns = dict(zip(("epoch", "member", "family", "layer"), whose, strict=True))
+        frame = pd.DataFrame(columns)[["member", "epoch", "family", "layer"]]
+        frame = frame.loc[np.repeat(frame.index, sizes)].reset_index(drop=True)
+        return frame.assign(sample=np.concatenate([np.arange(size) for size in sizes]), value=np.concatenate(values))
+
+    def config(self) -> "pd.Series":
+        """The configuration, its leaves by dotted key: ``model.optimizer.init_args.lr``."""
+        import pandas as pd
+
+        return pd.Series(dict(flatten(self._config)), name=self.folder.label, dtype=object)
+
+    def _array_epochs(self, file: str, epoch: int | None) -> list[int]:
+        there = self.folder.array_epochs(file)
+        if not there:
+            files = sorted({found.stem for found in (self.folder.path / ARRAYS).glob("epoch=*/*.npz")})
+            raise UserError(f"no {file}.npz in {self.folder.path}; there are {', '.join(files) or 'no arrays'}.")
+        if epoch is not None and epoch not in there:
+            raise UserError(f"{file} has no arrays of epoch {epoch}; it has {', '.join(map(str, there))}.")
+        return there if epoch is None else [epoch]
+
+    def _fields(self, file: str, epoch: int) -> list[str]:
+        return sorted({_parts(key)[-1] for key in self.folder.arrays(epoch, file)})
+
+    @cached_property
+    def _log(self) -> "pd.DataFrame":
+        return self.folder.log(categories=True)
+
+    @cached_property
+    def _config(self) -> dict:
+        return self.folder.config()
+
+    def __repr__(self) -> str:
+        return f"OpenRun({str(self.folder.path)!r}, {self._standing()})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where the run is, how far, and its nets' last risks and errors."""
+        finals = self.finals()
+        shown = [column for column in ("arm", "seed", "epoch", *SHOWN) if column in finals]
+        title = f"<p><b>{escape(self.folder.label)}</b> {escape(str(self.folder.path))}, {self._standing()}</p>"
+        return title + finals[shown].to_html(escape=True, float_format="{:.4g}".format, na_rep="–")
+
+    def _standing(self) -> str:
+        state = "finished" if self.folder.finished is not None else "not finished"
+        return f"{len(self.members())} nets, {self.folder.last_epoch or 0} epochs, {state}"
+
+
+def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | None = None) -> "pd.DataFrame":
+    """All numbers of several runs: run, arm, seed, member, epoch, step, name, value; texts are pandas categories.
+
+    Args:
+        paths: run folders, or folders of run folders.
+        names: only these numbers; None: all.
+
+    Raises:
+        UserError: if a path holds no run, naming it.
+    """
+    import pandas as pd
+
+    runs = [OpenRun(run) for run in find_runs([paths] if isinstance(paths, str | Path) else paths)]
+    labels = run_labels([run.folder.path for run in runs])
+    opened = dict(zip(labels, runs, strict=True))
+    logs = {label: _chosen(run._log, names) for label, run in opened.items()}
+    named = name_nets({label: run.members() for label, run in opened.items()}, _configs(opened))
+    arms = {(name.run, name.member): name.group for name in named}
+    seeds = {(name.run, name.member): seed_of(name.member, opened[name.run]._config, name.run) for name in named}
+    return pd.concat([_labelled(log, label, arms, seeds) for label, log in _alike(logs).items()], ignore_index=True)
+
+
+def _configs(opened: Mapping[str, OpenRun]) -> dict[str, dict]:
+    return {label: run._config for label, run in opened.items()} if len(opened) > 1 else {}
+
+
+def _chosen(log: "pd.DataFrame", names: Collection[str] | None) -> "pd.DataFrame":
+    return log if names is None else log[log["name"].isin([*names])]
+
+
+def _alike(logs: Mapping[str, "pd.DataFrame"]) -> dict[str, "pd.DataFrame"]:
+    """Logs with the same categories, so that pandas keeps them where it puts the logs one below the other."""
+    import pandas as pd
+
+    dtypes = {
+        column: pd.CategoricalDtype(list(dict.fromkeys(word for log in logs.values() for word in log[column].unique())))
+        for column in ("member", "name")
+    }
+    return {label: log.astype(dtypes) for label, log in logs.items()}
+
+
+def _labelled(
+    log: "pd.DataFrame", run: str, arms: Mapping[tuple[str, str], str], seeds: Mapping[tuple[str, str], int | None]
+) -> "pd.DataFrame":
+    """A log with the columns that say whose it is; arm and seed are missing where a number is the whole run's."""
+    import pandas as pd
+
+    codes, members = log["member"].cat.codes.to_numpy(), log["member"].cat.categories
+    groups = list(dict.fromkeys(arms.values()))
+    arm_codes = np.array([groups.index(arms[run, name]) if (run, name) in arms else -1 for name in members])
+    seed_of_code = pd.array([seeds.get((run, name)) for name in members], dtype="Int64")
+    labels = pd.CategoricalDtype(list(dict.fromkeys(label for label, _ in arms)))
+    whose = {
+        "run": pd.Categorical([run], dtype=labels).repeat(len(log)),
+        "arm": pd.Categorical.from_codes(arm_codes[codes], groups),
+        "seed": seed_of_code[codes],
+    }
+    return pd.DataFrame(whose, index=log.index).join(log)
+
+
+def _wide(log: "pd.DataFrame", index: str | list[str]) -> "pd.DataFrame":
+    """One row a key, in order; one column a name, in the order of the log."""
+    text = log.astype({"member": str, "name": str})
+    return text.pivot(index=index, columns="name", values="value").reindex(columns=text["name"].unique())
+
+
+def _parts(key: str) -> tuple[str, str, str, str]:
+    """Member, family, layer and field of an array's key.
+
+    >>> _parts("plain-seed00/interlayer_batch1/block02/samples"), _parts("net/hessian/top")
+    (('plain-seed00', 'interlayer_batch1', 'block02', 'samples'), ('net', 'hessian', '', 'top'))
+    """
+    member, _, name = key.partition("/")
+    if found := OF_LAYER.fullmatch(name):
+        return member, *found.group("family", "layer", "field")
+    family, _, field = name.partition("/")
+    return member, family, "", field
+
+
+def _sampled(key: str, values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1:
+        raise UserError(f"{key} has shape {values.shape}, which is no list of samples: take RunFolder.arrays.")
+    return values

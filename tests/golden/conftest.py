@@ -1,0 +1,51 @@
+"""One real ``python main.py measure`` of the golden net, in float64, that all golden tests read; and their witnesses' net."""
+
+import pytest
+import torch
+
+from lightning_app.runs import RunFolder
+from tests.golden.by_hand import Resnet18
+from tests.golden.stored import read_measured
+from tests.golden.subject import golden_data, golden_net, measure_golden
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> RunFolder:
+    return measure_golden(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="session")
+def measured(run) -> dict:
+    return read_measured(run)
+
+
+@pytest.fixture(scope="session")
+def net() -> torch.nn.Module:
+    return golden_net()
+
+
+@pytest.fixture(scope="session")
+def state(net) -> dict[str, torch.Tensor]:
+    return net.state_dict()
+
+
+@pytest.fixture(scope="session")
+def hand(state) -> Resnet18:
+    return Resnet18(state)
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the measures saw. The app normalises pictures in float32, and that is no measure: so it is taken from there."""
+    (batch,) = golden_data(tmp_path_factory.mktemp("golden") / "pictures").probe_loader()
+    return batch[0].double(), batch[1]
+
+
+@pytest.fixture(scope="session")
+def images(probe) -> torch.Tensor:
+    return probe[0]
+
+
+@pytest.fixture(scope="session")
+def labels(probe) -> torch.Tensor:
+    return probe[1]

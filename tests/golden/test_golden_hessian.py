@@ -1,0 +1,121 @@
+"""Curvature of the golden net: scipy's eigenvalues of our own H v, and a closed form of a block of it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from lightning_app.measures import Hessian, spectrum
+from tests.golden.by_hand import BLOCKS, EPS, Resnet18, loss
+from tests.golden.matrices import conv_matrix
+
+pytestmark = pytest.mark.slow  # the run that all golden tests read takes a minute or two
+
+BLOCK = BLOCKS[-1]
+PROBES = 12  # of our own Hutchinson run
+STEPS = 60  # of a Lanczos run that finds both ends of the block
+SURE = 4  # standard errors
+
+
+class Curvature:
+    """H v by differentiating <grad L, v>, in all trained parameters in their order."""
+
+    def __init__(self, state, images, labels):
+        names = [name for name in state if not name.rpartition(".")[2].startswith(("running", "num"))]
+        self._weights = {name: state[name].clone().requires_grad_() for name in names}
+        value = loss(Resnet18(state | self._weights)(images), labels)
+        parts = torch.autograd.grad(value, list(self._weights.values()), create_graph=True)
+        self._gradient = torch.cat([part.flatten() for part in parts])
+        self.size = len(self._gradient)
+        self.gradient = self._gradient.detach().numpy()
+
+    def __call__(self, vector: np.ndarray) -> np.ndarray:
+        along = self._gradient @ torch.from_numpy(np.ascontiguousarray(vector).ravel())
+        parts = torch.autograd.grad(along, list(self._weights.values()), retain_graph=True)
+        return torch.cat([part.flatten() for part in parts]).numpy()
+
+
+@pytest.fixture(scope="module")
+def curvature(state, images, labels) -> Curvature:
+    return Curvature(state, images, labels)
+
+
+def test_ends(measured, curvature):
+    """The largest eigenvalues; a smallest one from so few products lies above the true one, and is not called converged."""
+    n = curvature.size
+    assert measured["hessian/dimension"] == n == 11_181_642
+    operator = LinearOperator((n, n), matvec=curvature, dtype=np.float64)
+    values = eigsh(operator, k=2, which="LA", ncv=7, tol=1e-7, v0=curvature.gradient, return_eigenvectors=False)
+    for place, value in enumerate(np.sort(values)[::-1], start=1):
+        assert measured[f"hessian/top{place}"] == pytest.approx(value, rel=1e-9), place
+        assert measured[f"hessian/top{place}_residual"] < 1e-3
+    assert measured["hessian/unconverged"] == 2
+    assert measured["hessian/bottom1_residual"] > 1
+
+
+def test_trace_and_norm(measured, curvature):
+    """Within the standard errors of both: v.Hv and |Hv|^2 of random signs."""
+    source = np.random.Generator(np.random.PCG64(3))
+    found = []
+    for _ in range(PROBES):
+        signs = np.where(source.random(curvature.size) < 0.5, -1.0, 1.0)
+        product = curvature(signs)
+        found.append((signs @ product, product @ product))
+    (trace, squares), (trace_error, squares_error) = np.mean(found, 0), np.std(found, 0, ddof=1) / math.sqrt(PROBES)
+    norm, norm_error = math.sqrt(squares), squares_error / (2 * math.sqrt(squares))
+    for field, value, error in (("trace", trace, trace_error), ("frobenius", norm, norm_error)):
+        both = math.hypot(error, measured[f"hessian/{field}_error"])
+        assert measured[f"hessian/{field}"] == pytest.approx(value, abs=SURE * both), field
+
+
+# A block in closed form
+
+
+def block_by_hand(hand, images, labels) -> torch.Tensor:
+    """(1024, 1024): the Hessian in the lambdas of the last block's two normalisations, gamma and gamma'.
+
+    The logits are bilinear in the two, so that their second derivative is in the mixed block alone:
+    ``mean over samples of J^T (diag p - p p^T) J + (p - onehot) . d2 f``.
+    """
+    matrix = torch.from_numpy(conv_matrix(hand.w[f"{BLOCK}.conv2.weight"].numpy(), 2, 1)).view(512, 4, 512, 4)
+    readout, outer = hand.w["fc.weight"], hand.w[f"{BLOCK}.bn2.weight"]
+    total = torch.zeros(1024, 1024, dtype=torch.float64)
+    for image, label in zip(images.split(1), labels):
+        x = hand.relu(hand.cuts(0, hand.stem(image))[6])
+        first, inner = whitened(hand, x, "1")
+        second, last = whitened(hand, hand.relu(inner), "2")
+        gate, last_gate = (inner > 0).double().view(512, 4), (last + x > 0).double().view(512, 4)
+        deviation = (hand.w[f"{BLOCK}.bn2.running_var"] + EPS).sqrt()[:, None]
+        mixed = torch.einsum("dp,dpcq,cq->dc", last_gate / deviation / 4, matrix, gate * first)
+        slopes = torch.cat([readout * outer @ mixed, readout * (last_gate * second).mean(1)], 1)  # (10, 1024)
+        p = hand(image).softmax(1)[0]
+        total += slopes.T @ (torch.diag(p) - torch.outer(p, p)) @ slopes
+        p[label] -= 1
+        total[512:, :512] += (p @ readout)[:, None] * mixed
+        total[:512, 512:] += ((p @ readout)[:, None] * mixed).T
+    return total / len(labels)
+
+
+def whitened(hand, x, place: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a normalisation multiplies by its lambda, (512, 4), and what comes out."""
+    out = hand.norm(hand.conv(x, f"{BLOCK}.conv{place}"), f"{BLOCK}.bn{place}")
+    gamma, beta = (hand.w[f"{BLOCK}.bn{place}.{part}"][:, None, None] for part in ("weight", "bias"))
+    return ((out - beta) / gamma).view(512, 4), out
+
+
+def test_block_in_closed_form(net, hand, images, labels):
+    expected = block_by_hand(hand, images, labels)
+    values = torch.linalg.eigvalsh(expected)
+    assert values[1] < -0.01 * values[-1]
+    block = Hessian(net, [(images, labels)], names=[f"{BLOCK}.bn1.weight", f"{BLOCK}.bn2.weight"])
+    vector = torch.from_numpy(np.random.Generator(np.random.PCG64(4)).normal(size=block.size))
+    torch.testing.assert_close(block @ vector, expected @ vector, rtol=0, atol=1e-12 * float(values[-1]))
+    found, _ = spectrum(block, k=2, steps=STEPS)
+    assert found.unconverged == 0
+    assert found.top == pytest.approx(values.flip(0)[:2].numpy(), rel=1e-9)
+    assert found.bottom == pytest.approx(values[:2].numpy(), rel=1e-9)
+    assert found.trace == pytest.approx(float(expected.trace()), abs=SURE * found.trace_error)
+    assert found.frobenius == pytest.approx(float(expected.norm()), abs=SURE * found.frobenius_error)
+    assert found.index_low <= float((values < 0).double().mean()) <= found.index_high

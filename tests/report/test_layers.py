@@ -1,0 +1,67 @@
+"""The section on layers: numbers by layer, reasons where there are none, and what could not be measured."""
+
+import pytest
+
+from lightning_app.report.evidence import gather
+from lightning_app.report.layers import of_whole_nets, section
+from lightning_app.runs import LayerRow, Row, RunFolder
+
+LAYERS = [
+    LayerRow("net", "layer01", "stem", "Conv2d", (4, 3, 3, 3), ""),
+    LayerRow(
+        "net", "layer02", "twice", "Conv2d", (4, 4, 3, 3), "the net calls it 2 times, and a cushion is of one call"
+    ),
+    LayerRow("net", "layer03", "head", "Linear", (2, 4), ""),
+    LayerRow("net", "", "<script>", "Parameter", (1, 4), "a weight that no layer holds"),
+]
+NUMBERS = {
+    "cushion/layer01/median": 0.25,
+    "cushion/layer03/median": float("nan"),
+    "weight_norm/layer01/own": 2.5,
+    "interlayer/layer1.0/median": 1.5,
+    "interlayer_batch1/layer1.0/median_hw": 0.5,
+    "hessian/top1": 3.0,
+    "weight_mass/all": 7.0,
+}
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.append(Row("net", 2, 8, name, value) for name, value in NUMBERS.items())
+    folder.save_layers(LAYERS)
+    folder.save_notes(["no depth keys: it calls sin", "DrivingForce cannot measure 'net'"])
+    return folder
+
+
+def texts(table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_layers_and_notes_are_read_back(run, tmp_path):
+    assert run.layers() == LAYERS and run.notes()[1] == "DrivingForce cannot measure 'net'"
+    assert RunFolder(tmp_path / "none").layers() == [] and RunFolder(tmp_path / "none").notes() == []
+
+
+def test_every_layer_is_in_one_table_with_its_numbers_or_its_reason(run):
+    made = section(gather([run]))
+    measured, without, blocks = made.blocks
+    assert texts(measured) == [["stem", "layer01", "Conv2d", "4x3x3x3", "0.2500", "2.500", "–", "–"]]
+    assert [row[0] for row in texts(without)] == ["twice", "head", "<script>"]
+    assert texts(without)[0][-1].startswith("the net calls it 2 times")
+    assert "weights are all 0" in texts(without)[1][-1]
+    assert texts(blocks) == [["layer1.0", "1.500", "–", "–", "0.5000"]]
+    assert made.notices == [f"run: {note}" for note in run.notes()]
+
+
+def test_numbers_of_whole_nets_leave_layers_and_blocks_out(run):
+    assert [[cell.text for cell in row] for row in of_whole_nets(gather([run]).nets)] == [
+        ["hessian/top1", "3"],
+        ["weight_mass/all", "7"],
+    ]
+
+
+def test_runs_that_wrote_no_layers_down_have_no_section(tmp_path):
+    folder = RunFolder(tmp_path / "old")
+    folder.append([Row("net", 0, 0, "hessian/top1", 1.0)])
+    assert section(gather([folder])) is None
