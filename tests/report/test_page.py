@@ -1,5 +1,7 @@
 """The page: its numbers are the log's, it stands alone, it is the same twice, and it says what it lacks."""
 
+import base64
+import gzip
 import html
 import math
 import re
@@ -11,6 +13,7 @@ import yaml
 
 from lightning_app.errors import UserError
 from lightning_app.report import write_report
+from lightning_app.report.blocks import Data, csv_text
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
@@ -173,6 +176,25 @@ def test_colours_follow_the_page(page):
     assert "var(--plain-0," in svg
     assert "var(--residual-0," in svg
     assert not re.search(r"(fill|stroke): #", svg)  # nothing black on a dark page
+
+
+def test_lines_of_a_legend_differ_without_colour(make):
+    members = [f"{arm}-{letter}" for arm in ("plain", "residual") for letter in "abcdefgh"]
+    text = section(page_of(make("many", members, 1)), "learning")
+    legend = re.search(r'<ul class="legend">.*?</ul>', text, re.DOTALL)[0]
+    swatches = [re.sub(r"var\([^)]*\)", "", swatch) for swatch in re.findall(r"<svg.*?</svg>", legend, re.DOTALL)]
+    assert len(swatches) == len(set(swatches)) == len(members)
+
+
+def test_long_data_is_a_compressed_file_with_every_digit():
+    rows = [("net", epoch, math.sqrt(epoch)) for epoch in range(20_000)]
+    data = Data("curves", csv_text(("net", "epoch", "value"), rows))
+    packed = base64.b64decode(data.uri.removeprefix("data:application/gzip;base64,"))
+    assert data.file == "curves.csv.gz"
+    assert gzip.decompress(packed).decode() == data.csv
+    assert len(data.uri) < 0.6 * len(data.csv)
+    assert data.csv.splitlines()[3] == f"net,2,{math.sqrt(2)!r}"
+    assert "more lines in the file" in data.shown
 
 
 def test_nets_differ_without_colour(page):
