@@ -1,16 +1,18 @@
 """What a section is made of: figures, tables, texts. The template knows these and nothing of runs."""
 
 import base64
+import csv
 import gzip
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
-import pandas as pd
 
 from lightning_app.report.safety import neutral, visible
 from lightning_app.report.style import Style
@@ -97,17 +99,17 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
 
     Texts that a spreadsheet would run as a formula have an apostrophe before them; hidden characters are written out.
     """
-    frame = pd.DataFrame(rows, columns=list(columns))
-    texts = frame.select_dtypes(exclude="number")
-    return frame.assign(**{name: _neutral(texts[name]) for name in texts}).to_csv(
-        index=False, na_rep="nan", lineterminator="\n"
-    )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_safe, columns))
+    writer.writerows([_safe(value) if isinstance(value, str) else value for value in row] for row in rows)
+    return text.getvalue()
 
 
-def _neutral(column: pd.Series) -> pd.Series:
-    """Each different text is looked at once: a column repeats a few names thousands of times."""
-    safe = {text: neutral(visible(text)) for text in column.unique() if isinstance(text, str)}
-    return column.replace({text: proof for text, proof in safe.items() if proof != text})
+@lru_cache(maxsize=4096)
+def _safe(text: str) -> str:
+    """Kept, because a column repeats a few names thousands of times."""
+    return neutral(visible(text))
 
 
 def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
@@ -149,7 +151,8 @@ class Data:
     def uri(self) -> str:
         if not self._long:
             return "data:text/csv;charset=utf-8," + quote(self.csv, safe=",/:=+()")
-        packed = gzip.compress(self.csv.encode(), mtime=0)  # no date: the same bytes for the same numbers
+        # Random digits shrink no further at higher levels. No date: the same bytes for the same numbers.
+        packed = gzip.compress(self.csv.encode(), compresslevel=3, mtime=0)
         return "data:application/gzip;base64," + base64.b64encode(packed).decode()
 
     @property

@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
+from matplotlib.transforms import Affine2D
 
 from lightning_app.report.blocks import Entry, Panel
 from lightning_app.report.evidence import Evidence, Net
@@ -53,6 +55,7 @@ RC = AXES | {
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
 MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
 SEEDS_FOR_A_BAND = 3
+TICKS = 6  # intervals between them, at most: panels are small
 LETTERS = 56  # that fit along a panel
 LEGEND_WIDTH = 56  # letters of a line below an exported panel
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
@@ -91,7 +94,7 @@ def panel(
         _scale(axes.xaxis, log_x)
         _scale(axes.yaxis, log_y)
         if whole_x:
-            axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(TICKS, integer=True, min_n_ticks=1))
 
     return Panel(key, title, _on_page(key, title, paint), partial(_alone, key, paint))
 
@@ -169,14 +172,22 @@ def _make_room(axes: Axes) -> None:
 
 @lru_cache(maxsize=256)
 def swatch(style: Style) -> str:
-    """A legend's piece of line, as drawn in the panels."""
-    with mpl.rc_context(RC | {"svg.hashsalt": repr(style)}):
-        canvas = Canvas(figsize=(0.6, 0.2))
-        axes = canvas.add_axes((0, 0, 1, 1))
-        axes.axis("off")
-        axes.set(xlim=(0, 1), ylim=(0, 1))
-        axes.plot([0.02, 0.5, 0.98], [0.5] * 3, **_line(style), marker=style.marker, markevery=[1])
-        return _svg(canvas, 'class="swatch" aria-hidden="true"')
+    """A legend's piece of line, as drawn in the panels; written by hand, because matplotlib takes as long as for a panel."""
+    marker = MarkerStyle(style.marker)
+    shape = marker.get_path().transformed(
+        marker.get_transform() + Affine2D().scale(RC["lines.markersize"], -RC["lines.markersize"])
+    )
+    outline = "".join(
+        f"{'MLQC'[code - 1] if code <= 4 else 'Z'}{' '.join(f'{x:.2f}' for x in points) if code <= 4 else ''}"
+        for points, code in shape.iter_segments(simplify=False)
+    )
+    colour, alpha = _css(style.colour), 1 if style.alpha is None else style.alpha
+    dash = "" if style.dash == "-" else f' stroke-dasharray="{" ".join(f"{1.6 * x:g}" for x in style.dash[1])}"'
+    return (
+        f'<svg class="swatch" aria-hidden="true" viewBox="0 0 43 14" style="opacity: {alpha}">'
+        f'<path d="M1 7H42" style="fill: none; stroke: {colour}; stroke-width: 1.6"{dash}/>'
+        f'<path d="{outline}" transform="translate(21.5 7)" style="fill: {colour}; stroke: {colour}"/></svg>'
+    )
 
 
 def legend(looks: Iterable[tuple[str, Style]]) -> list[Entry]:
@@ -288,6 +299,8 @@ def _scale(axis, log: bool) -> None:
     if not (np.isfinite(high) and high > 0):
         log = False
     if not log:
+        if isinstance(axis.get_major_locator(), ticker.AutoLocator):
+            axis.get_major_locator().set_params(nbins=TICKS)
         return
     set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     set_scale("log", nonpositive="mask")
@@ -333,6 +346,11 @@ def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None
     axis.set_minor_locator(ticker.NullLocator())
 
 
+def _css(text: str) -> str:
+    """Colours as the variables that the page sets."""
+    return re.sub("|".join(_CSS), lambda colour: _CSS[colour[0]], text)
+
+
 def _svg(canvas: Canvas, attributes: str) -> str:
     """The figure as an inline <svg> element without size, ids of its own, date or address of any schema."""
     buffer = io.StringIO()
@@ -345,5 +363,4 @@ def _svg(canvas: Canvas, attributes: str) -> str:
     assert head is not None, "matplotlib wrote no svg element"
     body = re.sub(r"<metadata>.*?</metadata>", "", text[head.end() :], flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # "axes_1" and the like: they would repeat in every panel
-    body = re.sub("|".join(_CSS), lambda colour: _CSS[colour[0]], body)
-    return f"<svg {attributes} {head[1]}>{body}".strip()
+    return f"<svg {attributes} {head[1]}>{_css(body)}".strip()
