@@ -6,8 +6,11 @@
 | which loss | ``pl_module.loss(outputs, labels)``, a mean | its ``criterion`` or ``loss_fn``, else cross-entropy |
 | which samples | ``probe_loader()`` of the datamodule or the module | 1,000 of the training set, evenly spread |
 
-A loader yields pairs (inputs, labels). Samples of a training set are taken once and kept, so that every epoch is measured
-on the same ones; if the set augments at random, its draws are seeded.
+A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
+normalised) is left out, unless ``members`` or ``loss`` say otherwise.
+
+A loader yields pairs (inputs, labels). Samples of a training set are taken once and kept, so that every epoch is measured on
+the same ones; if the set augments at random, its draws are seeded.
 """
 
 import inspect

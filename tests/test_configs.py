@@ -15,7 +15,7 @@ from lightning_app.networks import CifarResNet, PreactResNet
 from tests.helpers import ROOT, callbacks_in
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-OVERLAYS = ("base.yaml", "gpus.yaml", "curvature.yaml")
+OVERLAYS = ("base.yaml", "gpus.yaml", "curvature.yaml", "measure.yaml")
 RUNS = [path for path in CONFIGS if path.name not in OVERLAYS]
 FIG_2 = ROOT / "configs" / "papers" / "yu-tomasi" / "fig2.yaml"
 WATCHED = callbacks_in()  # where a configuration does not replace the callbacks

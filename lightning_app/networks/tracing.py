@@ -50,13 +50,14 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     known = {layer.module: layer for layer in layers_of(net)}
     ordered = sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls))
     held = {id(weight) for _, weight in holders.values()}
-    loose = [(name, p) for name, p in net.named_parameters() if p.ndim > 1 and id(p) not in held]
+    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in held and MADE_OF not in n]
     return (
         *(_surveyed(*holders[module], module, known.get(module), calls[module]) for module in ordered),
         *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose),
     )
 
 
+MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
 LOOSE = "a weight that no convolution or linear layer holds: the net uses it as it likes"
 
 

@@ -197,7 +197,7 @@ DEPTH_MEASURES = {"d_eff": "effective", "d_coh": "coherent", "d_grad": "gradient
 
 def mixture() -> Recipe:
     """The nets of Figs. 1d and 1e; as many seeds as an interval needs."""
-    return Recipe(MLP, 12, ENOUGH, MIXTURE)
+    return Recipe(MLP, 12, ENOUGH, MIXTURE, longer=True)
 
 
 def lambdas(evidence: Evidence) -> Iterator[Found]:
@@ -296,7 +296,7 @@ def index(evidence: Evidence) -> Iterator[Found]:
 
 
 def _index(duo: Duo, end: str, why: str) -> Reading:
-    plain, residual = duo.final(f"hessian/index_{end}", Recipe(duo.plain.net, 0, 1))
+    plain, residual = duo.final(f"hessian/index_{end}", Recipe(duo.plain.net, 0, 1, longer=True))
     ours = plain.map(lambda p, r: p - r, residual)
     return Reading(INTERVAL[end], ours, described(why))
 

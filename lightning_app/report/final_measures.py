@@ -20,7 +20,7 @@ __all__ = ["GAPS", "LAYER", "FinalMeasures", "final_measures"]
 GAPS = {"error": ("test/error", "train/error"), "risk": ("test/risk", "train/risk")}
 # What the gap is made of, what training was told to do, and what it cost; of twins their distance is rounding.
 NOT_MEASURES = re.compile(r"(train|test|val|probe|time|cost|twin)/|lr$")
-LAYER = re.compile(r"(?<=/)(layer|block)\d+\w*(?=/)")  # the name of a layer within a measure's
+LAYER = re.compile(r"(?<=/)(layer|block)\d+\w*(?:-block\d+)?(?=/)")  # the name of a layer within a measure's
 WEIGHTS, TRANSFERRED = "weight_mass/", "weight_mass_transferred/"
 DIGITS = 12  # of a difference of shares: below is the rounding of a subtraction, which would untie what is tied
 

@@ -23,6 +23,7 @@ class Recipe:
     asked: Mapping[str, Any] = field(default_factory=dict)  # dotted key of the configuration -> value; classes by name
     depths: tuple[int, ...] = ()  # those the claim is about; any if empty
     usual: Mapping[str, Any] = field(default_factory=dict)  # as ``asked``, of what a configuration may leave unsaid
+    longer: bool = False  # may they be trained longer than that?
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Arm:
             return f"depth {self.depth}, not {' or '.join(map(str, recipe.depths))}"
         if differs := next(filter(None, (_differs(config, recipe) for config in self.configs)), ""):
             return differs
-        if self.epoch < recipe.epochs:
+        if self.epoch < recipe.epochs or (self.epoch > recipe.epochs and not recipe.longer):
             return f"epoch {self.epoch} of {recipe.epochs}"
         few = len(self.nets) < recipe.seeds
         return f"{len(self.nets)} of {recipe.seeds} seeds" if few else ""

@@ -14,7 +14,7 @@ from tests.golden.matrices import conv_matrix
 pytestmark = pytest.mark.slow  # the run that all golden tests read takes a minute or two
 
 BLOCK = BLOCKS[-1]
-PROBES = 12  # of our own Hutchinson run
+PROBES = 8  # of our own Hutchinson run
 STEPS = 60  # of a Lanczos run that finds both ends of the block
 SURE = 4  # standard errors
 

@@ -99,3 +99,8 @@ def test_a_net_may_be_one_layer(net):
     (found,) = survey(net, torch.zeros(1, *((4,) if isinstance(net, nn.Linear) else (1, 5, 5))))
     assert (found.path, found.reason) == ("", "") and measurable((found,)) == layers_of(net)
     assert net.get_parameter(found.layer.weight_name) is net.weight
+
+
+def test_a_parametrised_weight_is_one_weight():
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2))
+    assert reasons(net, 4) == {"0": "", "2": ""}
