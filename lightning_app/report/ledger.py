@@ -173,7 +173,7 @@ def _conclusion(low: float, high: float) -> str:
 
 def _one_seed(plain: np.ndarray, residual: np.ndarray) -> str:
     (one,), (other,) = plain, residual
-    if not np.isfinite(one - other):
+    if not np.isfinite([one, other]).all():
         return UNKNOWN
     alike = ALIKE * max(abs(one), abs(other))
     return _conclusion(other - one - alike, other - one + alike)
