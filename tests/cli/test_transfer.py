@@ -269,7 +269,13 @@ def options(kind: str) -> tuple[str, ...]:
 
 def numbers(said: str) -> dict[str, float]:
     """Member and name -> value, of what test prints."""
-    return {f"{member} {name}": float(value) for member, name, value in re.findall(r"(\w+)  (\S+)  (\S+)", said)}
+    lines = [line.split() for line in said.splitlines()]
+    head = next(number for number, words in enumerate(lines) if words[:1] == ["net"] and "test/risk" in words)
+    return {
+        f"{member} {name}": float(value)
+        for member, *values in lines[head + 1 :]
+        for name, value in zip(lines[head][1:], values, strict=True)
+    }
 
 
 @pytest.mark.slow
