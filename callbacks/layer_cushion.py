@@ -59,8 +59,8 @@ class LayerCushion(Measure):
         * Samples spread less than seeds do: error bars over samples are no error bars of a net.
         * Inputs of zero have no cushion; ``dead`` counts them.
         * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
-        * Layers other than convolutions and linear maps have none, nor has the operator norm where padding is not
-          zeros.
+        * Layers other than convolutions and linear maps have none, nor have those that the net calls twice or never, and
+          convolutions whose padding is not zeros: `layers.csv` and a warning say which, and why.
 
     Source:
         Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is
