@@ -101,9 +101,14 @@ class InterlayerCushion(Measure):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.forgiving:
             return
-        for _, net in members_of(pl_module):
-            for bn_mode in self.bn_modes:
-                check_interlayer(net, self._spans(net, bn_mode), bn_mode, self.probes)
+        nets = [net for _, net in members_of(pl_module)]
+        for bn_mode in self.bn_modes:
+            # Where a net has a block for this mode, the others may lack one; where none has, it was not meant.
+            found = [self._spans(net, bn_mode) for net in nets]
+            if not any(found):
+                found = [self._spans(net, "eval") for net in nets]
+            for net, spans in zip(nets, found):
+                check_interlayer(net, spans, bn_mode, self.probes)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:

@@ -63,6 +63,11 @@ def test_a_net_without_blocks_is_left_alone(tmp_path):
     assert members == {"residual"}
 
 
+def test_one_sample_at_a_time_is_about_the_nets_with_a_batch_norm(tmp_path):
+    _, log = run(tmp_path, {"without": arm(True), "with": full(True)}, bn_modes="batch1", probes=1)
+    assert {member for member, name in log.index if name.startswith("interlayer_batch1/")} == {"with"}
+
+
 def test_mistakes_are_said_before_training():
     def starts(arms: dict[str, Arm], **options):
         module = classifier(arms)
@@ -73,6 +78,7 @@ def test_mistakes_are_said_before_training():
         return str(caught.value)
 
     assert "block01 has no BatchNorm" in starts({"net": arm(True)}, bn_modes="batch1")
+    assert "block01 has no BatchNorm" in starts({"net": arm(True)}, bn_modes=["eval", "batch1"])
     assert "Did you mean 'block03'" in starts({"net": full(True)}, blocks=["block3"])
     assert "'eval' or 'batch1', got 'train'" in starts({"net": full(True)}, bn_modes="train")
     assert "probes must be at least 1" in starts({"net": full(True)}, probes=0)
