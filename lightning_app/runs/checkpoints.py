@@ -78,7 +78,9 @@ def _check(file: Path) -> None:
 def _reason(error: Exception) -> str:
     """torch says first what to do at one's own risk, then what it met."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return next((line.removeprefix("WeightsUnpickler error: ") for line in lines if "WeightsUnpickler" in line), lines[0])
+    return next(
+        (line.removeprefix("WeightsUnpickler error: ") for line in lines if "WeightsUnpickler" in line), lines[0]
+    )
 
 
 class SaveCheckpoint(Checkpoint):
@@ -105,11 +107,11 @@ class SaveCheckpoint(Checkpoint):
         self._saved: int | None = None  # optimizer steps of last.ckpt
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Between two batches Lightning's counters agree; where a batch ends, one of them is still behind."""
-        if batch_idx and self._is_due(trainer):
+        """Not after the last one, whose epoch has not been evaluated and measured: that has a checkpoint of its own."""
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._is_due(trainer):
             self._save(trainer, LAST)
 
     @override
