@@ -3,10 +3,12 @@
 import importlib
 import os
 import re
+import signal
 import sys
 
 from lightning_app.cli.help import brief, overview
 from lightning_app.errors import UserError
+from lightning_app.stopping import requeue, stopping
 
 __all__ = ["main"]
 
@@ -20,7 +22,6 @@ OTHERS = {  # command -> the module whose main(argv) it is, imported when asked 
 RESUME = "What was logged is kept; go on from the last finished epoch with --ckpt_path last."
 LOST = 1
 INTERRUPTED = 130  # 128 + SIGINT
-TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
 
 
 def main(argv: list[str]) -> int:
@@ -50,7 +51,20 @@ def _other(module: str, words: list[str]) -> int:
 
 
 def _train(argv: list[str]) -> int:
-    from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+    stopping.listen()
+    try:
+        return _run(argv)
+    except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
+        if stopping.asked is None:
+            raise
+    print(f"stopped by {stopping.asked.name}: go on with --ckpt_path last", file=sys.stderr)
+    if stopping.asked is signal.SIGUSR1 and (said := requeue()):
+        print(said, file=sys.stderr)
+    return 128 + stopping.asked
+
+
+def _run(argv: list[str]) -> int:
+    from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
     from lightning_app.cli.training import run_training
 
@@ -68,9 +82,6 @@ def _train(argv: list[str]) -> int:
             f"error: another process of this job is gone ({reason}): see what it said before. {RESUME}", file=sys.stderr
         )
         return LOST
-    except SIGTERMException:  # Lightning 2.6.6 would exit with 0, which schedulers count as finished
-        print("terminated: resume with --ckpt_path last", file=sys.stderr)
-        return TERMINATED
     except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise

@@ -7,7 +7,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytorch_lightning as pl
 import torch
@@ -32,9 +32,10 @@ from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
+from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
 from lightning_app.runs.folder import CONFIG, LOG, write_atomically, writing
 from lightning_app.runs.guard import guard
+from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
 from lightning_app.shipped import configs, with_shipped
@@ -87,6 +88,7 @@ class TrainingCLI(LightningCLI):
     """fit, validate, test, and measure."""
 
     folder: RunFolder | None = None  # of a fit or a measurement
+    _lock: IO | None = None  # on the folder, as long as this process lives
 
     @staticmethod
     @override
@@ -125,6 +127,9 @@ class TrainingCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         path = self._get(self.config, "ckpt_path")
+        if self.subcommand == "fit" and path is None and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            path = self.config[self.subcommand].ckpt_path = "last"
+            print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
 
@@ -180,7 +185,7 @@ class TrainingCLI(LightningCLI):
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
-            callbacks=_progress(kwargs, callbacks),
+            callbacks=[Stopper(), *_progress(kwargs, callbacks)],
             **kwargs,
         )
 
@@ -196,9 +201,18 @@ class TrainingCLI(LightningCLI):
         if self.subcommand == "measure":
             folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
         else:
-            folder = place.find(asked)
+            folder = place.find(asked, self._is_same)
+        self._lock = take(folder.path)
+        folder.sweep()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
+
+    def _is_same(self, folder: RunFolder) -> bool:
+        """Was this folder's run started with the present configuration, or killed before it wrote down its own?"""
+        if not (folder.path / CONFIG).exists():
+            return not (folder.path / LOG).exists()
+        own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        return {**folder.config(), "ckpt_path": None} == {**own, "ckpt_path": None}
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

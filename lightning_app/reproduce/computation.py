@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_app.reproduce.lock import claimed
+from lightning_app.runs.lock import claimed
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
 from lightning_app.runs.folder import write_atomically
 

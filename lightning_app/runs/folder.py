@@ -93,6 +93,8 @@ class RunFolder:
             writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
             with log.open("a", newline="") as file:
                 file.write(text.getvalue())
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint on the disk must not know of epochs that the log there does not
 
     def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
@@ -125,6 +127,11 @@ class RunFolder:
     def finish(self, epochs: int) -> None:
         """Note that training came to its end after so many epochs."""
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half written."""
+        for file in self.path.rglob(".*.tmp"):
+            file.unlink(missing_ok=True)
 
     def _made(self, name: str | Path) -> Path:
         """Of a file in it, whose folder is there."""
@@ -257,10 +264,13 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def write_atomically(target: Path, content: bytes) -> None:
+def write_atomically(target: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.
 
     The temporary file stands beside the target: a rename is atomic only within one file system.
+
+    Args:
+        check: looks at the whole new file before it replaces the old one, which stays if this raises.
 
     Raises:
         MachineError: if the system refuses.
@@ -273,7 +283,10 @@ def write_atomically(target: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())
+            if check is not None:
+                check(Path(temporary))
             os.replace(temporary, target)
+            _flush_folder(target.parent)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -293,6 +306,15 @@ def writing(target: Path) -> Iterator[None]:
             f"{target} cannot be written: {error.strerror or error}. What was saved before is kept: mend that, and a "
             "training goes on with --ckpt_path last."
         ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name survives a crash of the machine too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:
