@@ -202,8 +202,9 @@ class TrainingCLI(LightningCLI):
             folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
         else:
             folder = place.find(asked, self._is_same)
-        self._lock = take(folder.path)
-        folder.sweep()
+        with writing(folder.path):
+            self._lock = take(folder.path)
+            folder.sweep()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
 
