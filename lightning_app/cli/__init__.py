@@ -7,7 +7,7 @@ import signal
 import sys
 
 from lightning_app.cli.help import brief, overview
-from lightning_app.errors import UserError
+from lightning_app.errors import MachineError, UserError
 from lightning_app.stopping import requeue, stopping
 
 __all__ = ["main"]
@@ -27,7 +27,8 @@ INTERRUPTED = 130  # 128 + SIGINT
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
-    A user's mistake is two lines on stderr and exit code 2; SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
+    A user's mistake is two lines on stderr and exit code 2, a fault of the machine likewise and 1;
+    SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview(), end="")
@@ -73,7 +74,7 @@ def _run(argv: list[str]) -> int:
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
-        return _fail(str(error))
+        return _fail(str(error), LOST if isinstance(error, MachineError) else 2)
     except RuntimeError as error:
         if not _another_is_gone(error) or os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
@@ -98,6 +99,6 @@ def _another_is_gone(error: RuntimeError) -> bool:
     return dist.is_available() and dist.is_initialized() and bool(re.search(signs, str(error), re.IGNORECASE))
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 2) -> int:
     print(f"error: {message}", file=sys.stderr)
-    return 2
+    return code

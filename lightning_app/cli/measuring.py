@@ -94,7 +94,7 @@ class MeasuringTrainer(pl.Trainer):
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
             if isinstance(callback, EpochCallback):
-                callback.forgiving = True
+                callback.forgiving = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
 
@@ -130,7 +130,7 @@ class MeasureOnce(pl.Callback):
                     _measure(trainer, pl_module, callback)
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                logger.folder.save_notes(reasons)
+                logger.folder.add_notes(reasons)
 
 
 def _measure(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: EpochCallback) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from lightning_app.runs.lock import claimed
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.lock import claimed
 from lightning_app.seeds import parse_seeds, spell_seeds
 from lightning_app.stopping import SIGNALS
 

@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
 from lightning_app.errors import UserError
-from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.folder import write_atomically, writing
 from lightning_app.stopping import stopping
 
 __all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper"]
@@ -30,7 +30,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        with writing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         write_atomically(target, buffer.getbuffer(), check=_check)
