@@ -15,6 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import yaml
+from jsonargparse import Namespace
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
@@ -183,8 +184,8 @@ def _values(argv: Sequence[str], *options: str) -> list[str]:
     return found
 
 
-def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Any) -> RunFolder:
-    """A new folder for the measurement.
+def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Namespace) -> RunFolder:
+    """A new folder for the measurement of a configuration's model.
 
     Raises:
         UserError: if there is something in the one that was asked for.
@@ -200,10 +201,21 @@ def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Any) 
     return folder
 
 
-def _name(checkpoint: str | None, model: Any) -> str:
-    """After the checkpoint's run and its file, or after the nets' classes."""
+def _name(checkpoint: str | None, model: Namespace) -> str:
+    """After the checkpoint's run and its file, or after what makes the nets."""
     if checkpoint is None:
-        return "-".join(dict.fromkeys(type(member.net).__name__.lower() for member in model.members))
+        return "-".join(dict.fromkeys(map(_maker, _nets(model)))) or "nets"
     file = Path(checkpoint).resolve()
     run = file.parent.parent.name if file.parent.name == CHECKPOINTS else ""
     return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"
+
+
+def _nets(model: Namespace) -> list[Any]:
+    arms = (model.arms or {}).values()
+    return [net for net in (model.net, *(arm["net"] for arm in arms)) if net is not None]
+
+
+def _maker(net: Any) -> str:
+    """The last word of the class or function, in small letters."""
+    path = net.class_path if isinstance(net, Namespace) else getattr(net, "__name__", str(net))
+    return path.rsplit(".", 1)[-1].lower()

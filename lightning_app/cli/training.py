@@ -21,6 +21,7 @@ from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines
+from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
@@ -117,6 +118,10 @@ class TrainingCLI(LightningCLI):
         path = self._get(self.config, "ckpt_path")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+        if self.subcommand in ("fit", "measure"):
+            confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
+            self.folder = self._choose_folder()
+            self.parser.folder = self.folder.path
 
     @override
     def instantiate_classes(self) -> None:
@@ -149,7 +154,6 @@ class TrainingCLI(LightningCLI):
             kwargs["inference_mode"] = False  # measures differentiate
         elif self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
-        self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
         saving.folder = self.folder.checkpoints if trainer.get("enable_checkpointing") is not False else None
         loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
@@ -173,12 +177,14 @@ class TrainingCLI(LightningCLI):
 
         Ranks that a cluster launched never write: any path will do for them.
         """
-        place = self._get(self.config_init, "run")
+        place = RunPlace(**self._get(self.config, "run").as_dict())
         if rank_zero_only.rank != 0:
             return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
         asked = self._get(self.config, "ckpt_path")
         if self.subcommand == "measure":
-            folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
+            folder = claim(
+                self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
+            )
         else:
             folder = place.find(asked)
         os.environ[FOLDER_VARIABLE] = str(folder.path)
