@@ -286,8 +286,8 @@ def read_torch(file: Path) -> Any:
     except Exception as error:  # torch's readers raise whatever a broken file leads them to
         reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:200] or type(error).__name__
         raise UserError(
-            f"{file} cannot be read: it is truncated or damaged, or holds more than tensors and plain values, which is "
-            f"never executed ({reason}). Of a net, save net.state_dict()."
+            f"{file} cannot be read: it is truncated or damaged, or holds more than tensors and plain values, such as a "
+            f"pickled net, which is never executed ({reason}). Of a net, save net.state_dict()."
         ) from error
 
 
