@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytorch_lightning as pl
-import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
 from lightning_app.cli.confined import confined
 from lightning_app.cli.factories import as_factories
+from lightning_app.errors import UserError
+from lightning_app.untrusted import read_yaml
 
 __all__ = ["HelpFormatter", "Parser"]
 
@@ -163,7 +164,7 @@ def _broken_file() -> str:
     named += [word.split("=", 1)[1] for word in words if word.startswith("--config=")]
     for name in named:
         try:
-            yaml.safe_load(Path(name).read_text())
-        except (OSError, yaml.YAMLError):
+            read_yaml(Path(name))
+        except UserError:
             return name
     return "a value on the command line"

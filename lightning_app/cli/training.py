@@ -21,13 +21,15 @@ from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines
+from lightning_app.cli.borrowed import check_borrowed
 from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
-from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
+from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
 from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
@@ -49,14 +51,18 @@ def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
     argv = with_shipped(argv)
+    limit_yaml()
+    check_configs(values(argv, "--config", "-c"))
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
+    own = with_own_config(argv) if argv[0] == "measure" else None
     try:
         TrainingCLI(
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
+            args=with_class_paths(argv if own is None else own),
+            borrowed=own is not None,
             parser_class=Parser,
             parser_kwargs={"formatter_class": HelpFormatter}
             | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
@@ -85,6 +91,10 @@ class TrainingCLI(LightningCLI):
     """fit, validate, test, and measure."""
 
     folder: RunFolder | None = None  # of a fit or a measurement
+
+    def __init__(self, *args: Any, borrowed: bool = False, **kwargs: Any) -> None:
+        self.borrowed = borrowed  # are net and data those of a run folder, which somebody may have sent?
+        super().__init__(*args, **kwargs)
 
     @staticmethod
     @override
@@ -118,6 +128,8 @@ class TrainingCLI(LightningCLI):
         path = self._get(self.config, "ckpt_path")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+        if self.borrowed:
+            check_borrowed({key: self._get(self.config, key) for key in KEPT})
         if self.subcommand in ("fit", "measure"):
             confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
             self.folder = self._choose_folder()
