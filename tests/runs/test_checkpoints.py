@@ -144,7 +144,7 @@ def test_a_checkpoint_that_could_not_be_loaded_again_replaces_nothing(tmp_path):
     target = tmp_path / LAST
     AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "step": 1}, target)
     before = target.read_bytes()
-    with pytest.raises(UserError, match="could not be loaded again.*numpy"):
+    with pytest.raises(UserError, match=r"could not be loaded again.*numpy"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "step": np.float64(2)}, target)
     assert target.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [LAST]
@@ -163,7 +163,7 @@ def test_a_disk_that_does_not_keep_what_was_written_replaces_nothing(tmp_path, m
         whole(self, file, *more)
 
     monkeypatch.setattr(zipfile.ZipFile, "__init__", rotten)
-    with pytest.raises(UserError, match="damaged.*is kept"):
+    with pytest.raises(UserError, match=r"damaged.*is kept"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": weights}}, target)
     assert target.read_bytes() == before
 
@@ -176,7 +176,7 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
 
     save = SaveCheckpoint()
     save.folder = tmp_path
-    with pytest.raises(DivergedError, match="no numbers after step 8.*are kept"):
+    with pytest.raises(DivergedError, match=r"no numbers after step 8.*are kept"):
         fit(classifier(), callbacks=[Poison(), save], enable_checkpointing=True)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == STEPS
 

@@ -32,14 +32,13 @@ def holder(tmp_path):
 
 
 def test_a_folder_in_use_is_refused_and_says_by_whom(tmp_path, holder):
-    with pytest.raises(UserError, match=f"process {holder.pid} on .*two runs in one folder"):
+    with pytest.raises(UserError, match=rf"process {holder.pid} on .*two runs in one folder"):
         take(tmp_path)
 
 
 def test_a_killed_process_leaves_the_folder_free(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with take(tmp_path):
-        with pytest.raises(UserError, match="two runs in one folder"):
-            take(tmp_path)
+    with take(tmp_path), pytest.raises(UserError, match="two runs in one folder"):
+        take(tmp_path)
     take(tmp_path).close()
