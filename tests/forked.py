@@ -45,6 +45,7 @@ def serve() -> None:
             _leave(_run(**json.loads(line)))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+    _leave(0)
 
 
 def _run(words: list[str], cwd: str, env: dict[str, str], out: str, err: str, seconds: int) -> int:

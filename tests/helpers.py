@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -71,9 +72,9 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def command(*words: str | Path, cwd: Path, env: dict[str, str] = {}) -> subprocess.CompletedProcess:
+def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess:
     """The real command line in a process of its own, in a folder of its own: see tests/forked.py."""
-    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | env
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     words = [*map(str, words)]
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
@@ -129,6 +130,7 @@ TINY = (  # options that make the quickstart a test of seconds
     *("--data.train_limit", "64", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
 )
+LEARNING = ("--trainer.callbacks", "Learning")  # and no other measure: for what is not about measuring
 
 
 def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:
