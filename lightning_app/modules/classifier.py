@@ -356,6 +356,16 @@ class ImageClassifier(pl.LightningModule):
                     f"{self.global_step}) at learning rate {rate:g}. What was logged so far is kept; try a smaller rate."
                 )
 
+    def _check_weights(self) -> None:
+        """A checkpoint that can only go on wrongly must not replace one that can go on."""
+        for name, net in self.members:
+            broken = next((key for key, value in net.state_dict().items() if not bool(value.isfinite().all())), None)
+            if broken is not None:
+                raise DivergedError(
+                    f"{broken} of member '{name}' holds values that are no numbers after step {self.global_step}. The "
+                    "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
+                )
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
@@ -402,6 +412,8 @@ class ImageClassifier(pl.LightningModule):
             self._exchange()
             checkpoint["state_dict"] = self.state_dict()
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
+        if self.trainer.state.fn == "fit":
+            self._check_weights()
         checkpoint["members"] = [describe(member) for member in self.members]
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
