@@ -6,6 +6,7 @@ callback looks once. What one callback cannot measure does not stop the others: 
 
 import logging
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -27,6 +29,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 from lightning_app.runs.loggers import RunLogger
+from lightning_app.stopping import stopping
 from lightning_app.untrusted import read_yaml
 
 __all__ = ["KEPT", "MeasuringTrainer", "claim", "values", "with_own_config"]
@@ -36,7 +39,34 @@ KEPT = ("model", "data")  # of a run's configuration: the rest is about training
 
 
 class MeasuringTrainer(pl.Trainer):
-    """Lightning's trainer with one more thing to do: `measure`."""
+    """Lightning's trainer with one more thing to do, `measure`, and one less: signals are ours (see `stopping`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Lightning's handlers talk to other ranks within the handler, where ranks wait for each other for ever, and save to
+        # a file of their own under SLURM.
+        self._signal_connector.register_signal_handlers = lambda: None
+        self.fit_loop.epoch_loop._broadcast_sigterm_tensor = self._stop_together
+        stopping.forward = self._tell_launched
+
+    @property
+    @override
+    def received_sigterm(self) -> bool:
+        """Lightning asks between batches. Of several ranks each would stop where it is: see `_stop_together`."""
+        return stopping.asked is not None and self.world_size == 1
+
+    def _stop_together(self) -> None:
+        """Before each batch of several ranks: if a signal has reached one of them, all stop here."""
+        asked = torch.tensor(int(stopping.asked or 0), device=self.strategy.root_device)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        if number := int(asked):
+            stopping.asked = stopping.asked or signal.Signals(number)
+            raise SIGTERMException
+
+    def _tell_launched(self, number: int) -> None:
+        """A container's stop, for one, reaches the first process alone."""
+        for process in getattr(self.strategy.launcher, "procs", []):
+            process.send_signal(number)
 
     def measure(
         self,
@@ -66,7 +96,7 @@ class MeasuringTrainer(pl.Trainer):
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
             if isinstance(callback, EpochCallback):
-                callback.forgiving = True
+                callback.forgiving = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
 
@@ -100,11 +130,9 @@ class MeasureOnce(pl.Callback):
             for callback in trainer.callbacks:
                 if isinstance(callback, EpochCallback):
                     _measure(trainer, pl_module, callback)
-                if trainer.received_sigterm:
-                    raise SIGTERMException
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                logger.folder.save_notes(reasons)
+                logger.folder.add_notes(reasons)
 
 
 def _measure(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: EpochCallback) -> None:

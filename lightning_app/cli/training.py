@@ -7,7 +7,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytorch_lightning as pl
 import torch
@@ -20,7 +20,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
-from callbacks import EpochBar, ProgressLines
+from callbacks import EpochBar, ProgressLines, TwinDivergence
+from callbacks.base import EpochCallback
 from lightning_app.cli.borrowed import check_borrowed
 from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
@@ -34,8 +35,10 @@ from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
-from lightning_app.runs.folder import CONFIG, LOG, write_atomically
+from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
+from lightning_app.runs.folder import CONFIG, LOG, write_atomically, writing
+from lightning_app.runs.guard import guard
+from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
 from lightning_app.shipped import configs, with_shipped
@@ -44,6 +47,7 @@ __all__ = ["TrainingCLI", "run_training"]
 
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
+STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
@@ -91,6 +95,7 @@ class TrainingCLI(LightningCLI):
     """fit, validate, test, and measure."""
 
     folder: RunFolder | None = None  # of a fit or a measurement
+    _lock: IO | None = None  # on the folder, as long as this process lives
 
     def __init__(self, *args: Any, borrowed: bool = False, **kwargs: Any) -> None:
         self.borrowed = borrowed  # are net and data those of a run folder, which somebody may have sent?
@@ -101,6 +106,13 @@ class TrainingCLI(LightningCLI):
     def subcommands() -> dict[str, set[str]]:
         theirs = LightningCLI.subcommands()
         return {name: theirs[name] for name in ("fit", "validate", "test")} | {"measure": {"model", "datamodule"}}
+
+    @override
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> Parser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand in ("fit", "measure"):
+            parser.add_argument("--strict", action="store_true", help=STRICT)
+        return parser
 
     @override
     def parse_arguments(self, parser: Parser, args: list[str]) -> None:
@@ -126,6 +138,9 @@ class TrainingCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         path = self._get(self.config, "ckpt_path")
+        if self.subcommand == "fit" and path is None and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            path = self.config[self.subcommand].ckpt_path = "last"
+            print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
         if self.borrowed:
@@ -175,12 +190,18 @@ class TrainingCLI(LightningCLI):
                 logger.attach(
                     self.folder, tuple(seeds), tags_of(self.config[self.subcommand].as_dict()), self.subcommand
                 )
+        callbacks = _as_list(trainer.get("callbacks"))
+        if self._get(self.config_init, "strict"):
+            _set_strict(callbacks)
+        else:
+            for logger in loggers:
+                guard(logger)
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
-            callbacks=_progress(kwargs, _as_list(trainer.get("callbacks"))),
+            callbacks=[Stopper(), *_progress(kwargs, callbacks)],
             **kwargs,
         )
 
@@ -198,9 +219,19 @@ class TrainingCLI(LightningCLI):
                 self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
             )
         else:
-            folder = place.find(asked)
+            folder = place.find(asked, self._is_same)
+        with writing(folder.path):
+            self._lock = take(folder.path)
+            folder.sweep()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
+
+    def _is_same(self, folder: RunFolder) -> bool:
+        """Was this folder's run started with the present configuration, or killed before it wrote down its own?"""
+        if not (folder.path / CONFIG).exists():
+            return not (folder.path / LOG).exists()
+        own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        return {**folder.config(), "ckpt_path": None} == {**own, "ckpt_path": None}
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -270,14 +301,22 @@ class SaveRunConfig(SaveConfigCallback):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
+def _set_strict(callbacks: list[pl.Callback]) -> None:
+    for callback in callbacks:
+        if isinstance(callback, (EpochCallback, TwinDivergence)):
+            callback.strict = True
+
+
 def _write_config(target: Path, text: str) -> None:
     """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
     if target.exists():
         earlier = "".join(line for line in target.read_text().splitlines(keepends=True) if not line.startswith("#"))
         if earlier != text:
             number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
-            target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
-    target.parent.mkdir(parents=True, exist_ok=True)
+            with writing(target):
+                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+    with writing(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
     facts = [
         f"command: main.py {shlex.join(sys.argv[1:])}",
         f"commit: {commit()}",

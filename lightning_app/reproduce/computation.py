@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from lightning_app.errors import UserError
-from lightning_app.reproduce.lock import claimed
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
 from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.lock import claimed
 from lightning_app.untrusted import read_npz
 
 __all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "state"]

@@ -22,17 +22,18 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lightning_app.errors import UserError
+from lightning_app.errors import MachineError, UserError
 from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_yaml
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically"]
+__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically", "writing"]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
@@ -80,23 +81,28 @@ class RunFolder:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        log = self.path / LOG
+        """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed.
+
+        Raises:
+            MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
+        """
+        log = self._made(LOG)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not log.exists() or log.stat().st_size == 0:
-            writer.writerow(COLUMNS)
-        else:
-            _drop_torn_line(log)
-        writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
-        with log.open("a", newline="") as file:
-            file.write(text.getvalue())
+        with writing(log):
+            if not log.exists() or log.stat().st_size == 0:
+                writer.writerow(COLUMNS)
+            else:
+                _drop_torn_line(log)
+            writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
+            with log.open("a", newline="") as file:
+                file.write(text.getvalue())
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint on the disk must not know of epochs that the log there does not
 
     def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
-        target = self._arrays_path(epoch, family)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = self._made(self._arrays_path(epoch, family))
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         write_atomically(target, buffer.getvalue())
@@ -104,17 +110,16 @@ class RunFolder:
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
-        self.path.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
         writer.writerows(row._replace(shape="x".join(map(str, row.shape))) for row in rows)
-        write_atomically(self.path / LAYERS, text.getvalue().encode())
+        write_atomically(self._made(LAYERS), text.getvalue().encode())
 
-    def save_notes(self, sentences: Iterable[str]) -> None:
-        """Write what could not be measured."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
+    def add_notes(self, sentences: Iterable[str]) -> None:
+        """Write down what could not be measured; what is noted already is not repeated."""
+        known = dict.fromkeys([*self.notes(), *(" ".join(sentence.split()) for sentence in sentences)])
+        write_atomically(self._made(NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
@@ -124,8 +129,7 @@ class RunFolder:
         """
         file = self.path / ID
         if not file.exists():
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
+            write_atomically(self._made(ID), f"{uuid.uuid4().hex[:12]}\n".encode())
         found = read_text(file).strip()
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
             raise UserError(
@@ -136,6 +140,18 @@ class RunFolder:
     def finish(self, epochs: int) -> None:
         """Note that training came to its end after so many epochs."""
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half written."""
+        for file in self.path.rglob(".*.tmp"):
+            file.unlink(missing_ok=True)
+
+    def _made(self, name: str | Path) -> Path:
+        """Of a file in it, whose folder is there."""
+        target = self.path / name
+        with writing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        return target
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -289,22 +305,57 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def write_atomically(target: Path, content: bytes) -> None:
+def write_atomically(target: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.
 
     The temporary file stands beside the target: a rename is atomic only within one file system.
+
+    Args:
+        check: looks at the whole new file before it replaces the old one, which stays if this raises.
+
+    Raises:
+        MachineError: if the system refuses.
     """
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    with writing(target):
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            if check is not None:
+                check(Path(temporary))
+            os.replace(temporary, target)
+            _flush_folder(target.parent)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """What the system says against writing a file, as a sentence: a full disk, a quota, no permission.
+
+    Raises:
+        MachineError: instead of an OSError.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"{target} cannot be written: {error.strerror or error}. What was saved before is kept: mend that, and a "
+            "training goes on with --ckpt_path last."
+        ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name survives a crash of the machine too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:
