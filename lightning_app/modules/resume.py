@@ -48,8 +48,10 @@ def check_form(checkpoint: Mapping[str, Any]) -> None:
     for part, fits in FORMS.items():
         if part in checkpoint and not fits(checkpoint[part]):
             raise UserError(f"the checkpoint's {part} is not as fit writes it: it is damaged, or of another program.")
+    if sum(checkpoint.get("parameters", {}).values()) > len(checkpoint["state_dict"]):
+        raise UserError("the checkpoint's parameters are more than its tensors: it is damaged, or of another program.")
     for name, tensor in checkpoint["state_dict"].items():
-        if not isinstance(tensor, Tensor) or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise UserError(f"{name} of the checkpoint is no whole tensor: it is damaged, or of another program.")
 
 
@@ -78,15 +80,24 @@ def _is_optimizer(value: Any) -> bool:
     )
 
 
+def _is_schedule(value: Any) -> bool:
+    return _maps(lambda _: True)(value) and _is_count(value.get("last_epoch"))
+
+
+def _is_count(value: Any) -> bool:
+    """Of what is counted one by one: a billion would take an hour."""
+    return isinstance(value, int) and 0 <= value <= 10**6
+
+
 DESCRIBED = {"name": str, "seed": int, "network": str, "residual": bool | None}  # what `describe` says
 FORMS = {
     "state_dict": _maps(_is(Tensor)),
     "members": _lists(_is_described),
     "id_weights": _maps(_lists(_is(str))),
     "centres": _maps(_is(str)),
-    "parameters": _maps(_is(int)),
+    "parameters": _maps(_is_count),
     "optimizer_states": _lists(_is_optimizer),
-    "lr_schedulers": _lists(_maps(lambda _: True)),
+    "lr_schedulers": _lists(_is_schedule),
     "callbacks": _maps(lambda _: True),
     "loops": _maps(_is(Mapping)),
     "epoch": _is(int),

@@ -207,7 +207,10 @@ def test_a_flipped_byte_in_a_weight_is_noticed(tmp_path):
         ("id_weights", {"a": "nets.a.weight"}),
         ("parameters", {"a": "3"}),
         ("optimizer_states", [{"state": [], "param_groups": []}]),
+        ("parameters", {"a": 10**12}),
+        ("parameters", {"a": -1}),
         ("lr_schedulers", "none"),
+        ("lr_schedulers", [{"last_epoch": 10**12}]),
         ("loops", {"fit_loop": 1}),
         ("epoch", "two"),
     ],
@@ -216,6 +219,11 @@ def test_parts_of_other_types(part, value):
     check_form(CHECKPOINT)
     with pytest.raises(UserError, match="not as fit writes it"):
         check_form(CHECKPOINT | {part: value})
+
+
+def test_more_parameters_than_tensors():
+    with pytest.raises(UserError, match="more than its tensors"):
+        check_form(CHECKPOINT | {"parameters": {"a": 3}})
 
 
 def test_a_tensor_larger_than_its_storage():
