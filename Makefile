@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.installed
 	$(BIN)/python main.py fit --config configs/quickstart.yaml
 
-# Most of the tests' time goes into processes of their own: two at once, a file's tests on one worker for its fixtures.
+# Two workers of one thread each: with more threads than processors, each waits for the other's. See tests/conftest.py for
+# what goes to which worker.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks

@@ -69,7 +69,9 @@ def main() -> None:
 def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill until all kills are spent; the last run then comes to its end undisturbed."""
     draw = random.Random(options.seed)
-    ranks = () if options.ranks == 1 else ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
+    ranks = (
+        () if options.ranks == 1 else ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
+    )
     started = time.monotonic()
     finish(folder, "undisturbed", ranks)
     whole = time.monotonic() - started
@@ -85,7 +87,10 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             if life is None:
                 break
             killed.append(life)
-            print(f"kill {len(killed)}: {life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}", flush=True)
+            print(
+                f"kill {len(killed)}: {life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}",
+                flush=True,
+            )
         else:
             finish(folder, name, ranks)
         different += [f"{name}: {key}" for key in differences(expected, contents(folder / "runs" / "soak" / name))]
@@ -106,7 +111,11 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def summary(found: Mapping[str, Any]) -> str:
     at = ", ".join(f"{number} {what}" for what, number in found["at"].most_common())
-    verdict = f"{len(found['different'])} differ: {found['different'][:5]}" if found["different"] else "all equal, bit for bit"
+    verdict = (
+        f"{len(found['different'])} differ: {found['different'][:5]}"
+        if found["different"]
+        else "all equal, bit for bit"
+    )
     return (
         f"{found['kills']} kills ({at}) of {found['runs']} runs; {found['compared']} things compared in each with the "
         f"undisturbed run: {verdict}"
@@ -164,7 +173,9 @@ def doing(said: str, logged: str) -> str:
     >>> doing("going on after epoch 1, step 20", "net,2,32,lr,0.1")
     'measuring'
     """
-    numbers = [int(word) for line in said.splitlines() for word in re.findall(r"^(?:going on after )?epoch (\d+)", line)]
+    numbers = [
+        int(word) for line in said.splitlines() for word in re.findall(r"^(?:going on after )?epoch (\d+)", line)
+    ]
     rows = [row for row in csv.reader(logged.splitlines()) if len(row) == 5 and row[1].isdigit()]
     if not numbers and not rows:
         return "starting"

@@ -11,6 +11,26 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 
 
+TOGETHER = ("golden", "deploy")  # folders whose files read the same long run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: a file's tests, or a folder's, on one worker for their fixtures; slow ones first.
+
+    Two workers that begin with what takes long end at the same time, and the fixtures of a file are made once.
+    """
+    groups = {item: _group(item) for item in items}
+    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: groups[item] not in slow)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+
+
+def _group(item: pytest.Item) -> str:
+    folder = item.path.parent.name
+    return folder if folder in TOGETHER else item.path.relative_to(ROOT).with_suffix("").as_posix()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quiet_machine():
     """One thread: OpenMP barriers with a descheduled worker make two threads up to ten times slower on a busy machine."""

@@ -2,11 +2,15 @@
 
 import csv
 import fcntl
+import functools
+import json
 import os
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -68,13 +72,29 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def command(*words: str | Path, cwd: Path, **more) -> subprocess.CompletedProcess:
-    """The real command line in a process of its own, in a folder of its own."""
-    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment |= more.pop("env", {})
+def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess:
+    """The real command line in a process of its own, in a folder of its own: see tests/forked.py."""
+    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
-    call = [sys.executable, str(ROOT / "main.py"), *map(str, words)]
-    return subprocess.run(call, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, **more)
+    words = [*map(str, words)]
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        asked = {"words": words, "cwd": str(cwd), "env": environment, "out": out.name, "err": err.name, "seconds": 600}
+        print(json.dumps(asked), file=forker().stdin, flush=True)
+        code = int(forker().stdout.readline())
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+
+@functools.cache
+def forker() -> subprocess.Popen:
+    """tests/forked.py, started at the first command; it ends when this process does, since its input ends."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "forked.py")],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def on_terminal(*words: str | Path, cwd: Path, columns: int = 100, **env: str) -> tuple[int, str]:
@@ -110,6 +130,7 @@ TINY = (  # options that make the quickstart a test of seconds
     *("--data.train_limit", "64", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
 )
+LEARNING = ("--trainer.callbacks", "Learning")  # and no other measure: for what is not about measuring
 
 
 def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:

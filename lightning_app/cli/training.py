@@ -22,12 +22,15 @@ from typing_extensions import override
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines, TwinDivergence
 from callbacks.base import EpochCallback
+from lightning_app.cli.borrowed import check_borrowed
+from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
-from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
+from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
 from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
@@ -52,14 +55,18 @@ def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
     argv = with_shipped(argv)
+    limit_yaml()
+    check_configs(values(argv, "--config", "-c"))
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
+    own = with_own_config(argv) if argv[0] == "measure" else None
     try:
         TrainingCLI(
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
+            args=with_class_paths(argv if own is None else own),
+            borrowed=own is not None,
             parser_class=Parser,
             parser_kwargs={"formatter_class": HelpFormatter}
             | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
@@ -89,6 +96,10 @@ class TrainingCLI(LightningCLI):
 
     folder: RunFolder | None = None  # of a fit or a measurement
     _lock: IO | None = None  # on the folder, as long as this process lives
+
+    def __init__(self, *args: Any, borrowed: bool = False, **kwargs: Any) -> None:
+        self.borrowed = borrowed  # are net and data those of a run folder, which somebody may have sent?
+        super().__init__(*args, **kwargs)
 
     @staticmethod
     @override
@@ -132,6 +143,12 @@ class TrainingCLI(LightningCLI):
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+        if self.borrowed:
+            check_borrowed({key: self._get(self.config, key) for key in KEPT})
+        if self.subcommand in ("fit", "measure"):
+            confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
+            self.folder = self._choose_folder()
+            self.parser.folder = self.folder.path
 
     @override
     def instantiate_classes(self) -> None:
@@ -164,7 +181,6 @@ class TrainingCLI(LightningCLI):
             kwargs["inference_mode"] = False  # measures differentiate
         elif self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
-        self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
         saving.folder = self.folder.checkpoints if trainer.get("enable_checkpointing") is not False else None
         loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
@@ -194,12 +210,14 @@ class TrainingCLI(LightningCLI):
 
         Ranks that a cluster launched never write: any path will do for them.
         """
-        place = self._get(self.config_init, "run")
+        place = RunPlace(**self._get(self.config, "run").as_dict())
         if rank_zero_only.rank != 0:
             return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
         asked = self._get(self.config, "ckpt_path")
         if self.subcommand == "measure":
-            folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
+            folder = claim(
+                self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
+            )
         else:
             folder = place.find(asked, self._is_same)
         with writing(folder.path):

@@ -18,6 +18,7 @@ from typing_extensions import override
 from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically, writing
 from lightning_app.stopping import stopping
+from lightning_app.untrusted import read_torch
 
 __all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper"]
 
@@ -40,16 +41,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        try:
-            checkpoint = torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except FileNotFoundError as error:
-            raise UserError(f"expected a checkpoint at {path}, found no such file.") from error
-        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{path} is not a readable checkpoint: it is truncated, or not one of this program's (weights and plain "
-                "values only, nothing in a checkpoint is ever executed)."
-            ) from error
-        if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        checkpoint = read_torch(Path(path))
+        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(f"{path} is not a checkpoint of a training run: it has no state_dict.")
         return checkpoint
 
@@ -108,11 +101,11 @@ class SaveCheckpoint(Checkpoint):
         self._saved: int | None = None  # optimizer steps of last.ckpt
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Between two batches Lightning's counters agree; where a batch ends, one of them is still behind."""
-        if batch_idx and self._is_due(trainer):
+        """Not after the last one, whose epoch has not been evaluated and measured: that has a checkpoint of its own."""
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._is_due(trainer):
             self._save(trainer, LAST)
 
     @override

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from lightning_app.runs import RunFolder
-from tests.helpers import ROOT, TINY, command, log_rows
+from tests.helpers import LEARNING, ROOT, TINY, command, log_rows
 
 pytestmark = pytest.mark.slow
 RUN = Path("runs") / "digits" / "quickstart"
@@ -119,7 +119,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path, which):
 
 
 def test_last_without_a_checkpoint_starts_from_the_beginning(tmp_path):
-    done = command(*TINY, "--trainer.max_epochs", "1", "--ckpt_path", "last", cwd=tmp_path)
+    done = command(*TINY, *LEARNING, "--trainer.max_epochs", "1", "--ckpt_path", "last", cwd=tmp_path)
     assert done.returncode == 0
     assert "no checkpoint yet" in done.stdout
 
@@ -127,7 +127,7 @@ def test_last_without_a_checkpoint_starts_from_the_beginning(tmp_path):
 def test_the_command_line_wins_over_the_checkpoint(finished, tmp_path):
     checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
     options = ("--trainer.max_epochs", "4", "--model.optimizer.lr", "0.002", "--ckpt_path", str(checkpoint))
-    done = command(*TINY, *options, cwd=tmp_path)
+    done = command(*TINY, *LEARNING, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     log = RunFolder(tmp_path / RUN).log()
     assert set(log["epoch"]) == {4}  # another root: a run of its own, from epoch 3 on
@@ -155,8 +155,12 @@ def test_report_of_a_run(finished, tmp_path):
 
 
 def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path):
-    """Float64 and no BatchNorm: sharding the batch changes only the order of summation."""
+    """Float64 and no BatchNorm: sharding the batch changes only the order of summation.
+
+    What every callback says is compared in tests/modules/test_sharding.py.
+    """
     more = (
+        *LEARNING,
         "--trainer.precision",
         "64-true",
         "--trainer.accelerator",
@@ -177,7 +181,8 @@ def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path):
 
 
 def test_a_diverging_run_keeps_what_was_logged(tmp_path):
-    done = command(*TINY, "--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e20", cwd=tmp_path)
+    words = ("--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e20")
+    done = command(*TINY, *LEARNING, *words, cwd=tmp_path)
     assert done.returncode == 2
     assert re.search(
         r"error: the loss of member '\w+' stopped being a number in epoch \d+ .* learning rate 1e\+20", done.stderr

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lightning_app.runs import RunFolder
-from tests.helpers import ROOT, TINY, command, on_terminal
+from tests.helpers import LEARNING, ROOT, TINY, command, on_terminal
 
 pytestmark = pytest.mark.slow
 ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
@@ -16,7 +16,7 @@ ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 def shown(tmp_path_factory) -> tuple[str, RunFolder]:
     """What a fit says on a terminal, and its run."""
     cwd = tmp_path_factory.mktemp("terminal")
-    words = [sys.executable, ROOT / "main.py", *TINY]
+    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING]
     code, said = on_terminal(*words, cwd=cwd, columns=110)
     assert code == 0, said
     return said, RunFolder(cwd / "runs" / "digits" / "quickstart")
@@ -42,7 +42,7 @@ def test_its_last_words_are_a_ruled_table(shown):
 
 
 def test_a_pipe_sees_lines_only(tmp_path):
-    done = command(*TINY, cwd=tmp_path)
+    done = command(*TINY, *LEARNING, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not re.search(r"[\x1b\r━─]", done.stdout + done.stderr)
     assert [line[:9] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]
@@ -50,7 +50,7 @@ def test_a_pipe_sees_lines_only(tmp_path):
 
 
 def test_a_dumb_terminal_sees_what_a_pipe_sees(tmp_path):
-    words = [sys.executable, ROOT / "main.py", *TINY, "--trainer.max_epochs", "1"]
+    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, "--trainer.max_epochs", "1"]
     code, said = on_terminal(*words, cwd=tmp_path, TERM="dumb")
     assert code == 0, said
     assert not re.search(r"[\x1b━─]", said)

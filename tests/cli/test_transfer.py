@@ -16,7 +16,7 @@ from lightning_app.identity import id_entries, transfer
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from tests.helpers import ROOT, TINY, arm, classifier, command, digits, trainer
+from tests.helpers import LEARNING, ROOT, TINY, arm, classifier, command, digits, trainer
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 IDS = 4 + 4 + 8  # of SimplifiedNet(5, width=4): 4 -> 4, 4 -> 8, 8 -> 16 channels
@@ -293,7 +293,7 @@ def test_the_twin_has_the_same_risk_and_error_under_the_other_configuration(kind
 
 @pytest.mark.slow
 def test_both_ways_on_a_bank_by_the_command_line(tmp_path):
-    run(*TINY, cwd=tmp_path)
+    run(*TINY, *LEARNING, cwd=tmp_path)
     own = Path("runs") / "digits" / "quickstart" / "checkpoints" / "last.ckpt"
     expected = numbers(run("test", *TINY[1:], "--ckpt_path", own, cwd=tmp_path))
     assert "residual: 64 ID entries" in run("transfer", own, "plain.ckpt", cwd=tmp_path)
