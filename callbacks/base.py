@@ -18,14 +18,13 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
-from callbacks.emit import emit
-from callbacks.protocol import members_of
+from callbacks.emit import emit, note
+from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
+from callbacks.protocol import Pieces, handing_out, members_of
 from lightning_app.errors import UserError
 
 __all__ = ["EpochCallback", "Measure", "isolated"]
 
-# What a foreign net may raise when a measure copies, differentiates or follows it.
-FAILURES = (ValueError, TypeError, RuntimeError, AttributeError, LookupError, AssertionError)
 log = logging.getLogger(__name__)
 
 
@@ -35,15 +34,21 @@ class EpochCallback(pl.Callback, ABC):
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step. Not repeated after a resume.
+
+    Attributes:
+        strict: stop at whatever cannot be measured or logged. Otherwise it is left out, and said.
+        forgiving: leave out what cannot be measured even where that is a mistake of the user that shows before training.
     """
 
-    forgiving = False  # what cannot be measured is named with the reason, and does not stop the rest
+    strict = False
+    forgiving = False
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
         if every_n_epochs < 1:
             raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
         self.every_n_epochs = every_n_epochs
         self.at_start = at_start
+        self._said: set[Any] = set()  # what need not be said again
 
     @abstractmethod
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
@@ -65,32 +70,71 @@ class Measure(EpochCallback):
     """Measures every member on rank zero, isolated from training, and logs the results and their cost in seconds.
 
     A subclass names its ``family`` and returns, for one net, named dataclasses; `emit` logs their fields.
+
+    Faults: a net that cannot be measured gets the number ``failed/<family>`` = 1 for that epoch, and its reason is said
+    once and noted in the run folder; training and the other nets and measures go on. A mistake of the user that shows
+    before training stops it, and so does everything where ``strict``. Out of memory, the measure is tried again on half as
+    many samples at a time, down to one. Its numbers are then the same up to rounding, those that are estimated from random
+    vectors up to their standard errors.
     """
 
     family: ClassVar[str]
+    _at_once: int | None = None  # so many samples at a time, since more ran out of memory
 
     @abstractmethod
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
         """Results of one net by prefix, e.g. ``{"cushion/layer10": CushionStatistics(...)}``."""
 
+    def attempt(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
+        """Measure, or raise and leave this callback as it was."""
+        with isolated(net):
+            return dict(self.measure(trainer, net))
+
     @override
     @rank_zero_only
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         start = time.perf_counter()
-        results = {name: self._results(trainer, name, net) for name, net in members_of(pl_module)}
+        results = {name: self._results(trainer, name, net, epoch) for name, net in members_of(pl_module)}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
-        emit(trainer, epoch, self.family, results, cost)
+        emit(trainer, epoch, self.family, results, cost, self.strict)
 
-    def _results(self, trainer: pl.Trainer, name: str, net: nn.Module) -> dict[str, Any]:
+    def _results(self, trainer: pl.Trainer, name: str, net: nn.Module, epoch: int) -> dict[str, Any]:
         try:
-            with isolated(net):
-                return dict(self.measure(trainer, net))
-        except FAILURES as error:
-            if not self.forgiving:
+            return self._in_memory(trainer, name, net)
+        except Exception as error:  # a foreign net raises what it likes
+            mistake = isinstance(error, UserError) and epoch == 0 and not self.forgiving
+            if self.strict or mistake or is_fatal(error):
                 raise
-            said = " ".join(str(error).split()) or type(error).__name__
-            log.warning("%s cannot measure '%s': %s", type(self).__name__, name, said)
-            return {}
+            self._note(trainer, name, epoch, error)
+            return {f"failed/{self.family}": 1.0}
+
+    def _in_memory(self, trainer: pl.Trainer, name: str, net: nn.Module) -> dict[str, Any]:
+        """As many samples at a time as fit."""
+        ran_out = 0
+        while True:
+            pieces = Pieces(self._at_once)
+            try:
+                with handing_out(pieces):
+                    found = self.attempt(trainer, net)
+                break
+            except Exception as error:
+                if pieces.largest < 2 or not ran_out_of_memory(error):
+                    raise
+            ran_out = ran_out or pieces.largest
+            self._at_once = pieces.largest // 2
+            free_memory()  # not before: the exception holds what it failed on
+        if ran_out:
+            what = f"{type(self).__name__} ran out of memory on '{name}' with {ran_out} samples at a time"
+            print(f"{what}: it goes on with {self._at_once}.", flush=True)
+        return found
+
+    def _note(self, trainer: pl.Trainer, name: str, epoch: int, error: Exception) -> None:
+        what, why = f"{type(self).__name__} cannot measure '{name}'", reason(error)
+        when = "" if self.forgiving else f" after epoch {epoch}" if epoch else " before training"
+        if (what, why) not in self._said:
+            self._said.add((what, why))
+            log.warning(sentence := f"{what}{when}: {why}")
+            note(trainer, sentence)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.protocol import few_samples, loss_of, settled_net
+from callbacks.protocol import few_samples, graph_memory, loss_of, settled_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
@@ -86,7 +86,8 @@ class DrivingForce(RememberingMeasure):
             return {}
         few = list(few_samples(trainer, net, self.samples))
         norms = normalisations_of(trained, few[0][0][:1])
-        forces = driving_force(trained, few, layers, norms, loss_of(trainer.lightning_module), self.double)
+        loss = loss_of(trainer.lightning_module)
+        forces = driving_force(trained, few, layers, norms, loss, self.double, graph_memory())
         before = self.swap(trainer, net, {name: list(astuple(force)) for name, force in forces.items()}) or {}
         return _forces(forces) | _comparisons({name: Force(*before[name]) for name in before if name in forces}, forces)
 

@@ -9,7 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.base import Measure
-from callbacks.protocol import few_samples, loss_of, members_of, settled_net
+from callbacks.protocol import few_samples, loss_of, members_of, samples_at_once, settled_net
 from lightning_app.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
@@ -86,14 +86,13 @@ class EffectiveDepth(Measure):
             )
         self.samples = samples
         self.gradient_samples = min(samples, gradient_samples)
-        self._said: set[str] = set()
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
         loss, net = loss_of(trainer.lightning_module), settled_net(trainer, net)
         few = list(few_samples(trainer, net, self.samples))
         try:
-            return {"depth": effective_depth(net, few, loss, self.gradient_samples)}
+            return {"depth": effective_depth(net, few, loss, self.gradient_samples, samples_at_once())}
         except NoBranches as error:
             if len(members_of(trainer.lightning_module)) == 1:  # beside a residual net, a plain one is no surprise
                 self._say_once(str(error))

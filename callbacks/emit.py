@@ -14,6 +14,7 @@ and histograms of several seeds are added up. Without several arms, the same wit
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property, singledispatch
 from typing import Any, NamedTuple, TypeVar
@@ -25,11 +26,12 @@ from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 
 from lightning_app.measures.histogram import Histogram
 from lightning_app.networks import Surveyed
-from lightning_app.runs import LayerRow, Row
+from lightning_app.runs import LayerRow, Row, RunFolder
+from lightning_app.runs.guard import excused
 from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.statistics import spread
 
-__all__ = ["Record", "describe_layers", "emit", "log_record"]
+__all__ = ["Record", "describe_layers", "emit", "log_record", "note"]
 
 T = TypeVar("T")
 
@@ -117,12 +119,19 @@ def emit(
     family: str,
     results: Mapping[str, Mapping[str, Any]],
     whole_run: Mapping[str, float] | None = None,
+    strict: bool = False,
 ) -> None:
     """Log results by member and prefix, and numbers of the whole run, to every logger. Rank zero only.
+
+    A logger that raises misses them, and says so once; the run folder's does not.
 
     Args:
         results: member -> prefix -> dataclass, or member -> key -> number.
         whole_run: numbers that belong to no member, e.g. what the measuring cost.
+        strict: let through what loggers raise.
+
+    Raises:
+        MachineError: if the run folder cannot be written.
     """
     scalars = {(WHOLE_RUN, name): float(value) for name, value in (whole_run or {}).items()}
     histograms, arrays = {}, {}
@@ -136,7 +145,8 @@ def emit(
                 scalars[member, key] = float(value)
     record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _places(trainer, results))
     for logger in trainer.loggers:
-        log_record(logger, record)
+        with nullcontext() if strict or isinstance(logger, RunLogger) else excused(logger):
+            log_record(logger, record)
 
 
 def describe_layers(trainer: pl.Trainer, surveyed: Mapping[str, Sequence[Surveyed]]) -> None:
@@ -146,9 +156,18 @@ def describe_layers(trainer: pl.Trainer, surveyed: Mapping[str, Sequence[Surveye
         for member, by_member in surveyed.items()
         for found in by_member
     ]
-    for logger in trainer.loggers:
-        if isinstance(logger, RunLogger):
-            logger.folder.save_layers(rows)
+    for folder in _folders(trainer):
+        folder.save_layers(rows)
+
+
+def note(trainer: pl.Trainer, sentence: str) -> None:
+    """Write into the run folder what could not be measured. Rank zero only."""
+    for folder in _folders(trainer):
+        folder.add_notes([sentence])
+
+
+def _folders(trainer: pl.Trainer) -> Iterator[RunFolder]:
+    return (logger.folder for logger in trainer.loggers if isinstance(logger, RunLogger))
 
 
 def _places(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, Place]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.base import Measure
-from callbacks.protocol import few_samples, loss_of
+from callbacks.protocol import few_samples, graph_memory, loss_of
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
@@ -130,14 +130,14 @@ class HessianSpectrum(Measure):
         loss = loss_of(trainer.lightning_module)
         few = list(few_samples(trainer, net, self.samples))
         if sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact:
-            return self._exactly(net, Hessian(net, few, loss, double=True))
-        hessian = Hessian(net, few, loss, double=self.double)
+            return self._exactly(net, Hessian(net, few, loss, double=True, memory=graph_memory()))
+        hessian = Hessian(net, few, loss, double=self.double, memory=graph_memory())
         found, leading = spectrum(hessian, **self.asked)
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.asked)[0])
         for name, names in _layers(net, hessian).items() if self.parts else ():
-            block = Hessian(net, few, loss, names, self.double)
+            block = Hessian(net, few, loss, names, self.double, graph_memory())
             results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.asked)[0])
         return results
 

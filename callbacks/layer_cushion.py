@@ -9,9 +9,9 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure, isolated
+from callbacks.base import Measure
 from callbacks.emit import describe_layers
-from callbacks.protocol import loss_of, members_of, probe_batches
+from callbacks.protocol import loss_of, name_of, probe_batches
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import Surveyed, measurable, survey
 
@@ -77,36 +77,30 @@ class LayerCushion(Measure):
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False) -> None:
         super().__init__(every_n_epochs, at_start)
         self.compile = compile
+        self._surveyed: dict[str, tuple[Surveyed, ...]] = {}  # by net, until it is written down
         self._described = False
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        if trainer.is_global_zero and not self._described:
-            self._describe(trainer, pl_module)
         super().observe(trainer, pl_module, epoch)
+        if self._surveyed and not self._described:  # on rank zero, which measures
+            self._describe(trainer)
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        layers = measurable(_surveyed(trainer, net))
+        surveyed = self._surveyed[name_of(trainer, net)] = survey(net, next(probe_batches(trainer, net))[0][:1])
+        layers = measurable(surveyed)
         loss = loss_of(trainer.lightning_module)
         probe = probe_forward(net, layers, probe_batches(trainer, net), self.compile, loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
         return {"probe/risk": probe.loss, "probe/error": probe.error, **by_layer}
 
-    def _describe(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _describe(self, trainer: pl.Trainer) -> None:
         """Once a run: which layers there are, and of those without cushions the reason."""
-        surveyed = {}
-        for name, net in members_of(pl_module):
-            with isolated(net):
-                surveyed[name] = _surveyed(trainer, net)
-        describe_layers(trainer, surveyed)
-        for sentence in dict.fromkeys(s for found in surveyed.values() for s in _without(found)):
+        describe_layers(trainer, self._surveyed)
+        for sentence in dict.fromkeys(s for found in self._surveyed.values() for s in _without(found)):
             log.warning(sentence)
         self._described = True
-
-
-def _surveyed(trainer: pl.Trainer, net: nn.Module) -> tuple[Surveyed, ...]:
-    return survey(net, next(probe_batches(trainer, net))[0][:1])
 
 
 def _without(surveyed: Sequence[Surveyed]) -> list[str]:

@@ -45,6 +45,7 @@ class Learning(EpochCallback):
         * With ``model.loss: squared_error`` risks are 1/(2m) Σ ‖f - e_y‖², not nats.
         * Tables 1 and 2 of Yu & Tomasi print C with the penalty divided by the batch size 128: compare
           ``train/cost_paper``.
+        * It is no measure that a run could do without: what it raises stops the run, since all ranks sum together.
         * An epoch without evaluation has the running numbers only; ``val/...`` needs ``data.val_size``.
         * The test set is evaluated every epoch and must select nothing: what is reported is the final epoch.
 
@@ -78,4 +79,4 @@ class Learning(EpochCallback):
                 whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
                 if epoch:
                     whole_run["time/epoch"] = time.perf_counter() - self._started
-            emit(trainer, epoch, "learning", results, whole_run)
+            emit(trainer, epoch, "learning", results, whole_run, self.strict)

@@ -23,6 +23,11 @@ class ProgressLines(pl.Callback):
         self._started = time.perf_counter()
 
     @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step:
+            self._print(f"going on after epoch {trainer.current_epoch}, step {trainer.global_step}")
+
+    @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._started = time.perf_counter()
 

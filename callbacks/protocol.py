@@ -16,6 +16,9 @@ the same ones; if the set augments at random, its draws are seeded.
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,8 +32,20 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_app.errors import UserError
 from lightning_app.measures import is_unsettled, settled
+from lightning_app.measures.hessian import MEMORY
 
-__all__ = ["few_samples", "loss_of", "members_of", "probe_batches", "settled_net"]
+__all__ = [
+    "Pieces",
+    "few_samples",
+    "graph_memory",
+    "handing_out",
+    "loss_of",
+    "members_of",
+    "name_of",
+    "probe_batches",
+    "samples_at_once",
+    "settled_net",
+]
 
 SETTLING = 256  # probe samples whose statistics a normalisation gets that has seen none
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
@@ -50,6 +65,11 @@ def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
     """
     said = getattr(pl_module, "members", None)
     return [("net", _network_in(pl_module))] if said is None else _pairs(said, type(pl_module).__name__)
+
+
+def name_of(trainer: pl.Trainer, net: nn.Module) -> str:
+    """Under which name a net is measured."""
+    return next(name for name, member in members_of(trainer.lightning_module) if member is net)
 
 
 def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
@@ -132,6 +152,48 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(outputs, labels)
 
 
+# How many samples at once
+
+
+@dataclass
+class Pieces:
+    """How many samples a measure gets at a time, and how many it got."""
+
+    at_once: int | None = None  # at most; None: the loader's batches as they are
+    largest: int = 0  # so far; 0: it has not asked for any
+
+
+_pieces: ContextVar[Pieces] = ContextVar("pieces")
+
+
+@contextmanager
+def handing_out(pieces: Pieces) -> Iterator[None]:
+    """Within it, samples come in such pieces."""
+    token = _pieces.set(pieces)
+    try:
+        yield
+    finally:
+        _pieces.reset(token)
+
+
+def samples_at_once() -> int | None:
+    """At most so many may be in memory together, whoever puts batches together; None: no limit."""
+    return _pieces.get(Pieces()).at_once
+
+
+def graph_memory() -> int:
+    """Bytes for graphs that a Hessian may keep: none where samples come in pieces, since there memory ran out."""
+    return MEMORY if samples_at_once() is None else 0
+
+
+def _in_pieces(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    pieces = _pieces.get(Pieces())
+    for images, labels in batches:
+        size = pieces.at_once or max(1, len(labels))
+        pieces.largest = max(pieces.largest, min(size, len(labels)))
+        yield from zip(images.split(size), labels.split(size), strict=True)
+
+
 # Which samples
 
 
@@ -142,6 +204,11 @@ def probe_batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor,
         UserError: if nobody says which they are and the training set cannot be asked; if a batch is no pair; if the net has
             no parameters.
     """
+    return _in_pieces(_batches(trainer, net))
+
+
+def _batches(trainer: pl.Trainer, net: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """As the loader has them."""
     like = next(net.parameters(), None)
     if like is None:
         raise UserError(f"there is nothing to measure in a {type(net).__name__} without parameters.")
@@ -210,7 +277,10 @@ def _described(thing: Any) -> str:
 
 def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
     """So many of the probe samples, evenly spread over it (a source may be sorted by class), in the loader's batches."""
-    batches = list(probe_batches(trainer, net))
+    return _in_pieces(_spread(list(_batches(trainer, net)), samples))
+
+
+def _spread(batches: Sequence[tuple[Tensor, Tensor]], samples: int) -> Iterator[tuple[Tensor, Tensor]]:
     total, start = sum(len(labels) for _, labels in batches), 0
     few = min(samples, total)
     for images, labels in batches:
@@ -225,4 +295,5 @@ def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
     """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
     if not is_unsettled(net):
         return net
-    return settled(net, torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)]))
+    images = torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)])
+    return settled(net, images, samples_at_once())

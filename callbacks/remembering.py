@@ -7,7 +7,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.base import Measure
-from callbacks.protocol import members_of
+from callbacks.protocol import name_of
 
 __all__ = ["RememberingMeasure"]
 
@@ -21,10 +21,20 @@ class RememberingMeasure(Measure):
 
     def swap(self, trainer: pl.Trainer, net: nn.Module, now: Any) -> Any:
         """What was kept of this net at the last measurement, None at the first; from now on this is."""
-        name = next(name for name, member in members_of(trainer.lightning_module) if member is net)
+        name = name_of(trainer, net)
         before = self._last.get(name)
         self._last[name] = now
         return before
+
+    @override
+    def attempt(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
+        """After one that fails, what is kept is still of the last measurement that did not."""
+        before = dict(self._last)
+        try:
+            return super().attempt(trainer, net)
+        except BaseException:
+            self._last = before
+            raise
 
     @override
     def state_dict(self) -> dict[str, Any]:

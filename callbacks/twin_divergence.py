@@ -124,6 +124,7 @@ class TwinDivergence(pl.Callback):
           error says that this is not the law.
         * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
           watched by the rank that trains a pair.
+        * It looks into training's own passes, and all ranks exchange what they saw: what it raises stops the run.
 
     Source:
         Yu & Tomasi (2019), section 4.1 and SM B, Table 2 and Fig. 6.
@@ -132,7 +133,12 @@ class TwinDivergence(pl.Callback):
         every_n_steps: compare the weights after step 1 and after every so many steps.
         watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are
             compiled or in a CUDA graph are not watched: graphs run no hooks.
+
+    Attributes:
+        strict: let through what loggers raise.
     """
+
+    strict = False
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
         if every_n_steps < 1:
@@ -251,7 +257,7 @@ class TwinDivergence(pl.Callback):
 
     @rank_zero_only
     def _emit(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
-        emit(trainer, epoch, "twin", results, {"cost/twin": self._seconds})
+        emit(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
         self._seconds = 0.0
 
     # -- checkpoints --------------------------------------------------------------------------------------------------

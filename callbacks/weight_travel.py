@@ -1,23 +1,21 @@
 """How far each net has come: `lightning_app.measures.travel` after epochs."""
 
-import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.utilities import rank_zero_only
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import EpochCallback
-from callbacks.emit import emit
-from callbacks.protocol import members_of
+from callbacks.base import Measure
+from callbacks.protocol import members_of, name_of
 from lightning_app.measures import conv_weights, distance
 from lightning_app.networks import layers_of
 
 __all__ = ["WeightTravel"]
 
 
-class WeightTravel(EpochCallback):
+class WeightTravel(Measure):
     """Logs how far training has moved each net, against how far apart the nets started.
 
     Definition:
@@ -56,6 +54,8 @@ class WeightTravel(EpochCallback):
         at_start: also before the first training step.
     """
 
+    family = "travel"
+
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
         super().__init__(every_n_epochs, at_start)
         self._starts: dict[str, Tensor] = {}  # member -> t_0 (n,) float64
@@ -63,22 +63,20 @@ class WeightTravel(EpochCallback):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == 0 and trainer.current_epoch == 0:
-            self._starts = {name: conv_weights(layers_of(net), True) for name, net in members_of(pl_module)}
+            known = ((name, layers_of(net)) for name, net in members_of(pl_module))
+            self._starts = {name: conv_weights(layers, True) for name, layers in known if layers}
         super().on_train_start(trainer, pl_module)
 
     @override
-    @rank_zero_only
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        began = time.perf_counter()
-        results = {name: self._distances(pl_module, name, net) for name, net in members_of(pl_module)}
-        emit(trainer, epoch, "travel", results, {"cost/travel": time.perf_counter() - began})
-
-    def _distances(self, pl_module: pl.LightningModule, name: str, net: Any) -> dict[str, float]:
-        now = conv_weights(layers_of(net), True)
+    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
+        name, layers = name_of(trainer, net), layers_of(net)
+        if not layers:
+            return {}
+        now = conv_weights(layers, True)
         own = {"travel/distance": distance(now, self._starts[name])} if name in self._starts else {}
         return own | {
             f"travel/from_start_of/{arm}": distance(now, self._starts[other])
-            for arm, other in _rivals(pl_module, name)
+            for arm, other in _rivals(trainer.lightning_module, name)
             if other in self._starts and len(self._starts[other]) == len(now)
         }
 

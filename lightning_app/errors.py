@@ -1,6 +1,6 @@
-"""The one exception that becomes a sentence: what was expected, what came, what to do. No traceback follows it."""
+"""Exceptions that become a sentence: what was expected, what came, what to do. No traceback follows them."""
 
-__all__ = ["DivergedError", "UserError"]
+__all__ = ["DivergedError", "MachineError", "UserError"]
 
 
 class UserError(ValueError):
@@ -9,3 +9,7 @@ class UserError(ValueError):
 
 class DivergedError(UserError):
     """A loss stopped being a number. What was logged and saved so far is kept."""
+
+
+class MachineError(UserError):
+    """The machine does not do what was asked of it, as a full disk. Nobody's mistake: the command line exits with 1."""

@@ -13,6 +13,8 @@ LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "to
 ALLOWED = {
     "lightning_app.errors": set(),
     "lightning_app.seeds": {"lightning_app.errors"},
+    "lightning_app.stopping": set(),
+    "lightning_app.untrusted": {"numpy", "yaml", "torch", "lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
     "lightning_app.shipped": {"lightning_app.errors"},
     "lightning_app.statistics": {"numpy", "scipy"},
@@ -34,22 +36,25 @@ ALLOWED = {
     },
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
-    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.errors", "lightning_app.runs.folder"},
+    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.errors", "lightning_app.runs.folder"}
+    | {"lightning_app.untrusted"},
     "lightning_app.modules": SCIENCE
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE
     | LIGHTNING
-    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds"},
+    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"}
+    | {"lightning_app.stopping"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
     | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
-    | {"lightning_app.rank_correlation"},
+    | {"lightning_app.rank_correlation", "lightning_app.untrusted"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
     | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
     | {"lightning_app.errors", "lightning_app.cli.console", "lightning_app.shipped"}
-    | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"},
+    | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"}
+    | {"lightning_app.untrusted", "lightning_app.stopping"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}

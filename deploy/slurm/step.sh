@@ -18,8 +18,8 @@ run_step() {
     return "$code"
 }
 
-# stop_step PID: SIGTERM to every rank, upon which fit saves between two batches. Several ranks may block each other in
-# Lightning's handler of that signal: after a minute they are killed, and the run resumes from its last whole epoch.
+# stop_step PID: SIGTERM to every rank, upon which fit saves between two batches, at the same one on all ranks. A rank that
+# hangs (in a driver, in a dead network) is killed after a minute, and the run resumes from its last checkpoint.
 stop_step() {
     scancel --signal=TERM "$SLURM_JOB_ID"
     for ((seconds = 0; seconds < ${GRACE:-60}; seconds++)); do

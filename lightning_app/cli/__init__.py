@@ -3,10 +3,12 @@
 import importlib
 import os
 import re
+import signal
 import sys
 
 from lightning_app.cli.help import brief, overview
-from lightning_app.errors import UserError
+from lightning_app.errors import MachineError, UserError
+from lightning_app.stopping import requeue, stopping
 
 __all__ = ["main"]
 
@@ -20,13 +22,13 @@ OTHERS = {  # command -> the module whose main(argv) it is, imported when asked 
 RESUME = "What was logged is kept; go on from the last finished epoch with --ckpt_path last."
 LOST = 1
 INTERRUPTED = 130  # 128 + SIGINT
-TERMINATED = 143  # 128 + SIGTERM, what a scheduler expects of a job it has pre-empted
 
 
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
-    A user's mistake is two lines on stderr and exit code 2; SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
+    A user's mistake is two lines on stderr and exit code 2, a fault of the machine likewise and 1;
+    SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview(), end="")
@@ -50,7 +52,23 @@ def _other(module: str, words: list[str]) -> int:
 
 
 def _train(argv: list[str]) -> int:
-    from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+    stopping.listen()
+    try:
+        code = _run(argv)
+    except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
+        if stopping.asked is None:
+            raise
+        code = LOST
+    if stopping.asked is None or code != LOST:  # another process may be gone by the same signal
+        return code
+    print(f"stopped by {stopping.asked.name}: go on with --ckpt_path last", file=sys.stderr)
+    if stopping.asked is signal.SIGUSR1 and (said := requeue()):
+        print(said, file=sys.stderr)
+    return 128 + stopping.asked
+
+
+def _run(argv: list[str]) -> int:
+    from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
     from lightning_app.cli.training import run_training
 
@@ -59,7 +77,7 @@ def _train(argv: list[str]) -> int:
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
-        return _fail(str(error))
+        return _fail(str(error), LOST if isinstance(error, MachineError) else 2)
     except RuntimeError as error:
         if not _another_is_gone(error) or os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
@@ -68,9 +86,6 @@ def _train(argv: list[str]) -> int:
             f"error: another process of this job is gone ({reason}): see what it said before. {RESUME}", file=sys.stderr
         )
         return LOST
-    except SIGTERMException:  # Lightning 2.6.6 would exit with 0, which schedulers count as finished
-        print("terminated: resume with --ckpt_path last", file=sys.stderr)
-        return TERMINATED
     except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise
@@ -87,6 +102,6 @@ def _another_is_gone(error: RuntimeError) -> bool:
     return dist.is_available() and dist.is_initialized() and bool(re.search(signs, str(error), re.IGNORECASE))
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 2) -> int:
     print(f"error: {message}", file=sys.stderr)
-    return 2
+    return code

@@ -6,6 +6,7 @@ callback looks once. What one callback cannot measure does not stop the others: 
 
 import logging
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import yaml
+from jsonargparse import Namespace
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
@@ -26,15 +29,44 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 from lightning_app.runs.loggers import RunLogger
+from lightning_app.stopping import stopping
+from lightning_app.untrusted import read_yaml
 
-__all__ = ["MeasuringTrainer", "claim", "with_own_config"]
+__all__ = ["KEPT", "MeasuringTrainer", "claim", "values", "with_own_config"]
 
 GROUP = "measured"  # folder of measurements among the groups of runs
 KEPT = ("model", "data")  # of a run's configuration: the rest is about training
 
 
 class MeasuringTrainer(pl.Trainer):
-    """Lightning's trainer with one more thing to do: `measure`."""
+    """Lightning's trainer with one more thing to do, `measure`, and one less: signals are ours (see `stopping`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Lightning's handlers talk to other ranks within the handler, where ranks wait for each other for ever, and save to
+        # a file of their own under SLURM.
+        self._signal_connector.register_signal_handlers = lambda: None
+        self.fit_loop.epoch_loop._broadcast_sigterm_tensor = self._stop_together
+        stopping.forward = self._tell_launched
+
+    @property
+    @override
+    def received_sigterm(self) -> bool:
+        """Lightning asks between batches. Of several ranks each would stop where it is: see `_stop_together`."""
+        return stopping.asked is not None and self.world_size == 1
+
+    def _stop_together(self) -> None:
+        """Before each batch of several ranks: if a signal has reached one of them, all stop here."""
+        asked = torch.tensor(int(stopping.asked or 0), device=self.strategy.root_device)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        if number := int(asked):
+            stopping.asked = stopping.asked or signal.Signals(number)
+            raise SIGTERMException
+
+    def _tell_launched(self, number: int) -> None:
+        """A container's stop, for one, reaches the first process alone."""
+        for process in getattr(self.strategy.launcher, "procs", []):
+            process.send_signal(number)
 
     def measure(
         self,
@@ -64,7 +96,7 @@ class MeasuringTrainer(pl.Trainer):
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
             if isinstance(callback, EpochCallback):
-                callback.forgiving = True
+                callback.forgiving = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
 
@@ -98,11 +130,9 @@ class MeasureOnce(pl.Callback):
             for callback in trainer.callbacks:
                 if isinstance(callback, EpochCallback):
                     _measure(trainer, pl_module, callback)
-                if trainer.received_sigterm:
-                    raise SIGTERMException
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                logger.folder.save_notes(reasons)
+                logger.folder.add_notes(reasons)
 
 
 def _measure(trainer: pl.Trainer, pl_module: pl.LightningModule, callback: EpochCallback) -> None:
@@ -128,25 +158,26 @@ def _warnings() -> Iterator[list[str]]:
 # What is measured
 
 
-def with_own_config(argv: Sequence[str]) -> list[str]:
-    """The command line, with the net and data of a checkpoint's own run under it where no other net is named.
+def with_own_config(argv: Sequence[str]) -> list[str] | None:
+    """The command line with the net and data of a checkpoint's own run under it; None where another net is named.
 
     Raises:
         UserError: if no net is named and the checkpoint does not lie in a run folder.
     """
     checkpoint = _value(argv, "--ckpt_path")
     if checkpoint is None or not Path(checkpoint).is_file() or _names_net(argv):
-        return list(argv)  # what is no file is answered like everywhere
+        return None  # what is no file is answered like everywhere
     config = Path(checkpoint).parent.parent / CONFIG
     if Path(checkpoint).parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(
             f"which net is in {checkpoint}? Expected the run's {CONFIG} in {config.parent}, found none: name the "
             "configuration that it was trained with, --config FILE."
         )
-    own = yaml.safe_load(config.read_text()) or {}
+    own = read_yaml(config)
     kept = {key: own[key] for key in KEPT if key in own}
-    if precision := (own.get("trainer") or {}).get("precision"):
-        kept["trainer"] = {"precision": precision}
+    trainer = own.get("trainer")
+    if isinstance(trainer, dict) and trainer.get("precision"):
+        kept["trainer"] = {"precision": trainer["precision"]}
     command, *rest = argv
     return [command, "--config", yaml.safe_dump(kept), *rest]
 
@@ -154,25 +185,25 @@ def with_own_config(argv: Sequence[str]) -> list[str]:
 def _names_net(argv: Sequence[str]) -> bool:
     if any(word.startswith("--model.") or word == "--model" for word in argv):
         return True
-    return any("model" in _read(Path(name)) for name in _values(argv, "--config", "-c"))
+    return any("model" in _read(Path(name)) for name in values(argv, "--config", "-c"))
 
 
 def _read(config: Path) -> Mapping[str, Any]:
     """Empty for what is no configuration: the parser says so in its own words."""
     try:
-        content = yaml.safe_load(config.read_text())
-    except (OSError, yaml.YAMLError):
+        return read_yaml(config)
+    except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _value(argv: Sequence[str], option: str) -> str | None:
-    return next(reversed(_values(argv, option)), None)
+    return next(reversed(values(argv, option)), None)
 
 
-def _values(argv: Sequence[str], *options: str) -> list[str]:
-    """
-    >>> _values(["measure", "--ckpt_path", "a", "--ckpt_path=b"], "--ckpt_path")
+def values(argv: Sequence[str], *options: str) -> list[str]:
+    """What a command line gives to options, as often as it names one of them.
+
+    >>> values(["measure", "--ckpt_path", "a", "--ckpt_path=b"], "--ckpt_path")
     ['a', 'b']
     """
     found = []
@@ -183,8 +214,8 @@ def _values(argv: Sequence[str], *options: str) -> list[str]:
     return found
 
 
-def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Any) -> RunFolder:
-    """A new folder for the measurement.
+def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Namespace) -> RunFolder:
+    """A new folder for the measurement of a configuration's model.
 
     Raises:
         UserError: if there is something in the one that was asked for.
@@ -200,10 +231,21 @@ def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Any) 
     return folder
 
 
-def _name(checkpoint: str | None, model: Any) -> str:
-    """After the checkpoint's run and its file, or after the nets' classes."""
+def _name(checkpoint: str | None, model: Namespace) -> str:
+    """After the checkpoint's run and its file, or after what makes the nets."""
     if checkpoint is None:
-        return "-".join(dict.fromkeys(type(member.net).__name__.lower() for member in model.members))
+        return "-".join(dict.fromkeys(map(_maker, _nets(model)))) or "nets"
     file = Path(checkpoint).resolve()
     run = file.parent.parent.name if file.parent.name == CHECKPOINTS else ""
     return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"
+
+
+def _nets(model: Namespace) -> list[Any]:
+    arms = (model.arms or {}).values()
+    return [net for net in (model.net, *(arm["net"] for arm in arms)) if net is not None]
+
+
+def _maker(net: Any) -> str:
+    """The last word of the class or function, in small letters."""
+    path = net.class_path if isinstance(net, Namespace) else getattr(net, "__name__", str(net))
+    return path.rsplit(".", 1)[-1].lower()

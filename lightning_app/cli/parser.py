@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytorch_lightning as pl
-import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
+from lightning_app.cli.confined import confined
 from lightning_app.cli.factories import as_factories
+from lightning_app.errors import UserError
+from lightning_app.untrusted import read_yaml
 
 __all__ = ["HelpFormatter", "Parser"]
 
@@ -60,7 +62,9 @@ def _few(classes: list[str]) -> str:
 
 
 class Parser(LightningArgumentParser):
-    """LightningCLI's parser with short errors."""
+    """LightningCLI's parser with short errors, and a run folder that nothing it makes writes out of."""
+
+    folder: Path | None = None  # of the run, when there is one
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -70,7 +74,10 @@ class Parser(LightningArgumentParser):
 
     @override
     def instantiate_classes(self, cfg: Namespace, **options) -> Namespace:
-        return super().instantiate_classes(as_factories(cfg), **options)
+        cfg = as_factories(cfg)
+        if self.folder is not None:
+            cfg[cfg.subcommand].trainer = confined(cfg[cfg.subcommand].trainer, self.folder)
+        return super().instantiate_classes(cfg, **options)
 
     def _explain(self, message: str) -> tuple[str, str]:
         """What is wrong, and what to do about it."""
@@ -157,7 +164,7 @@ def _broken_file() -> str:
     named += [word.split("=", 1)[1] for word in words if word.startswith("--config=")]
     for name in named:
         try:
-            yaml.safe_load(Path(name).read_text())
-        except (OSError, yaml.YAMLError):
+            read_yaml(Path(name))
+        except UserError:
             return name
     return "a value on the command line"

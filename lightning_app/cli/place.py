@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from lightning_app.errors import UserError
@@ -34,14 +35,18 @@ class RunPlace:
         self.parent = Path(root).expanduser() / group
         self.name = name
 
-    def find(self, ckpt_path: str | None) -> RunFolder:
+    def find(self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False) -> RunFolder:
         """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one.
 
         A run goes on in its folder from its last checkpoint only: from an earlier one, or one of another run, it takes
-        another way from there, and its log must not mix with that of the old way.
+        another way from there, and its log must not mix with that of the old way. One that was killed before its first
+        checkpoint begins again where it was.
+
+        Args:
+            same: does this folder's run have the configuration of ours?
         """
         if ckpt_path == "last":
-            return self.latest() or self.claim()
+            return self.latest() or self._begun(same) or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
             own = [folder.path.resolve() for folder in self.existing()]
@@ -60,6 +65,11 @@ class RunPlace:
         """The newest run of this name that can be resumed."""
         resumable = [folder for folder in self.existing() if (folder.checkpoints / LAST).exists()]
         return resumable[-1] if resumable else None
+
+    def _begun(self, same: Callable[[RunFolder], bool]) -> RunFolder | None:
+        """The newest run of this name, if it did not come to a checkpoint."""
+        folders = self.existing()
+        return folders[-1] if folders and folders[-1].finished is None and same(folders[-1]) else None
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""

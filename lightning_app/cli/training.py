@@ -7,7 +7,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytorch_lightning as pl
 import torch
@@ -20,19 +20,25 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
-from callbacks import EpochBar, ProgressLines
+from callbacks import EpochBar, ProgressLines, TwinDivergence
+from callbacks.base import EpochCallback
+from lightning_app.cli.borrowed import check_borrowed
+from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
-from lightning_app.cli.measuring import MeasuringTrainer, claim, with_own_config
+from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
 from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint
-from lightning_app.runs.folder import CONFIG, LOG, write_atomically
+from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
+from lightning_app.runs.folder import CONFIG, LOG, write_atomically, writing
+from lightning_app.runs.guard import guard
+from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
 from lightning_app.shipped import configs, with_shipped
@@ -41,6 +47,7 @@ __all__ = ["TrainingCLI", "run_training"]
 
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
+STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
@@ -48,14 +55,18 @@ def run_training(argv: list[str]) -> None:
     """Parse, build, and run fit, validate or test."""
     _quiet()
     argv = with_shipped(argv)
+    limit_yaml()
+    check_configs(values(argv, "--config", "-c"))
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
+    own = with_own_config(argv) if argv[0] == "measure" else None
     try:
         TrainingCLI(
             ImageClassifier,
             ImageData,
             subclass_mode_data=True,
-            args=with_class_paths(with_own_config(argv) if argv[0] == "measure" else argv),
+            args=with_class_paths(argv if own is None else own),
+            borrowed=own is not None,
             parser_class=Parser,
             parser_kwargs={"formatter_class": HelpFormatter}
             | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
@@ -84,12 +95,24 @@ class TrainingCLI(LightningCLI):
     """fit, validate, test, and measure."""
 
     folder: RunFolder | None = None  # of a fit or a measurement
+    _lock: IO | None = None  # on the folder, as long as this process lives
+
+    def __init__(self, *args: Any, borrowed: bool = False, **kwargs: Any) -> None:
+        self.borrowed = borrowed  # are net and data those of a run folder, which somebody may have sent?
+        super().__init__(*args, **kwargs)
 
     @staticmethod
     @override
     def subcommands() -> dict[str, set[str]]:
         theirs = LightningCLI.subcommands()
         return {name: theirs[name] for name in ("fit", "validate", "test")} | {"measure": {"model", "datamodule"}}
+
+    @override
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> Parser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand in ("fit", "measure"):
+            parser.add_argument("--strict", action="store_true", help=STRICT)
+        return parser
 
     @override
     def parse_arguments(self, parser: Parser, args: list[str]) -> None:
@@ -115,8 +138,17 @@ class TrainingCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         path = self._get(self.config, "ckpt_path")
+        if self.subcommand == "fit" and path is None and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            path = self.config[self.subcommand].ckpt_path = "last"
+            print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+        if self.borrowed:
+            check_borrowed({key: self._get(self.config, key) for key in KEPT})
+        if self.subcommand in ("fit", "measure"):
+            confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
+            self.folder = self._choose_folder()
+            self.parser.folder = self.folder.path
 
     @override
     def instantiate_classes(self) -> None:
@@ -149,7 +181,6 @@ class TrainingCLI(LightningCLI):
             kwargs["inference_mode"] = False  # measures differentiate
         elif self.subcommand != "fit":
             return super().instantiate_trainer(logger=False, callbacks=_progress(kwargs, []), plugins=plugins, **kwargs)
-        self.folder = self._choose_folder()
         saving = self._get(self.config_init, "save_checkpoint")
         saving.folder = self.folder.checkpoints if trainer.get("enable_checkpointing") is not False else None
         loggers = [logger for logger in _as_list(trainer.get("logger")) if not isinstance(logger, bool)]
@@ -159,12 +190,18 @@ class TrainingCLI(LightningCLI):
                 logger.attach(
                     self.folder, tuple(seeds), tags_of(self.config[self.subcommand].as_dict()), self.subcommand
                 )
+        callbacks = _as_list(trainer.get("callbacks"))
+        if self._get(self.config_init, "strict"):
+            _set_strict(callbacks)
+        else:
+            for logger in loggers:
+                guard(logger)
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
-            callbacks=_progress(kwargs, _as_list(trainer.get("callbacks"))),
+            callbacks=[Stopper(), *_progress(kwargs, callbacks)],
             **kwargs,
         )
 
@@ -173,16 +210,28 @@ class TrainingCLI(LightningCLI):
 
         Ranks that a cluster launched never write: any path will do for them.
         """
-        place = self._get(self.config_init, "run")
+        place = RunPlace(**self._get(self.config, "run").as_dict())
         if rank_zero_only.rank != 0:
             return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
         asked = self._get(self.config, "ckpt_path")
         if self.subcommand == "measure":
-            folder = claim(self._get(self.config, "out"), place, place.checkpoint(asked), self.model)
+            folder = claim(
+                self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
+            )
         else:
-            folder = place.find(asked)
+            folder = place.find(asked, self._is_same)
+        with writing(folder.path):
+            self._lock = take(folder.path)
+            folder.sweep()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
+
+    def _is_same(self, folder: RunFolder) -> bool:
+        """Was this folder's run started with the present configuration, or killed before it wrote down its own?"""
+        if not (folder.path / CONFIG).exists():
+            return not (folder.path / LOG).exists()
+        own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        return {**folder.config(), "ckpt_path": None} == {**own, "ckpt_path": None}
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -252,14 +301,22 @@ class SaveRunConfig(SaveConfigCallback):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
+def _set_strict(callbacks: list[pl.Callback]) -> None:
+    for callback in callbacks:
+        if isinstance(callback, (EpochCallback, TwinDivergence)):
+            callback.strict = True
+
+
 def _write_config(target: Path, text: str) -> None:
     """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
     if target.exists():
         earlier = "".join(line for line in target.read_text().splitlines(keepends=True) if not line.startswith("#"))
         if earlier != text:
             number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
-            target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
-    target.parent.mkdir(parents=True, exist_ok=True)
+            with writing(target):
+                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+    with writing(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
     facts = [
         f"command: main.py {shlex.join(sys.argv[1:])}",
         f"commit: {commit()}",

@@ -1,13 +1,12 @@
 """Weights of anybody's net, from a file that anybody wrote: only tensors are read, nothing in the file is executed."""
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from lightning_app.errors import UserError
+from lightning_app.untrusted import read_torch
 
 __all__ = ["load_weights", "read_weights"]
 
@@ -59,13 +58,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def _torch(file: Path) -> Mapping:
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{file} cannot be read as weights: it is truncated, or a pickled net, which is never executed. Save "
-            "net.state_dict() instead."
-        ) from error
+    content = read_torch(file)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
     return content
@@ -79,7 +72,7 @@ def _safetensors(file: Path) -> Mapping:
         raise UserError(f"{file} needs the package safetensors: pip install safetensors.") from error
     try:
         return load_file(file)
-    except SafetensorError as error:
+    except (SafetensorError, OSError, ValueError, LookupError) as error:
         raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
 
 

@@ -16,6 +16,7 @@ from lightning_app.datamodules.images import TEST_SPLIT, ImageData, Splits, stra
 from lightning_app.datamodules.pictures import Decoding, Pictures
 from lightning_app.datamodules.sources import class_folders
 from lightning_app.errors import UserError
+from lightning_app.untrusted import read_text
 
 __all__ = ["ImageFolder"]
 
@@ -200,7 +201,7 @@ def _names(asked: list[str] | str) -> tuple[str, ...]:
     if isinstance(asked, str):
         if not Path(asked).is_file():
             raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {asked}.")
-        asked = Path(asked).read_text().split("\n")
+        asked = read_text(Path(asked)).split("\n")
     names = tuple(name.strip() for name in asked if name.strip())
     if not names or len(set(names)) < len(names):
         twice = next((f"{name} twice" for name in names if names.count(name) > 1), "none")

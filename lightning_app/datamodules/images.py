@@ -1,10 +1,10 @@
 """The datamodule under all image sets: a subclass says where the pixels come from, everything else is here."""
 
-import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
 from lightning_app.datamodules.resident import ResidentImages
+from lightning_app.datamodules.trained_on import Share, TrainedOn, digest
 from lightning_app.errors import UserError
 
 __all__ = ["ImageData", "Splits", "stratified_rows"]
@@ -113,6 +114,7 @@ class ImageData(pl.LightningDataModule, ABC):
         self.channels_last = channels_last
         self.compile = compile
         self._resident: dict[str, ResidentImages] = {}
+        self._digests: dict[str, str] = {}  # of a split's samples, since they were put on the device
 
     @abstractmethod
     def load(self) -> Splits:
@@ -146,11 +148,33 @@ class ImageData(pl.LightningDataModule, ABC):
 
     def fingerprint(self) -> str:
         """16 hex digits of the SHA-256 of all images and labels as the source gave them, with their shapes."""
-        digest = hashlib.sha256()
-        for array in (getattr(self.splits, f"{split}_{kind}") for split in ("train", "test") for kind in _KINDS):
-            digest.update(str(tuple(array.shape)).encode())
-            digest.update(array[:].contiguous().numpy())
-        return digest.hexdigest()[:16]
+        arrays = (getattr(self.splits, f"{split}_{kind}")[:] for split in ("train", "test") for kind in _KINDS)
+        return digest(*arrays)
+
+    def trained_on(self) -> dict[str, Any]:
+        """What is on the device, as plain values: a `TrainedOn` for the checkpoint."""
+        return asdict(self._trained_on(self._resident))
+
+    def check_trained_on(self, saved: Mapping[str, Any]) -> None:
+        """Refuse to go on with these data where `trained_on` said something else of those before.
+
+        Raises:
+            UserError: naming the difference.
+        """
+        before = TrainedOn.read(saved)
+        before.check(self._trained_on(before.splits))
+
+    def _trained_on(self, splits: Iterable[str]) -> TrainedOn:
+        shape = tuple(self.splits.train_images.shape[1:])
+        shares = {split: self._share_of(split) for split in splits if len(self._rows[split])}
+        return TrainedOn(self.class_names, shape, self.mean, self.std, shares)
+
+    def _share_of(self, split: str) -> Share:
+        self._on_device(split)
+        rows, labels = self._rows[split], getattr(self.splits, f"{_source(split)}_labels")
+        own = labels[rows]
+        counts = own.bincount(minlength=self.num_classes).tolist()
+        return Share(len(rows), len(labels), tuple(counts), digest(rows), digest(own), self._digests[split])
 
     # -- Lightning's hooks --------------------------------------------------------------------------------------------
 
@@ -233,14 +257,19 @@ class ImageData(pl.LightningDataModule, ABC):
             resident = self._resident[split] = self._put_on_device(split)
         return resident
 
+    def of_split(self, split: str) -> tuple[Tensor, Tensor]:
+        """A split's samples as the source gave them, and labels (m,) int64."""
+        samples, labels = (getattr(self.splits, f"{_source(split)}_{kind}") for kind in _KINDS)
+        rows = self._rows[split] if len(self._rows[split]) < len(labels) else slice(None)  # a slice copies nothing
+        return samples[rows], labels[rows]
+
     def _put_on_device(self, split: str) -> ResidentImages:
-        source = "test" if split == "test" else "train"
-        images, labels = (getattr(self.splits, f"{source}_{kind}") for kind in _KINDS)
-        rows = self._rows[split] if len(self._rows[split]) < len(labels) else slice(None)
+        images, labels = self.of_split(split)
+        self._digests[split] = digest(images)
         augment = self.augment and split == "train"
         return ResidentImages(
-            images[rows],
-            labels[rows],
+            images,
+            labels,
             _per_channel(self.image_shape[0], mean=self.mean),
             _per_channel(self.image_shape[0], std=self.std),
             padding=self.padding if augment else 0,
@@ -300,6 +329,11 @@ def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Te
     of = labels[by_class]
     rank = (torch.arange(len(labels)) - before[of] + 0.5).double() / counts[of]
     return by_class[rank.argsort(stable=True)[:size]].sort().values
+
+
+def _source(split: str) -> str:
+    """Validation images are some of the training images."""
+    return "test" if split == "test" else "train"
 
 
 def _at_least(minimum: int, **named: int) -> int:

@@ -22,6 +22,8 @@ from lightning_app.errors import UserError
 
 __all__ = ["Decoding", "Pictures"]
 
+# Pillow goes by the content, whatever the name, and hands PostScript to a program that executes it.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM")
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
 
 
@@ -45,13 +47,16 @@ class Decoding:
             UserError: naming the file, if it is no whole picture or has more than 8 bits a channel.
         """
         try:
-            with Image.open(file) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 return self._square(_upright(image, MODES[self.channels]))
         except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
             reason = str(error).split("\n")[0] or type(error).__name__
             raise UserError(f"{file} cannot be read as a picture ({reason}): replace or remove it.") from error
 
     def _square(self, picture: Image.Image) -> np.ndarray:
+        longer, shorter = max(picture.size), min(picture.size)
+        if longer * self.resize**2 / shorter > Image.MAX_IMAGE_PIXELS:  # a line of 1 x 65,000 pixels would be made 4 GB
+            raise ValueError(f"{picture.size[0]} x {picture.size[1]} pixels, too long to be resized to {self.resize}")
         resized = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
         return np.array(TF.center_crop(resized, [self.image_size])).reshape(self.shape)
 

@@ -24,6 +24,7 @@ from PIL import Image
 from lightning_app.datamodules.images import Splits
 from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically
+from lightning_app.untrusted import read_npy, read_text
 
 __all__ = ["Source", "class_folders"]
 
@@ -140,18 +141,17 @@ class Source:
         return arrays
 
     def _decode_picture(self, file: Path) -> np.ndarray:
+        height, width, channels = self.image_shape
         try:
-            with Image.open(file) as image:
-                picture = np.asarray(image.convert("RGB" if self.image_shape[2] == 3 else "L"))
-        except (OSError, SyntaxError) as error:  # Pillow calls a PNG with a broken chunk a syntax error
+            with Image.open(file, formats=("PNG", "JPEG")) as image:
+                if image.size == (width, height):  # else nothing is unpacked: a small file may hold a huge picture
+                    return np.array(image.convert("RGB" if channels == 3 else "L")).reshape(self.image_shape)
+        except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
             raise UserError(f"{file} cannot be decoded as a PNG or JPEG image: replace or remove it.") from error
-        picture = picture.reshape(*picture.shape[:2], -1)
-        if picture.shape != self.image_shape:
-            raise UserError(
-                f"{self.title} has images of {self.image_shape[0]} x {self.image_shape[1]} pixels, got "
-                f"{picture.shape[0]} x {picture.shape[1]} in {file}: resize or remove it."
-            )
-        return picture
+        raise UserError(
+            f"{self.title} has images of {height} x {width} pixels, got {image.size[1]} x {image.size[0]} in {file}: resize "
+            "or remove it."
+        )
 
     def _decode_official(self, download: bool) -> Arrays:
         arrays = {}
@@ -160,8 +160,11 @@ class Source:
                 dataset = self.official(str(self.root), train=split == "train", download=download)
                 arrays[f"{split}_images"] = np.asarray(dataset.data).reshape(-1, *self.image_shape)
                 arrays[f"{split}_labels"] = np.asarray(dataset.targets, dtype=np.int64)
-        except (OSError, RuntimeError) as error:
-            tried = f"and the download failed ({error})" if download else f"and not in {self.root} either"
+        except Exception as error:  # torchvision asserts, unpacks and indexes what it finds in a broken file
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            official = self.root / self.official_folder
+            there = f"and what is in {official} cannot be read ({reason})" if official.exists() else ""
+            tried = f"and the download failed ({reason})" if download else there or f"and not in {self.root} either"
             raise UserError(
                 f"expected {self.title} in {self.folder}, found none there {tried}: put "
                 f"{', '.join(f'{name}.npy' for name in ARRAYS)} or a tree train/<class>/*.png, test/<class>/*.png "
@@ -183,16 +186,7 @@ def _read_arrays(folder: Path) -> Arrays:
             f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, {' and '.join(missing)} not there: "
             "add what is missing, or remove the others to use another source."
         )
-    return {name: _read_array(_array_file(folder, name)) for name in ARRAYS}
-
-
-def _read_array(file: Path) -> np.ndarray:
-    try:
-        with file.open("rb") as content:
-            return np.lib.format.read_array(content, allow_pickle=False)
-    except (ValueError, OSError) as error:
-        reason = str(error).split(". ")[0].split("\n")[0].rstrip(".")
-        raise UserError(f"{file} is not a whole, plain .npy array ({reason}): write it again with np.save.") from error
+    return {name: read_npy(_array_file(folder, name)) for name in ARRAYS}
 
 
 def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> None:
@@ -231,7 +225,7 @@ def _stamp(files: list[File]) -> str:
 def _read_cache(cache: Path, stamp: str) -> Arrays | None:
     """The cached arrays, or None if they are of other files or damaged."""
     try:
-        return _read_arrays(cache) if (cache / STAMP).read_text() == stamp else None
+        return _read_arrays(cache) if read_text(cache / STAMP) == stamp else None
     except (OSError, ValueError):
         return None
 

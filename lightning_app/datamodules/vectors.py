@@ -8,6 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.datamodules.images import ImageData
+from lightning_app.datamodules.trained_on import digest
 
 __all__ = ["VectorData"]
 
@@ -51,12 +52,6 @@ class VectorData(ImageData):
     def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
         """All of a split, "train", "val" or "test": (m, d) float64 and labels (m,) int64."""
 
-    def of_split(self, split: str) -> tuple[Tensor, Tensor]:
-        """A split's rows as the source gave them, and labels (m,) int64."""
-        source = "test" if split == "test" else "train"
-        samples, labels = (getattr(self.splits, f"{source}_{kind}")[self._rows[split]] for kind in ("images", "labels"))
-        return samples, labels
-
     @override
     def setup(self, stage: str | None = None) -> None:
         super().setup(stage)
@@ -65,5 +60,6 @@ class VectorData(ImageData):
     @override
     def _put_on_device(self, split: str) -> ResidentVectors:
         double = self.trainer is not None and self.trainer.precision == "64-true"
+        self._digests[split] = digest(self.of_split(split)[0])
         vectors, labels = self.vectors(split)
         return ResidentVectors(vectors.to(self._device, None if double else torch.float32), labels.to(self._device))

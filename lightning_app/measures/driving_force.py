@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.errors import UserError
-from lightning_app.measures.hessian import Hessian, Loss, Pairs
+from lightning_app.measures.hessian import MEMORY, Hessian, Loss, Pairs
 from lightning_app.measures.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
 
@@ -60,6 +60,7 @@ def driving_force(
     norms: Sequence[Normalisation] = (),
     loss: Loss = F.cross_entropy,
     double: bool = False,
+    memory: int = MEMORY,
 ) -> dict[str, Force]:
     """The forces on every trained lambda, by the normalisation's name, and under "scale" on C.
 
@@ -70,11 +71,12 @@ def driving_force(
         norms: of this net.
         loss: (outputs, labels) -> mean over a batch.
         double: in float64, on a copy of the net.
+        memory: bytes for kept graphs, as of a `Hessian`.
 
     Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
 
     Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
-    for samples whose graphs do not fit into `hessian.MEMORY`.
+    for samples whose graphs do not fit into ``memory``.
 
     Raises:
         UserError: if no layer has trained weights, and what `Hessian` raises.
@@ -93,7 +95,7 @@ def driving_force(
     lambdas = {norm.name: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
     if not weights:
         raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")
-    risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double)
+    risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double, memory)
     pull = risk.gradient()  # of w, then of lambda
     count = sum(risk.parameters[name].numel() for name in weights)
     step = pull.where(torch.arange(risk.size, device=pull.device) < count, 0)  # g

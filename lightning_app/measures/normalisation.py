@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.errors import UserError
+from lightning_app.measures.settling import settle_in_pieces
 from lightning_app.measures.watch import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
@@ -74,7 +75,7 @@ class Normalisation:
     @property
     def lacks_statistics(self) -> bool:
         """A BatchNorm without the running statistics that it should have; other kinds never have any."""
-        return isinstance(self.module, nn.modules.batchnorm._BatchNorm) and not self.has_statistics
+        return isinstance(self.module, _BatchNorm) and not self.has_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +175,7 @@ def effective_scale(norm: Normalisation) -> float:
 
 
 @torch.no_grad()
-def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
+def settled(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
     """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
 
     Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
@@ -183,6 +184,8 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
     Args:
         net: in evaluation mode.
         inputs: (B, ...), B > 1.
+        at_once: only so many go through the net together. The statistics are still those of all of them, up to rounding,
+            and take a pass for every BatchNorm; other normalisations get all inputs at once.
 
     Raises:
         UserError: for too few inputs to have a variance.
@@ -192,6 +195,9 @@ def settled(net: nn.Module, inputs: Tensor) -> nn.Module:
         return net
     net = copy.deepcopy(net)
     fresh = {module: module.momentum for module in net.modules() if _is_untouched(module)}
+    if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
+        settle_in_pieces(net, fresh, inputs.split(at_once))
+        return net
     for module in fresh:
         module.momentum = 1.0  # what it remembers is the last batch
         module.train()

@@ -243,7 +243,11 @@ class EffectiveDepth:
 
 
 def effective_depth(
-    net: nn.Module, batches: Pairs, loss: Loss = F.cross_entropy, gradient_samples: int | None = None
+    net: nn.Module,
+    batches: Pairs,
+    loss: Loss = F.cross_entropy,
+    gradient_samples: int | None = None,
+    at_once: int | None = None,
 ) -> EffectiveDepth:
     """How deep a residual net is, by its outputs and its gradients on samples.
 
@@ -252,6 +256,7 @@ def effective_depth(
         batches: (inputs, labels), in any batch size: expectations and gradients are over all of them together.
         loss: (outputs, labels) -> mean over a batch.
         gradient_samples: only so many, the first ones, for d_grad; None for all.
+        at_once: samples whose parts may be in memory together; None for as many as are fastest.
 
     Raises:
         NoBranches: if all paths from the input have one length.
@@ -262,7 +267,7 @@ def effective_depth(
         raise UserError("an effective depth needs at least one sample, got none.")
     images, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     check_branches(net, images)
-    found = [path_outputs(net, few) for few in images.split(CHUNK)]
+    found = [path_outputs(net, few) for few in images.split(min(CHUNK, at_once or CHUNK))]
     lengths = found[0].lengths
     f = _centred(torch.cat([each.outputs for each in found], dim=1))  # (R, m, C)
     from_input = _centred(torch.cat([each.from_input for each in found], dim=1))
@@ -270,7 +275,7 @@ def effective_depth(
     coherence = (f * f.sum(0)).sum(-1).mean(1).cpu()
     some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
     longest = int(lengths[-1])
-    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths)
+    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK)
     effective = _mean_length(lengths, by_output)
     return EffectiveDepth(
         effective,
@@ -302,28 +307,34 @@ def check_branches(net: nn.Module, images: Tensor) -> None:
         )
 
 
-def _gradient_squares(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor) -> Tensor:
+def _gradient_squares(
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor, at_once: int
+) -> Tensor:
     """|g_r|^2, (R,), of the mean over all images; 0 where nothing is trained."""
-    squares = [_squares_in(net, images, labels, loss, names) for names in _groups(net, int(lengths[-1]))]
+    chunk = min(GRADIENT_CHUNK, at_once)
+    groups = _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK)
+    squares = [_squares_in(net, images, labels, loss, names, chunk) for names in groups]
     return sum(squares, torch.zeros(len(lengths), dtype=torch.float64))
 
 
-def _squares_in(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str]) -> Tensor:
+def _squares_in(
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str], chunk: int
+) -> Tensor:
     """The part that some parameters have in it."""
     total = 0
-    for few, of_few in zip(images.split(GRADIENT_CHUNK), labels.split(GRADIENT_CHUNK)):
+    for few, of_few in zip(images.split(chunk), labels.split(chunk)):
         total = total + path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
     return total.double().square().sum(1).cpu()
 
 
-def _groups(net: nn.Module, longest: int) -> list[list[str]]:
-    """Names of the trainable parameters, in groups whose path gradients fit into MEMORY: a pass over the net for each."""
+def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:
+    """Names of the trainable parameters, in groups whose path gradients fit into memory: a pass over the net for each."""
     groups, room = [], 0
     for name, weight in _trainable(net).items():
         needed = 4 * (longest + 1) * weight.numel() * weight.element_size()  # spectrum and transform
         if not groups or needed > room:
             groups.append([])
-            room = MEMORY
+            room = memory
         groups[-1].append(name)
         room -= needed
     return groups

@@ -356,6 +356,16 @@ class ImageClassifier(pl.LightningModule):
                     f"{self.global_step}) at learning rate {rate:g}. What was logged so far is kept; try a smaller rate."
                 )
 
+    def _check_weights(self) -> None:
+        """A checkpoint that can only go on wrongly must not replace one that can go on."""
+        for name, net in self.members:
+            broken = next((key for key, value in net.state_dict().items() if not bool(value.isfinite().all())), None)
+            if broken is not None:
+                raise DivergedError(
+                    f"{broken} of member '{name}' holds values that are no numbers after step {self.global_step}. The "
+                    "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
+                )
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
@@ -402,22 +412,34 @@ class ImageClassifier(pl.LightningModule):
             self._exchange()
             checkpoint["state_dict"] = self.state_dict()
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
+        if self.trainer.state.fn == "fit":
+            self._check_weights()
         checkpoint["members"] = [describe(member) for member in self.members]
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
+        # Not in the datamodule's state_dict: Lightning restores that only into the class that saved it.
+        if describe_data := getattr(self._datamodule, "trained_on", None):
+            checkpoint["trained_on"] = describe_data()
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_members(checkpoint.get("members", []), [describe(member) for member in self.members])
         check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
+            self._check_data(checkpoint)
             keep_configured_schedule(checkpoint, self.configure_optimizers())
             keep_one_place(checkpoint)
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks
                 self.running[name].restore(sums, ours=self.global_rank == 0)
+
+    def _check_data(self, checkpoint: Mapping[str, Any]) -> None:
+        """Only where training goes on: to evaluate and measure on other data is a question like any other."""
+        check = getattr(self._datamodule, "check_trained_on", None)
+        if check and "trained_on" in checkpoint:  # older checkpoints do not say
+            check(checkpoint["trained_on"])
 
     def _over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.trainer.world_size == 1:

@@ -4,6 +4,7 @@ from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Record
 from lightning_app.runs.folder import CONFIG
 from lightning_app.runs.naming import flatten
+from lightning_app.untrusted import read_text
 
 __all__ = ["section"]
 
@@ -14,7 +15,9 @@ def section(evidence: Evidence) -> Section:
     configs = {record.label: record.config for record in evidence.records}
     blocks = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
-    return Section("configs", "What was run", blocks=blocks, notices=missing)
+    # This is the last section: all that was to be read has been.
+    damage = [f"Left out, {sentence}" for record in evidence.records for sentence in record.damage]
+    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *damage])
 
 
 def _facts(evidence: Evidence) -> Table:
@@ -46,7 +49,7 @@ def _head(record: Record) -> str:
 
 def _text(record: Record) -> str:
     file = record.folder.path / CONFIG
-    return file.read_text(errors="replace") if file.exists() else ""
+    return read_text(file) if file.exists() else ""
 
 
 def _differences(configs: dict[str, dict]) -> list[Table]:

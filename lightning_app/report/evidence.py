@@ -1,19 +1,24 @@
 """What the runs hold, read once: numbers by net and name, arrays by epoch, and how each net is called and drawn."""
 
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
+from lightning_app.errors import UserError
 from lightning_app.report.style import Style, kind, styles
 from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import LayerRow
 from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of
 
 __all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Record:
         self._series: dict[tuple[str, str], pd.Series] = {}
         self._epochs: dict[str, list[int]] = {}
         self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+        self.damage: list[str] = []  # what could not be read, in sentences
 
     @cached_property
     def config(self) -> dict:
@@ -89,19 +95,29 @@ class Record:
         return self._epochs[family]
 
     def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, kept.
-
-        Raises:
-            ValueError: if the file cannot be read, naming run, family and epoch.
-        """
+        """One family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
         key = (family, epoch)
         if key not in self._arrays:
-            try:
-                self._arrays[key] = self.folder.arrays(epoch, family)
-            except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-                where = f"the {family} arrays of epoch {epoch} in {self.folder.path}"
-                raise ValueError(f"cannot read {where}: {error}. Delete that file to report without it.") from error
+            self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
         return self._arrays[key]
+
+    @cached_property
+    def layers(self) -> list[LayerRow]:
+        """Of each net, in forward order; none of a damaged file, which `damage` then names."""
+        return self._undamaged(self.folder.layers, [])
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What could not be measured, in sentences; none of a damaged file, which `damage` then names."""
+        return self._undamaged(self.folder.notes, [])
+
+    def _undamaged(self, read: Callable[[], T], otherwise: T) -> T:
+        """What a reader returns: one damaged file must not hide what all others say."""
+        try:
+            return read()
+        except UserError as error:
+            self.damage.append(str(error))
+            return otherwise
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Where each net ended: the numbers of the paper's Table 1, of the final epoch and never of the best."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.evidence import Evidence, Final, Net
 
-__all__ = ["diverged", "section"]
+__all__ = ["diverged", "failures", "section", "spell_epochs"]
+
+FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
 COLUMNS = {
     "train risk L (nats)": "train/risk",
@@ -36,6 +38,7 @@ def section(evidence: Evidence) -> Section:
         if len(nets) > 1:
             rows.append(_statistics(group, nets))
     notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(evidence)]
+    notes += [f"{net.label}: {failure}" for net in evidence.nets for failure in failures(net)]
     table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
     return Section("headline", "Where each net ended", blocks=[table], notices=notes)
 
@@ -48,6 +51,30 @@ def diverged(net: Net) -> int | None:
         if len(series := net.series(name))
     ]
     return min((int(epochs[0]) for epochs in lost if len(epochs)), default=None)
+
+
+def failures(net: Net) -> list[str]:
+    """A sentence for each measure that failed: which, and when. Why is with the layers."""
+    return [
+        f"'{name.removeprefix(FAILED)}' could not be measured at epochs {spell_epochs(net.series(name).index)}."
+        for name in net.names
+        if name.startswith(FAILED)
+    ]
+
+
+def spell_epochs(epochs: Iterable[int]) -> str:
+    """Ascending numbers, those in a row by their ends.
+
+    >>> spell_epochs([0, 3, 4, 5, 9])
+    '0, 3 to 5, 9'
+    """
+    rows: list[list[int]] = []
+    for epoch in map(int, epochs):
+        if rows and epoch == rows[-1][-1] + 1:
+            rows[-1].append(epoch)
+        else:
+            rows.append([epoch])
+    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 1 else str(row[0]) for row in rows)
 
 
 def _lost(evidence: Evidence) -> list[tuple[Net, int]]:

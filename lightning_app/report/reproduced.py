@@ -1,5 +1,6 @@
 """Verdicts that ``reproduce`` has written before: its tables, as they stand in results/<paper>/<artefact>/."""
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pandas as pd
 
 from lightning_app.errors import UserError
 from lightning_app.report.blocks import Cell, Table, deviation, number
+from lightning_app.untrusted import read_text
 
 __all__ = ["artefacts", "tables"]
 
@@ -32,16 +34,15 @@ def tables(folders: Iterable[Path]) -> list[Table]:
 
 def _table(folder: Path) -> Table:
     try:
-        rows = pd.read_csv(folder / TABLE, keep_default_na=False, dtype=str)[COLUMNS]
-    except (OSError, KeyError, ValueError) as error:
+        table = io.StringIO(read_text(folder / TABLE))
+        rows = [_row(row) for row in pd.read_csv(table, keep_default_na=False, dtype=str)[COLUMNS].itertuples()]
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"expected {folder / TABLE}, with the columns {', '.join(COLUMNS)}, beside {VERDICT}; got: {error}. "
             "`reproduce` writes both."
         ) from error
     title = "/".join(folder.parts[-3:] if folder.name == "smoke" else folder.parts[-2:])
-    return Table(
-        CAPTION, HEAD, [_row(row) for row in rows.itertuples()], title=f"{title}, made by reproduce", wide=True
-    )
+    return Table(CAPTION, HEAD, rows, title=f"{title}, made by reproduce", wide=True)
 
 
 def _row(row) -> list[Cell]:

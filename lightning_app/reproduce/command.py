@@ -1,7 +1,6 @@
 """The command ``python main.py reproduce``."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from lightning_app.errors import UserError
 from lightning_app.reproduce.plan import SCALES, Scale
 from lightning_app.runs.places import PLACE_OPTIONS
 from lightning_app.seeds import parse_seeds, spell_seeds
+from lightning_app.untrusted import read_json
 
 if TYPE_CHECKING:
     from lightning_app.reproduce.artefact import Artefact, Paper
@@ -129,7 +129,12 @@ def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
     if open_parts := [f"{name}: {how}" for name, how in states.items() if how != "finished"]:
         return "; ".join(open_parts)
     file = folder_of(options.out, paper, artefact, scale) / "verdict.json"
-    return json.loads(file.read_text())["counts"] if file.exists() else "runs finished"
+    if not file.exists():
+        return "runs finished"
+    verdict = read_json(file)
+    if not isinstance(verdict, dict) or not isinstance(verdict.get("counts"), str):
+        raise UserError(f"{file} is no verdict of ours: it has no counts. Remove it, and reproduce it again.")
+    return verdict["counts"]
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

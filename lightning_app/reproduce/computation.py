@@ -5,7 +5,6 @@ what decides it stays the same: an interruption loses one piece, a second asking
 """
 
 import io
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from lightning_app.reproduce.lock import claimed
+from lightning_app.errors import UserError
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
 from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.lock import claimed
+from lightning_app.untrusted import read_npz
 
 __all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "state"]
 
@@ -130,15 +131,13 @@ def _capped(value: Any, cap: int | None) -> Any:
 
 def _is_made(task: Task, piece: str, root: Path) -> bool:
     try:
-        with np.load(task.file(piece, root), allow_pickle=False) as arrays:
-            return str(arrays[DIGEST]) == task.digest(piece)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or nothing that we wrote
+        return str(read_npz(task.file(piece, root), DIGEST.__eq__)[DIGEST]) == task.digest(piece)
+    except (UserError, KeyError):  # not there, or nothing that we wrote
         return False
 
 
 def _read(task: Task, piece: str, root: Path) -> Arrays:
-    with np.load(task.file(piece, root), allow_pickle=False) as arrays:
-        return dict(arrays)
+    return read_npz(task.file(piece, root))
 
 
 def _write(task: Task, piece: str, root: Path, arrays: Arrays) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from lightning_app.reproduce.lock import claimed
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.lock import claimed
 from lightning_app.seeds import parse_seeds, spell_seeds
+from lightning_app.stopping import SIGNALS
 
 __all__ = ["Found", "RunFailed", "complete", "found_runs", "state"]
 
@@ -113,10 +114,11 @@ def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], l
 
 def _wait(process: subprocess.Popen) -> int:
     """Exit code of a training process, which gets the signals that end us: it saves, then so do we."""
-    earlier = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+    earlier = {which: signal.signal(which, lambda number, _: process.send_signal(number)) for which in SIGNALS}
     try:
         while True:
             with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
                 return process.wait()
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        for which, handler in earlier.items():
+            signal.signal(which, handler)

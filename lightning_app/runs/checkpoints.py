@@ -1,7 +1,11 @@
-"""Checkpoints: written atomically beside their target, loaded weights-only, one `last.ckpt` that a run resumes from."""
+"""Checkpoints: written atomically beside their target, loaded weights-only, one `last.ckpt` that a run resumes from.
+
+The earlier last.ckpt stands until the new one lies beside it on the disk, has been read back whole and could be loaded.
+"""
 
 import io
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,14 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lightning_app.errors import UserError
-from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.folder import write_atomically, writing
+from lightning_app.stopping import stopping
+from lightning_app.untrusted import read_torch
 
-__all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint"]
+__all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper"]
 
 LAST = "last.ckpt"
 
@@ -26,54 +31,88 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        with writing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_atomically(target, buffer.getbuffer())
+        write_atomically(target, buffer.getbuffer(), check=_check)
 
     @override
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        try:
-            checkpoint = torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except FileNotFoundError as error:
-            raise UserError(f"expected a checkpoint at {path}, found no such file.") from error
-        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{path} is not a readable checkpoint: it is truncated, or not one of this program's (weights and plain "
-                "values only, nothing in a checkpoint is ever executed)."
-            ) from error
-        if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        checkpoint = read_torch(Path(path))
+        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(f"{path} is not a checkpoint of a training run: it has no state_dict.")
         return checkpoint
 
 
+def _check(file: Path) -> None:
+    """Can what has just been written be resumed from?
+
+    Raises:
+        UserError: if not, before it replaces a checkpoint that can.
+    """
+    with zipfile.ZipFile(file) as records:
+        damaged = records.testzip()
+    if damaged is not None:
+        raise UserError(
+            f"the checkpoint read back from {file.parent} is not what was written ({damaged} is damaged): the disk or file "
+            "system loses data. The checkpoint before this one is kept."
+        )
+    try:
+        torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            "a checkpoint of this run could not be loaded again, since nothing but tensors and plain Python values is: "
+            f"{_reason(error)} Look for it in the state_dict of a callback or in save_hyperparameters, and save plain values."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """torch says first what to do at one's own risk, then what it met."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next(
+        (line.removeprefix("WeightsUnpickler error: ") for line in lines if "WeightsUnpickler" in line), lines[0]
+    )
+
+
 class SaveCheckpoint(Checkpoint):
-    """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves on SIGTERM.
+    """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves when a signal ends the run.
 
     Nothing is selected: the last epoch is the result, so there is no "best" checkpoint.
 
     Args:
         every_n_epochs: write last.ckpt after every so many epochs, and after the final one.
+        every_n_steps: write it also after every so many optimizer steps, in the middle of an epoch; 0 does not.
         keep_every_n_epochs: also keep ``epoch=0100.ckpt`` after every so many epochs; 0 keeps none.
     """
 
-    def __init__(self, every_n_epochs: int = 1, keep_every_n_epochs: int = 0) -> None:
-        if every_n_epochs < 1 or keep_every_n_epochs < 0:
+    def __init__(self, every_n_epochs: int = 1, every_n_steps: int = 0, keep_every_n_epochs: int = 0) -> None:
+        if every_n_epochs < 1 or every_n_steps < 0 or keep_every_n_epochs < 0:
             raise UserError(
-                "save_checkpoint needs every_n_epochs >= 1 and keep_every_n_epochs >= 0, got "
-                f"{every_n_epochs} and {keep_every_n_epochs}."
+                "save_checkpoint needs every_n_epochs >= 1, every_n_steps >= 0 and keep_every_n_epochs >= 0, got "
+                f"{every_n_epochs}, {every_n_steps} and {keep_every_n_epochs}."
             )
         self.every_n_epochs = every_n_epochs
+        self.every_n_steps = every_n_steps
         self.keep_every_n_epochs = keep_every_n_epochs
         self.folder: Path | None = None  # set by whoever knows the run folder
+        self._saved: int | None = None  # optimizer steps of last.ckpt
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Not after the last one, whose epoch has not been evaluated and measured: that has a checkpoint of its own."""
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._is_due(trainer):
+            self._save(trainer, LAST)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
         final = epoch == trainer.max_epochs
-        if epoch % self.every_n_epochs == 0 or final:
+        if epoch % self.every_n_epochs == 0 or final or self._is_due(trainer):
             self._save(trainer, LAST)
         if self.keep_every_n_epochs and epoch % self.keep_every_n_epochs == 0:
             self._save(trainer, f"epoch={epoch:04d}.ckpt")
@@ -85,9 +124,49 @@ class SaveCheckpoint(Checkpoint):
         between = (
             trainer.training and progress.current.ready == progress.current.completed and not progress.is_last_batch
         )
-        if isinstance(exception, SIGTERMException) and between and progress.current.completed:
+        if isinstance(exception, SystemExit) and stopping.asked and between and progress.current.completed:
             self._save(trainer, LAST)
 
+    def _is_due(self, trainer: pl.Trainer) -> bool:
+        step = trainer.global_step
+        return self.every_n_steps > 0 and step % self.every_n_steps == 0 and step != self._saved
+
     def _save(self, trainer: pl.Trainer, name: str) -> None:
-        if self.folder is not None and not trainer.fast_dev_run:
+        if self.folder is None or trainer.fast_dev_run:
+            return
+        with stopping.held():
             trainer.save_checkpoint(self.folder / name)
+        self._saved = trainer.global_step
+
+
+class Stopper(pl.Callback):
+    """A signal waits while a net is trained, for the trainer to stop between two batches; elsewhere it stops at once.
+
+    First of all callbacks, so that their measures count as elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._training = False
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._switch(True)
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._switch(False)
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._switch(trainer.state.fn == "fit" and not trainer.sanity_checking)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._switch(False)
+
+    def _switch(self, training: bool) -> None:
+        was, self._training = self._training, training
+        if training and not was:
+            stopping.hold()
+        if was and not training:
+            stopping.release()

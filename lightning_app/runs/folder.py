@@ -19,18 +19,21 @@ This file knows no torch and no Lightning, so that the report starts fast.
 import csv
 import io
 import os
+import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lightning_app.errors import UserError
+from lightning_app.errors import MachineError, UserError
+from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_yaml
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically"]
+__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically", "writing"]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
@@ -41,6 +44,8 @@ LAYERS = "layers.csv"
 NOTES = "notes.txt"
 FINISHED = "finished"
 COLUMNS = ("member", "epoch", "step", "name", "value")
+EPOCH = re.compile(r"epoch=(?:[0-9]{4}|[1-9][0-9]{4,8})")  # as `RunFolder` spells them
+LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 
 
 class Row(NamedTuple):
@@ -76,23 +81,28 @@ class RunFolder:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        log = self.path / LOG
+        """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed.
+
+        Raises:
+            MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
+        """
+        log = self._made(LOG)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not log.exists() or log.stat().st_size == 0:
-            writer.writerow(COLUMNS)
-        else:
-            _drop_torn_line(log)
-        writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
-        with log.open("a", newline="") as file:
-            file.write(text.getvalue())
+        with writing(log):
+            if not log.exists() or log.stat().st_size == 0:
+                writer.writerow(COLUMNS)
+            else:
+                _drop_torn_line(log)
+            writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
+            with log.open("a", newline="") as file:
+                file.write(text.getvalue())
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint on the disk must not know of epochs that the log there does not
 
     def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
-        target = self._arrays_path(epoch, family)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = self._made(self._arrays_path(epoch, family))
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         write_atomically(target, buffer.getvalue())
@@ -100,29 +110,48 @@ class RunFolder:
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
-        self.path.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
         writer.writerows(row._replace(shape="x".join(map(str, row.shape))) for row in rows)
-        write_atomically(self.path / LAYERS, text.getvalue().encode())
+        write_atomically(self._made(LAYERS), text.getvalue().encode())
 
-    def save_notes(self, sentences: Iterable[str]) -> None:
-        """Write what could not be measured."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / NOTES, "".join(f"{sentence}\n" for sentence in sentences).encode())
+    def add_notes(self, sentences: Iterable[str]) -> None:
+        """Write down what could not be measured; what is noted already is not repeated."""
+        known = dict.fromkeys([*self.notes(), *(" ".join(sentence.split()) for sentence in sentences)])
+        write_atomically(self._made(NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
     def identifier(self) -> str:
-        """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others."""
+        """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
+
+        Raises:
+            UserError: for a file that holds no id: it becomes a part of W&B's paths.
+        """
         file = self.path / ID
         if not file.exists():
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
-        return file.read_text().strip()
+            write_atomically(self._made(ID), f"{uuid.uuid4().hex[:12]}\n".encode())
+        found = read_text(file).strip()
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
+            raise UserError(
+                f"{file} should hold an id of letters, digits, - and _, got {found[:40]!r}: remove the file."
+            )
+        return found
 
     def finish(self, epochs: int) -> None:
         """Note that training came to its end after so many epochs."""
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half written."""
+        for file in self.path.rglob(".*.tmp"):
+            file.unlink(missing_ok=True)
+
+    def _made(self, name: str | Path) -> Path:
+        """Of a file in it, whose folder is there."""
+        target = self.path / name
+        with writing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        return target
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +167,14 @@ class RunFolder:
     def finished(self) -> int | None:
         """After how many epochs training came to its end; None while it runs, or when it was interrupted."""
         file = self.path / FINISHED
-        return int(file.read_text()) if file.exists() else None
+        if not file.exists():
+            return None
+        text = read_text(file).strip()
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise UserError(
+                f"{file} should hold a number of epochs, got {text[:40]!r}: remove it if the run is not finished."
+            )
+        return int(text)
 
     @property
     def last_epoch(self) -> int | None:
@@ -158,19 +194,8 @@ class RunFolder:
         Raises:
             UserError: if it is not YAML, or no mapping.
         """
-        import yaml
-
         file = self.path / CONFIG
-        if not file.exists():
-            return {}
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
-        try:
-            config = yaml.load(file.read_text(), loader) or {}
-        except yaml.YAMLError as error:
-            raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
-        if not isinstance(config, dict):
-            raise UserError(f"{file} is no configuration: expected keys and values, found a {type(config).__name__}.")
-        return config
+        return read_yaml(file) if file.exists() else {}
 
     def log(self, categories: bool = False):
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.
@@ -186,7 +211,7 @@ class RunFolder:
         log = self.path / LOG
         if not log.exists():
             raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
-        text = log.read_bytes()
+        text = read_bytes(log, TEXT_OF_A_LOG)
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
@@ -195,25 +220,36 @@ class RunFolder:
         exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
         nan = {"keep_default_na": False, "na_values": {"value": ["nan"]}}
         try:
+            _check_rows(text)
             frame = pd.read_csv(io.BytesIO(text), dtype={**words, **whole, "value": "float64"}, **nan, **exact)
-        except ValueError as error:
+            _check_counts(frame)
+        except (ValueError, OverflowError) as error:
             raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
 
     def layers(self) -> list[LayerRow]:
-        """The layers of each net in forward order; empty if nobody wrote them down."""
+        """The layers of each net in forward order; empty if nobody wrote them down.
+
+        Raises:
+            UserError: if they cannot be read.
+        """
         file = self.path / LAYERS
         if not file.exists():
             return []
-        with file.open(newline="") as lines:
-            rows = [LayerRow(**row) for row in csv.DictReader(lines)]
-        return [row._replace(shape=tuple(map(int, row.shape.split("x")))) for row in rows]
+        text = read_text(file)
+        try:
+            head, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+            if tuple(head) != LayerRow._fields:
+                raise ValueError(f"its first line should be {','.join(LayerRow._fields)}")
+            return [_layer_row(*row) for row in rows]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise UserError(f"{file} is not a list of layers of ours ({error}): remove it to go on without.") from error
 
     def notes(self) -> list[str]:
         """What could not be measured, in sentences."""
         file = self.path / NOTES
-        return file.read_text().splitlines() if file.exists() else []
+        return read_text(file).splitlines() if file.exists() else []
 
     def members(self) -> list[str]:
         """Names of the nets trained in this run, in the order of the log."""
@@ -221,16 +257,37 @@ class RunFolder:
 
     def array_epochs(self, family: str) -> list[int]:
         """Epochs at which a family's arrays were saved, ascending."""
-        files = (self.path / ARRAYS).glob(f"epoch=*/{family}.npz")
-        return sorted(int(file.parent.name.removeprefix("epoch=")) for file in files)
+        folders = (file.parent.name for file in (self.path / ARRAYS).glob(f"epoch=*/{family}.npz"))
+        return sorted(int(name.removeprefix("epoch=")) for name in folders if EPOCH.fullmatch(name))
 
     def arrays(self, epoch: int, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle."""
-        with np.load(self._arrays_path(epoch, family), allow_pickle=False) as file:
-            return {key: file[key] for key in file if wanted is None or wanted(key)}
+        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle.
+
+        Raises:
+            UserError: as `untrusted.read_npz`.
+        """
+        return read_npz(self._arrays_path(epoch, family), wanted)
 
     def _arrays_path(self, epoch: int, family: str) -> Path:
         return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"
+
+
+def _check_rows(text: bytes) -> None:
+    """Five fields a row, where no quoted name hides a comma: of more pandas makes an index, of fewer a NaN."""
+    if b'"' not in text and text.count(b",") != (len(COLUMNS) - 1) * text.count(b"\n"):
+        raise ValueError(f"expected {len(COLUMNS)} fields in each row")
+
+
+def _check_counts(frame) -> None:
+    if frame.index.nlevels > 1 or frame.index.dtype != "int64":
+        raise ValueError(f"expected {len(COLUMNS)} fields in each row")
+    for column in ("epoch", "step"):
+        if not frame[column].between(0, LATEST).all():
+            raise ValueError(f"{column} counts from 0, got {frame[column].min()} to {frame[column].max()}")
+
+
+def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason: str) -> LayerRow:
+    return LayerRow(member, layer, path, kind, tuple(map(int, shape.split("x"))), reason)
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
@@ -248,22 +305,57 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def write_atomically(target: Path, content: bytes) -> None:
+def write_atomically(target: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.
 
     The temporary file stands beside the target: a rename is atomic only within one file system.
+
+    Args:
+        check: looks at the whole new file before it replaces the old one, which stays if this raises.
+
+    Raises:
+        MachineError: if the system refuses.
     """
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    with writing(target):
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            if check is not None:
+                check(Path(temporary))
+            os.replace(temporary, target)
+            _flush_folder(target.parent)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """What the system says against writing a file, as a sentence: a full disk, a quota, no permission.
+
+    Raises:
+        MachineError: instead of an OSError.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"{target} cannot be written: {error.strerror or error}. What was saved before is kept: mend that, and a "
+            "training goes on with --ckpt_path last."
+        ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name survives a crash of the machine too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -10,6 +10,8 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,6 +91,8 @@ class AutoWandbLogger(WandbLogger):
             what Lightning's callbacks log) is in each of them; checkpoints and system metrics are in the first.
         log_model: upload checkpoints as artifacts.
         timeout: seconds that a connection may take before the run goes on offline.
+        finish_timeout: seconds that what is not uploaded yet may take at the end; the rest stays in the run folder. More
+            where `log_model` uploads large checkpoints.
     """
 
     def __init__(
@@ -100,12 +104,19 @@ class AutoWandbLogger(WandbLogger):
         run_per: Literal["job", "seed"] = "job",
         log_model: bool = False,
         timeout: float = 20.0,
+        finish_timeout: float = 60.0,
     ) -> None:
+        if min(timeout, finish_timeout) <= 0:
+            raise UserError(
+                f"W&B's timeout and finish_timeout are seconds above 0, got {timeout} and {finish_timeout}: without a limit, a "
+                "job would wait for a lost server until it is killed."
+            )
         super().__init__(project=project, log_model=log_model, resume="allow", entity=entity, tags=tags)
         self._tags = tags
         self._wandb_init.pop("anonymous", None)  # wandb warns about it, even when it is None
         self._mode = mode
         self._timeout = timeout
+        self._finish_timeout = finish_timeout
         self._run_per = run_per
         self._plans: dict[int | None, dict[str, Any]] = {None: {}}  # by seed (None: the job), what wandb.init gets
         self._runs: dict[int | None, Any] = {}  # as started, the first one is `experiment`
@@ -218,7 +229,13 @@ class AutoWandbLogger(WandbLogger):
         import wandb
 
         once = {"console": "off", "x_disable_stats": True} if self._runs else {}  # the machine's output and load
-        settings = wandb.Settings(init_timeout=self._timeout, silent=True, **once)
+        settings = wandb.Settings(
+            init_timeout=self._timeout,
+            finish_timeout=self._finish_timeout,
+            finish_timeout_raises=True,
+            silent=True,
+            **once,
+        )
         self._wandb_init |= {"mode": mode, "settings": settings, **self._plans[seed]}
         self._experiment = None
         deadline = time.monotonic() + self._timeout
@@ -258,13 +275,35 @@ class AutoWandbLogger(WandbLogger):
 
     @override
     def finalize(self, status: str) -> None:
+        """Wait for what is still to be uploaded, for all runs together at most `finish_timeout`."""
         super().finalize(status)
-        for run in self._runs.values():
-            try:
-                run.finish(exit_code=0 if status == "success" else 1)
-            except Exception as error:  # a scheduler's SIGTERM reaches W&B's service too, and may end it before us
-                _warn_once(f"W&B did not finish ({error}).")
+        if not self._runs:
+            return
+        with ThreadPoolExecutor(len(self._runs)) as threads:
+            finished = [*threads.map(partial(_finish, exit_code=0 if status == "success" else 1), self._runs.values())]
+        self._say_lost([run for run, whole in zip(self._runs.values(), finished) if not whole])
         self._experiment, self._runs = None, {}
+
+    def _say_lost(self, runs: Sequence[Any]) -> None:
+        if runs:
+            log.warning(
+                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload it later "
+                "with: wandb sync %s",
+                "this run" if len(runs) == 1 else f"{len(runs)} runs",
+                self._finish_timeout,
+                " ".join(str(_short(Path(run.dir).parent)) for run in runs),
+            )
+
+
+def _finish(run: Any, exit_code: int) -> bool:
+    """Has it taken everything?"""
+    try:
+        run.finish(exit_code=exit_code)
+    except TimeoutError:
+        return False
+    except Exception as error:  # a scheduler's SIGTERM reaches W&B's service too, and may end it before us
+        _warn_once(f"W&B did not finish ({error}).")
+    return True
 
 
 def _short(path: Path) -> Path:

@@ -55,7 +55,7 @@ def test_a_file_without_counters_of_batches_is_whole(tmp_path):
         ),
         ({"epoch": 3}, "holds no weights by name"),
         (torch.zeros(3), "holds a Tensor, expected a state dict"),
-        (net(), "a pickled net, which is never executed"),
+        (net(), "such as a pickled net, which is never executed"),
     ],
 )
 def test_a_file_of_something_else_is_a_sentence(tmp_path, content, sentence):

@@ -30,7 +30,7 @@ def run(tmp_path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.append(Row("net", 2, 8, name, value) for name, value in NUMBERS.items())
     folder.save_layers(LAYERS)
-    folder.save_notes(["no depth keys: it calls sin", "DrivingForce cannot measure 'net'"])
+    folder.add_notes(["no depth keys: it calls sin", "DrivingForce cannot measure 'net'"])
     return folder
 
 

@@ -10,9 +10,9 @@ from lightning_app.checks import within
 from lightning_app.errors import UserError
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computation, Source, Task, complete, found, state
-from lightning_app.reproduce.lock import claimed
 from lightning_app.reproduce.making import Work, make
 from lightning_app.reproduce.plan import PAPER, SMOKE
+from lightning_app.runs.lock import claimed
 from lightning_app.verdicts import Verdict, one
 
 PIECES = {f"depth{depth}": {"depth": depth, "seeds": 3, "epochs": 100, "limit": None} for depth in (2, 4, 8)}

@@ -1,0 +1,220 @@
+"""Is anything ever lost? A short run, killed and resumed again and again, against one that nobody disturbs.
+
+    python -m benchmarks.soak [--kills 100] [--ranks 2 --strategy seeds] [--seed 0] [--json FILE]
+
+The run (soak.yaml) trains six small nets for six epochs of sixteen steps, measures them after each, and saves every five
+steps. Each life of it is a process of its own, started with ``--ckpt_path last`` and ended after a random time by SIGKILL
+(of all its processes), SIGTERM or SIGUSR1; a run that comes to its end before its time is compared, and the next one begins.
+Compared is everything but times: every tensor and counter of the last checkpoint (weights, optimizer, schedules, what
+callbacks keep), every number of the log, every array, bit for bit. Exit code 1 if anything differs.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.timing import machine
+from lightning_app.runs import RunFolder
+from lightning_app.runs.provenance import commit
+
+ROOT = Path(__file__).resolve().parents[1]
+SIGNALS = {signal.SIGKILL: 6, signal.SIGTERM: 2, signal.SIGUSR1: 2}  # how often, of ten
+TIMES = ("time/", "cost/")  # numbers that no two runs share
+GRACE = 60  # seconds in which a run has to answer a signal
+
+
+@dataclass(frozen=True)
+class Killed:
+    """One life of a run: how long it was, what ended it, and what it was at."""
+
+    signal: str
+    seconds: float
+    at: str  # "starting", "training", "measuring", "saving"
+    code: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--strategy", default="seeds", choices=("seeds", "ddp"), help="of several ranks")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments and signals")
+    parser.add_argument("--json", type=Path, help="write the findings here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = soak(Path(folder), options)
+    print(summary(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    sys.exit(bool(found["different"]))
+
+
+def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Kill until all kills are spent; the last run then comes to its end undisturbed."""
+    draw = random.Random(options.seed)
+    ranks = (
+        () if options.ranks == 1 else ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
+    )
+    started = time.monotonic()
+    finish(folder, "undisturbed", ranks)
+    whole = time.monotonic() - started
+    expected = contents(folder / "runs" / "soak" / "undisturbed")
+    killed: list[Killed] = []
+    different: list[str] = []
+    runs = 0
+    while len(killed) < options.kills:
+        runs += 1
+        name = f"killed{runs}"
+        while len(killed) < options.kills:
+            life = live(folder, name, ranks, draw.uniform(0, whole), draw.choices([*SIGNALS], SIGNALS.values())[0])
+            if life is None:
+                break
+            killed.append(life)
+            print(
+                f"kill {len(killed)}: {life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}",
+                flush=True,
+            )
+        else:
+            finish(folder, name, ranks)
+        different += [f"{name}: {key}" for key in differences(expected, contents(folder / "runs" / "soak" / name))]
+        shutil.rmtree(folder / "runs" / "soak" / name)
+    return {
+        "command": f"python -m benchmarks.soak {' '.join(sys.argv[1:])}".strip(),
+        "commit": commit(),
+        "machine": machine(),
+        "kills": len(killed),
+        "runs": runs,
+        "by signal": Counter(life.signal for life in killed),
+        "at": Counter(life.at for life in killed),
+        "compared": len(expected),
+        "different": different,
+        "seconds of an undisturbed run": round(whole, 1),
+    }
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    at = ", ".join(f"{number} {what}" for what, number in found["at"].most_common())
+    verdict = (
+        f"{len(found['different'])} differ: {found['different'][:5]}"
+        if found["different"]
+        else "all equal, bit for bit"
+    )
+    return (
+        f"{found['kills']} kills ({at}) of {found['runs']} runs; {found['compared']} things compared in each with the "
+        f"undisturbed run: {verdict}"
+    )
+
+
+# -- a run and its end ------------------------------------------------------------------------------------------------
+
+
+def start(folder: Path, name: str, ranks: tuple[str, ...]) -> subprocess.Popen:
+    words = [sys.executable, "-u", str(ROOT / "main.py"), "fit", "--config", str(ROOT / "benchmarks" / "soak.yaml")]
+    words += ["--run.root", "runs", "--run.name", name, "--ckpt_path", "last", *ranks]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (folder / f"{name}.out").open("w") as out:
+        return subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
+
+
+def finish(folder: Path, name: str, ranks: tuple[str, ...]) -> None:
+    if code := start(folder, name, ranks).wait():
+        raise SystemExit(f"the run {name} ended with exit code {code}:\n{(folder / f'{name}.out').read_text()}")
+
+
+def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which: signal.Signals) -> Killed | None:
+    """One life of a run; None if it came to its end before its time."""
+    run = folder / "runs" / "soak" / name
+    logged = len(log_of(run))
+    process = start(folder, name, ranks)
+    try:
+        if process.wait(seconds):
+            raise SystemExit(f"the run {name} ended by itself:\n{(folder / f'{name}.out').read_text()}")
+        return None
+    except subprocess.TimeoutExpired:
+        at = doing((folder / f"{name}.out").read_text(), log_of(run)[logged:])
+    if which is signal.SIGKILL:
+        os.killpg(process.pid, which)
+    else:
+        process.send_signal(which)
+    code = process.wait(GRACE)
+    if code == 0:
+        return None  # it was about to end
+    if code not in (-which, 128 + which):  # the first, too, of a Python that has not come to our handlers yet
+        raise SystemExit(f"{which.name} ended {name} with {code}:\n{(folder / f'{name}.out').read_text()}")
+    torn = any((run / "checkpoints").glob(".*.tmp"))
+    return Killed(which.name, seconds, "saving" if torn else at, code)
+
+
+def log_of(run: Path) -> str:
+    log = run / "log.csv"
+    return log.read_text() if log.exists() else ""
+
+
+def doing(said: str, logged: str) -> str:
+    """What a run is at, from what it has said and logged in this life: an epoch's line comes when its measures are done.
+
+    >>> doing("going on after epoch 1, step 20", "net,2,32,lr,0.1")
+    'measuring'
+    """
+    numbers = [
+        int(word) for line in said.splitlines() for word in re.findall(r"^(?:going on after )?epoch (\d+)", line)
+    ]
+    rows = [row for row in csv.reader(logged.splitlines()) if len(row) == 5 and row[1].isdigit()]
+    if not numbers and not rows:
+        return "starting"
+    return "measuring" if rows and int(rows[-1][1]) > max(numbers, default=0) else "training"
+
+
+# -- what is left -----------------------------------------------------------------------------------------------------
+
+
+def contents(run: Path) -> dict[str, str]:
+    """Everything a run has left behind but times: what it is -> its value, or the hash of its bytes."""
+    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    found = {f"checkpoint {key}": value for key, value in leaves(checkpoint)}
+    table = RunFolder(run).log()
+    kept = table[~table["name"].str.startswith(TIMES)]
+    found |= {f"log {row.member} {row.epoch} {row.name}": f"{row.step} {row.value!r}" for row in kept.itertuples(False)}
+    for file in sorted((run / "measurements").rglob("*.npz")):
+        found[str(file.relative_to(run))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Tensors as hashes, everything else as text."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from leaves(child, f"{path}/{key}")
+    elif isinstance(node, (list, tuple)):
+        for place, child in enumerate(node):
+            yield from leaves(child, f"{path}/{place}")
+    elif isinstance(node, torch.Tensor):
+        bits = node.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        yield path, f"{tuple(node.shape)} {hashlib.sha256(bits).hexdigest()}"
+    else:
+        yield path, repr(node)
+
+
+def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    return [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Locks: one process at a time makes a thing, and one process at a time writes into a run folder.
+
+The operating system frees a lock on any death of those who hold it, so that nothing stale is ever left to clean up.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from lightning_app.errors import UserError
+
+__all__ = ["claimed", "is_free", "take"]
+
+LOCK = ".lock"  # in a run folder
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say
+log = logging.getLogger(__name__)
+
+
+def take(folder: Path) -> IO:
+    """The lock of a run folder, for as long as the returned file is open.
+
+    Raises:
+        UserError: if another process writes into this folder, saying which.
+    """
+    lock = (folder / LOCK).open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        holder = " ".join(lock.read(200).split()) or "another process"
+        lock.close()
+        raise UserError(
+            f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or start this one "
+            "without --ckpt_path, which gives it a folder of its own."
+        ) from error
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        log.warning("the file system of %s has no locks: two runs in one folder would not be noticed.", folder)
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    return lock
+
+
+def is_free(folder: Path) -> bool:
+    """Does no process write into this run folder?"""
+    try:
+        with (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+@contextlib.contextmanager
+def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
+    """Hold the lock of a name in a folder; another process waits, then finds the thing made.
+
+    Args:
+        what: for whoever waits, "run depth20".
+
+    Raises:
+        UserError: if the folder cannot be written to.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / f".{name}.lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{what}: another process is at it; waiting.", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock

@@ -1,0 +1,485 @@
+"""What goes wrong while measuring and logging, and that training goes on as if nothing had: bit for bit."""
+
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers.logger import DummyLogger
+from torch import nn
+
+import callbacks
+from callbacks.base import Measure, isolated
+from callbacks.emit import _flatten
+from callbacks.faults import is_fatal, ran_out_of_memory
+from callbacks.protocol import Pieces, few_samples, handing_out, probe_batches, settled_net
+from lightning_app.errors import UserError
+from lightning_app.measures import settled
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet
+from lightning_app.runs import RunFolder
+from lightning_app.runs.guard import guard
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import arm, classifier, digits, fit, log_rows, same_weights, with_moved_norms
+
+ALL = [getattr(callbacks, name) for name in callbacks.__all__]
+MEASURES = [callback for callback in ALL if issubclass(callback, Measure)]
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def full_net() -> nn.Module:
+    return CifarResNet(8, width=4)
+
+
+def bank(**more):
+    return classifier({"plain": arm(False), "full": Arm(net=full_net)}, **more)
+
+
+def run(folder=None, *watching, module=None, epochs=2, **more):
+    loggers = [RunLogger(folder)] if folder else []
+    return fit(module or bank(), epochs, callbacks=list(watching), logger=[*loggers, *more.pop("logger", [])], **more)
+
+
+def logged(folder, name: str) -> dict[tuple[str, int], float]:
+    rows = RunFolder(folder).log().query("name == @name")
+    return {(row.member, row.epoch): row.value for row in rows.itertuples()}
+
+
+# A measure that raises
+
+
+def breaking(family: type[Measure], error: Exception, epoch: int = 1, member: str = "full") -> Measure:
+    """Of this family, but on one net after one epoch it raises in the middle of a forward pass of its own."""
+
+    class Broken(family):
+        def measure(self, trainer, net):
+            names = {id(each): name for name, each in trainer.lightning_module.members}
+            if (names[id(net)], trainer.current_epoch + 1) != (member, epoch) or not trainer.global_step:
+                return super().measure(trainer, net)
+            torch.rand(3)  # what it has drawn by then must not be missed by training
+            with last_layer_raises(net, error):
+                super().measure(trainer, net)
+            raise error  # families that run no net
+
+    Broken.__name__ = family.__name__
+    return Broken(every_n_epochs=1)
+
+
+class last_layer_raises:
+    """The last linear layer of a net, and of its copies, raises after the convolutions have run."""
+
+    def __init__(self, net: nn.Module, error: Exception) -> None:
+        self._layer = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
+        self._error = error
+
+    def __enter__(self) -> None:
+        self._hook = self._layer.register_forward_pre_hook(self._raise)
+
+    def __exit__(self, *_) -> None:
+        self._hook.remove()
+
+    def _raise(self, *_) -> None:
+        raise self._error
+
+
+def fingerprint(net: nn.Module) -> list:
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for m in net.modules()]
+    return [hooks, [(p.requires_grad, p.grad is None) for p in net.parameters()]]
+
+
+@pytest.fixture(scope="module")
+def unwatched():
+    return run(epochs=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MEASURES)
+def test_training_goes_on_bit_for_bit_without_a_measure_that_raised(tmp_path, family, unwatched, caplog):
+    callback = breaking(family, KeyError("a foreign net's own"))
+    watched = run(tmp_path, callback, callbacks.WeightMass() if family is not callbacks.WeightMass else Idle())
+    assert same_weights(watched.nets, unwatched.nets)
+    assert [fingerprint(net) for _, net in watched.members] == [fingerprint(net) for _, net in unwatched.members]
+    assert logged(tmp_path, f"failed/{callback.family}") == {("full", 1): 1.0}
+    sentence = f"{family.__name__} cannot measure 'full' after epoch 1: KeyError: \"a foreign net's own\""
+    assert caplog.messages.count(sentence) == RunFolder(tmp_path).notes().count(sentence) == 1
+    of_family = RunFolder(tmp_path).log().query("member == 'full'")
+    assert {0, 2} <= set(of_family["epoch"])  # measured before and after
+    others = "weight_mass/all" if family is not callbacks.WeightMass else "idle"
+    assert logged(tmp_path, others).keys() >= {("full", 1), ("plain", 1)}
+
+
+class Idle(Measure):
+    family = "idle"
+
+    def measure(self, trainer, net):
+        return {"idle": 0.0}
+
+
+class Failing(Idle):
+    family = "failing"
+    error: Exception = RuntimeError("once\nand again")
+
+    def measure(self, trainer, net):
+        raise self.error
+
+
+def test_what_fails_again_is_logged_each_time_and_said_once(tmp_path, caplog):
+    run(tmp_path, Failing(), epochs=3)
+    assert logged(tmp_path, "failed/failing") == {(name, e): 1.0 for name in ("plain", "full") for e in range(4)}
+    said = [f"Failing cannot measure '{name}' before training: RuntimeError: once" for name in ("plain", "full")]
+    assert RunFolder(tmp_path).notes() == said
+    assert [message for message in caplog.messages if "Failing" in message] == said
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such thing"), ZeroDivisionError(), UserError("not this one")])
+def test_strict_stops_at_what_a_measure_raises(error):
+    callback = Failing(at_start=False)
+    callback.error, callback.strict = error, True
+    with pytest.raises(type(error)):
+        run(None, callback)
+
+
+def test_a_users_mistake_stops_before_training_and_not_later(tmp_path):
+    callback = Failing()
+    callback.error = UserError("give it a loss")
+    with pytest.raises(UserError, match="give it a loss"):
+        run(None, callback)
+    callback.at_start = False
+    run(tmp_path, callback)
+    assert RunFolder(tmp_path).notes()[0] == "Failing cannot measure 'plain' after epoch 1: give it a loss"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_is_no_failure_of_the_measure(stop):
+    callback = Failing()
+    callback.error = stop()
+    with pytest.raises(SystemExit):  # Lightning turns the first into the second
+        run(None, callback)
+
+
+def test_a_gpu_that_takes_no_more_work_stops_the_run():
+    callback = Failing()
+    callback.error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        run(None, callback)
+    assert is_fatal(torch.AcceleratorError("CUDA error: unspecified launch failure"))
+    assert ran_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"))
+
+
+@pytest.mark.parametrize("family", [callbacks.BnLambda, callbacks.DrivingForce])
+def test_after_a_failure_the_next_comparison_is_with_the_last_good_measurement(tmp_path, family):
+    """Raised after the new state was taken: without restoring, epoch 2 would be compared with epoch 1."""
+
+    class Late(family):
+        def measure(self, trainer, net):
+            found = super().measure(trainer, net)
+            if trainer.global_step and trainer.current_epoch == 0:
+                raise RuntimeError("late")
+            return found
+
+    run(tmp_path / "failing", late := Late(), epochs=1)
+    run(tmp_path / "start", good := family(every_n_epochs=2, at_start=True), epochs=1)
+    assert repr(late.state_dict()) != repr(good.state_dict())  # after epochs 0 and 1
+    run(tmp_path / "failing", late := Late())
+    run(tmp_path / "sparse", good := family(every_n_epochs=2))
+    assert repr(late.state_dict()) == repr(good.state_dict())
+    rows = [[row for row in log_rows(tmp_path / name) if row[1] == "2"] for name in ("failing", "sparse")]
+    assert rows[0] == rows[1]
+
+
+def test_isolation_gives_back_the_random_state_after_an_error():
+    net = nn.Linear(2, 2)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with pytest.raises(RuntimeError), isolated(net):
+        torch.rand(5)
+        raise RuntimeError
+    assert torch.equal(torch.rand(2), expected) and net.training and torch.is_grad_enabled()
+
+
+# Out of memory
+
+
+class Greedy(CifarResNet):
+    """A residual net whose forward pass has room for so many samples."""
+
+    def __init__(self) -> None:
+        super().__init__(8, width=4)
+        with_moved_norms(self)
+        self.room = 10**9
+        self.most = 0  # samples of a pass
+
+    def forward(self, x):
+        if len(x) > self.room:
+            raise OUT_OF_MEMORY
+        self.most = max(self.most, len(x))
+        return super().forward(x)
+
+
+# What pieces may change, relative to the largest of a key's values. Rounding, or another draw of the random vectors.
+ROUNDING = 2e-4
+ESTIMATED = {
+    "noise/bound": 0.5,  # minima over samples of what 4 tangents estimate
+    "noise/smoothness": 0.9,  # a quantile near the minimum, of one draw of the noise
+}
+
+
+def measured(callback: Measure, runner, net: nn.Module) -> dict[str, float]:
+    found = callback._in_memory(runner, "greedy", net)
+    return {key: float(value) for key, value in _flatten(found) if not hasattr(value, "edges") and _is_number(value)}
+
+
+def _is_number(value) -> bool:
+    return not isinstance(value, torch.Tensor) or value.ndim == 0
+
+
+def smallest(family: type[Measure]) -> Measure:
+    cheap = {
+        callbacks.NoiseStability: {"samples": 12, "draws": 1, "strengths": [0.1]},
+        callbacks.InterlayerCushion: {"samples": 8, "probes": None},
+        callbacks.HessianSpectrum: {"samples": 16, "steps": 6, "exact": 0},
+        callbacks.EffectiveDepth: {"samples": 12},
+        callbacks.DrivingForce: {"samples": 16},
+    }
+    return family(**cheap.get(family, {}))
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    torch.manual_seed(1)
+    module = classifier({"greedy": Arm(net=Greedy)})
+    return fit(module, epochs=1, data=digits(train_limit=64))
+
+
+IN_NEED = [family for family in MEASURES if family not in (callbacks.WeightMass, callbacks.WeightTravel)]
+
+
+@pytest.mark.parametrize("room", [3, 1])
+@pytest.mark.parametrize("family", [family for family in IN_NEED if family is not callbacks.BnLambda])
+def test_out_of_memory_a_measure_takes_fewer_samples_at_a_time(greedy, family, room, capsys):
+    """The same numbers, whatever fits, and it is said."""
+    runner, net = greedy.trainer, greedy.members[0].net
+    net.room = 10**9
+    whole = measured(smallest(family), runner, net)
+    net.room, net.most = room, 0
+    callback = smallest(family)
+    pieces = measured(callback, runner, net)
+    assert net.most <= room and callback._at_once <= room
+    assert f"it goes on with {callback._at_once}." in capsys.readouterr().out
+    assert pieces.keys() == whole.keys()
+    for key, value in whole.items():
+        allowed = next((rel for prefix, rel in ESTIMATED.items() if key.startswith(prefix)), ROUNDING)
+        assert pieces[key] == pytest.approx(value, rel=allowed, abs=allowed * 1e-2, nan_ok=True), key
+
+
+def test_estimates_in_pieces_agree_up_to_their_standard_errors(greedy):
+    runner, net = greedy.trainer, greedy.members[0].net
+    net.room = 10**9
+    whole = measured(callbacks.InterlayerCushion(samples=20), runner, net)
+    net.room = 2
+    pieces = measured(callbacks.InterlayerCushion(samples=20), runner, net)
+    norms = [key.removesuffix("/frobenius") for key in whole if key.endswith("/frobenius")]
+    assert len(norms) == 3
+    for block in norms:
+        allowed = 5 * math.sqrt(2 / 20) * whole[f"{block}/relative_error"]  # of a mean of 20, five standard errors
+        assert pieces[f"{block}/frobenius"] == pytest.approx(whole[f"{block}/frobenius"], rel=allowed)
+
+
+def test_the_size_that_worked_is_kept(greedy, capsys):
+    net = greedy.members[0].net
+    net.room = 5
+    callback = callbacks.LayerCushion()
+    for _ in range(2):
+        measured(callback, greedy.trainer, net)
+    assert callback._at_once == 5 and capsys.readouterr().out.count("ran out of memory") == 1
+
+
+def test_where_one_sample_does_not_fit_the_measure_has_failed(tmp_path):
+    """And where memory is not a matter of samples, nothing is tried again."""
+    module = classifier({"greedy": Arm(net=Greedy)})
+    tries = []
+
+    class Full(Idle):
+        family = "full"
+
+        def measure(self, trainer, net):
+            tries.append(1)
+            raise MemoryError("weights")
+
+    class Starving(callbacks.HessianSpectrum):
+        def measure(self, trainer, net):
+            net.room = 0
+            try:
+                return super().measure(trainer, net)
+            finally:
+                net.room = 10**9
+
+    run(tmp_path, starving := Starving(at_start=False), Full(at_start=False), module=module, epochs=1)
+    assert logged(tmp_path, "failed/hessian") == logged(tmp_path, "failed/full") == {("greedy", 1): 1.0}
+    assert starving._at_once == 1 and len(tries) == 1
+    assert "OutOfMemoryError: CUDA out of memory" in RunFolder(tmp_path).notes()[0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_statistics_of_samples_in_pieces_are_those_of_all_of_them(size):
+    """Against one pass in training mode, in float64: equal up to rounding, to 1e-12."""
+    torch.manual_seed(0)
+    images = torch.randn(8, 3, 32, 32, dtype=torch.float64) * 3 + 1
+    for net in (full_net(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))):
+        net = net.double().eval()
+        before = {key: value.clone() for key, value in net.state_dict().items()}
+        whole, pieces = settled(net, images).state_dict(), settled(net, images, size).state_dict()
+        assert all(torch.equal(net.state_dict()[key], value) for key, value in before.items())
+        for key in (key for key in whole if key.endswith(("mean", "var"))):
+            assert not torch.equal(whole[key], before[key])
+            torch.testing.assert_close(pieces[key], whole[key], rtol=1e-12, atol=1e-12)
+
+
+def test_samples_come_in_pieces_in_their_order(greedy):
+    runner, net = greedy.trainer, greedy.members[0].net
+    for samples in (probe_batches, lambda trainer, net: few_samples(trainer, net, 7)):
+        whole = [part for part in zip(*samples(runner, net))]
+        with handing_out(pieces := Pieces(3)):
+            cut = [part for part in zip(*samples(runner, net))]
+        assert max(map(len, cut[1])) == pieces.largest == 3
+        assert all(torch.equal(torch.cat(one), torch.cat(other)) for one, other in zip(whole, cut))
+
+
+def test_before_training_pieces_settle_normalisation(greedy):
+    fresh = full_net().eval()
+    with torch.no_grad(), handing_out(Pieces(3)):
+        pieces = settled_net(greedy.trainer, fresh)
+    with torch.no_grad():
+        whole = settled_net(greedy.trainer, fresh)
+    for one, other in zip(pieces.buffers(), whole.buffers()):
+        if one.is_floating_point():
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+# Loggers
+
+
+class Refusing(DummyLogger):
+    """As a tracker whose server is gone."""
+
+    def __init__(self, what: str, error: Callable[[], Exception] = lambda: ConnectionError("no route\nto host")):
+        super().__init__()
+        self._what, self._raised = what, error
+        self.calls: list[str] = []
+
+    def _answer(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self._what:
+            raise self._raised()
+
+    def log_metrics(self, *args, **kwargs):
+        self._answer("log_metrics")
+
+    def log_hyperparams(self, *args, **kwargs):
+        self._answer("log_hyperparams")
+
+    def save(self):
+        self._answer("save")
+
+    def finalize(self, status):
+        self._answer("finalize")
+
+
+@pytest.mark.parametrize("what", ["log_metrics", "log_hyperparams", "save", "finalize"])
+def test_a_logger_that_raises_is_excused_once_and_for_itself_alone(tmp_path, caplog, what):
+    module = bank()
+    module.training_step = logging_too(module.training_step, module)
+    bad, good = Refusing(what), Refusing("nothing")
+    guard(bad)
+    assert type(bad) is Refusing
+    for logger in (bad, good):
+        logger.log_hyperparams({})
+    run(tmp_path, callbacks.Learning(), callbacks.WeightMass(), module=module, logger=[bad, good], log_every_n_steps=1)
+    assert bad.calls == good.calls and what in bad.calls
+    said = [message for message in caplog.messages if message.startswith("Refusing does not take what is logged")]
+    assert len(said) == 1 and all("(ConnectionError: no route):" in message for message in said)
+    assert logged(tmp_path, "weight_mass/all").keys() >= {("full", 0), ("full", 2)}
+    assert logged(tmp_path, "seen")
+
+
+def logging_too(step, module):
+    def training_step(*args, **kwargs):
+        module.log("seen", 1.0)
+        return step(*args, **kwargs)
+
+    return training_step
+
+
+def test_emit_excuses_loggers_that_lightning_does_not_call(tmp_path, caplog):
+    """Unless strict: then the first callback that logs stops."""
+    run(tmp_path, callbacks.WeightMass(), logger=[Refusing("log_metrics")])
+    assert logged(tmp_path, "weight_mass/all")
+    assert [message for message in caplog.messages if "Refusing" in message]
+    strict = callbacks.WeightMass()
+    strict.strict = True
+    with pytest.raises(ConnectionError):
+        run(tmp_path, strict, logger=[Refusing("log_metrics")])
+
+
+def test_a_tensorboard_that_cannot_write_is_excused(tmp_path, caplog, monkeypatch):
+    logger = TensorBoardLogger(tmp_path / "tb")
+    monkeypatch.setattr(logger.experiment, "add_histogram_raw", refuse)
+    guard(logger)
+    run(tmp_path / "run", callbacks.LayerCushion(), logger=[logger])
+    assert "TensorBoardLogger does not take what is logged (OSError: No space left on device)" in caplog.text
+    assert logged(tmp_path / "run", "cushion/layer02/median").keys() >= {("full", 0), ("full", 2)}
+
+
+def refuse(*args, **kwargs):
+    raise OSError("No space left on device")
+
+
+def test_a_guarded_logger_can_be_sent_to_a_spawned_process(tmp_path):
+    guard(logger := TensorBoardLogger(tmp_path))
+    copy = pickle.loads(pickle.dumps(logger))
+    copy.log_metrics = None  # its own, not the other's
+    assert callable(logger.log_metrics) and logger.save.args[0] is logger and copy.save.args[0] is copy
+
+
+def test_a_logger_that_asks_for_something_is_not_excused():
+    logger = Refusing("log_metrics", lambda: UserError("log in"))
+    guard(logger)
+    with pytest.raises(UserError, match="log in"):
+        logger.log_metrics({})
+
+
+# Weights that are no numbers
+
+
+BROKEN = {"nan": math.nan, "infinite": math.inf, "zero": 0.0, "huge": 1e30}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return fit(bank(), epochs=1, data=digits(train_limit=32, probe_size=12))
+
+
+@pytest.mark.parametrize("value", BROKEN)
+@pytest.mark.parametrize("family", MEASURES)
+def test_nets_that_are_no_good_yield_numbers_or_a_sentence(trained, family, value):
+    """NaN is a number; what is raised has words for the user, and is no accident inside a library."""
+    for _, net in trained.members:
+        state = {key: tensor.clone() for key, tensor in net.state_dict().items()}
+        for where in ("first", "last", "norms", "all"):
+            spoil(net, where, BROKEN[value])
+            try:
+                found = smallest(family).attempt(trained.trainer, net)
+                assert isinstance(found, dict)
+            except UserError as error:
+                assert str(error)
+            net.load_state_dict(state)
+
+
+def spoil(net: nn.Module, where: str, value: float) -> None:
+    tensors = [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
+    norms = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
+    for tensor in {"first": tensors[:1], "last": tensors[-1:], "norms": norms, "all": tensors}[where]:
+        tensor.fill_(value)

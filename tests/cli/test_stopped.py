@@ -1,0 +1,144 @@
+"""Whatever ends a run, `--ckpt_path last` goes on: signals at any moment, several ranks, no checkpoint yet, two at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightning_app.runs.lock import take
+from tests.cli.test_commands import RUN, assert_same_run, weights
+from tests.helpers import ROOT, TINY, command
+
+pytestmark = pytest.mark.slow
+LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
+FEW = ("--trainer.callbacks", "Learning", "--trainer.callbacks+=WeightMass")
+TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2")
+ENDLESS = "{class_path: HessianSpectrum, init_args: {samples: 64, steps: 100000}}"
+
+
+def started(cwd: Path, *words: str, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-u", str(ROOT / "main.py"), *TINY, *words],
+        cwd=cwd,
+        env=os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen, within: float = 60) -> tuple[int, str]:
+    """Exit code and what was said; nothing of the run is left running."""
+    said, _ = process.communicate(timeout=within)
+    with pytest.raises(ProcessLookupError):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+    return process.returncode, said
+
+
+def until(process: subprocess.Popen, seen: Callable[[], bool], within: float = 120) -> None:
+    deadline = time.monotonic() + within
+    while not seen():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def stopped(cwd: Path, line: str, which: signal.Signals, everyone: bool, *words: str) -> tuple[int, str]:
+    """A run that gets a signal, a little after it has printed a line."""
+    process = started(cwd, *words)
+    while line not in process.stdout.readline():
+        assert process.poll() is None
+    time.sleep(0.3)
+    (os.killpg if everyone else os.kill)(process.pid, which)
+    return ended(process)
+
+
+@pytest.mark.parametrize("everyone", [False, True], ids=["the first process", "all processes"])
+@pytest.mark.parametrize("strategy", ["seeds", "ddp"])
+def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, strategy, everyone):
+    ranks = (*LONG, *FEW, *TWO, "--trainer.strategy", strategy)
+    assert command(*TINY, *ranks, "--run.name", "whole", cwd=tmp_path).returncode == 0
+    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGTERM, everyone, *ranks)
+    assert code == 143, said
+    assert "stopped by SIGTERM: go on with --ckpt_path last" in said and "Traceback" not in said
+    resumed = command(*TINY, *ranks, "--ckpt_path", "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same_run(tmp_path / RUN.parent / "whole", tmp_path / RUN)
+
+
+def test_a_signal_in_the_middle_of_an_epoch_saves_there(tmp_path):
+    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGUSR1, False, *LONG, *FEW, "--data.batch_size", "1")
+    assert code == 138, said
+    resumed = command(*TINY, *LONG, *FEW, "--data.batch_size", "1", "--ckpt_path", "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    (line,) = [line for line in resumed.stdout.splitlines() if line.startswith("going on after epoch 1, step ")]
+    assert 64 < int(line.split()[-1]) < 128
+
+
+def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
+    process = started(tmp_path, *FEW, f"--trainer.callbacks+={ENDLESS}")
+    until(process, (tmp_path / RUN / "log.csv").exists)
+    time.sleep(1)
+    process.terminate()
+    code, said = ended(process, within=20)
+    assert code == 143 and "go on with --ckpt_path last" in said
+
+
+def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
+    process = started(tmp_path)
+    time.sleep(0.5)  # torch alone takes longer
+    process.send_signal(signal.SIGUSR1)
+    code, said = ended(process, within=20)
+    assert code == 138 and "stopped by SIGUSR1" in said
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(tmp_path):
+    process = started(tmp_path, *FEW)
+    until(process, (tmp_path / RUN / "log.csv").exists)
+    process.kill()
+    process.communicate()
+    again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]
+
+
+def test_another_configuration_does_not_begin_in_a_killed_runs_folder(tmp_path):
+    process = started(tmp_path, *FEW)
+    until(process, (tmp_path / RUN / "log.csv").exists)
+    process.kill()
+    process.communicate()
+    other = command(*TINY, *FEW, "--model.weight_decay", "0.5", "--ckpt_path", "last", cwd=tmp_path)
+    assert other.returncode == 0, other.stderr
+    assert {folder.name for folder in (tmp_path / RUN).parent.iterdir()} == {"quickstart", "quickstart~2"}
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
+    with take(tmp_path / RUN):
+        refused = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"is written to by process {os.getpid()}" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_a_job_that_slurm_starts_again_goes_on(tmp_path):
+    assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
+    again = command(*TINY, *FEW, cwd=tmp_path, env={"SLURM_RESTART_COUNT": "1"})
+    assert again.returncode == 0, again.stderr
+    assert "going on after epoch 1" in again.stdout
+    assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]
+
+
+def test_a_finished_run_started_again_stays_as_it_is(tmp_path):
+    assert command(*TINY, *FEW, cwd=tmp_path).returncode == 0
+    before = weights(tmp_path / RUN)
+    again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert all((before[key] == value).all() for key, value in weights(tmp_path / RUN).items())

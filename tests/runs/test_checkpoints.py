@@ -1,0 +1,187 @@
+"""A run that dies at any moment and is resumed ends at the bits of one that was never disturbed; a bad save replaces nothing."""
+
+import itertools
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from callbacks import BnLambda, DrivingForce, Learning, TwinDivergence, WeightMass, WeightTravel
+from lightning_app.errors import DivergedError, UserError
+from lightning_app.modules import Arm
+from lightning_app.networks import CifarResNet
+from lightning_app.runs import RunFolder
+from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint
+from lightning_app.runs.loggers import RunLogger
+from tests.helpers import TIMING, arm, classifier, digits, fit
+
+STEPS = 4  # in an epoch: 100 images in batches of 32
+EPOCHS = 3
+
+
+class Dies(pl.Callback):
+    """Ends the process, as far as training can tell, at a moment of a step."""
+
+    def __init__(self, hook: str, step: int) -> None:
+        setattr(self, hook, lambda trainer, *_: self._die(trainer, step))
+
+    def _die(self, trainer: pl.Trainer, step: int) -> None:
+        if trainer.global_step >= step:
+            raise KeyError("power cut")
+
+
+def arms() -> dict[str, Arm]:
+    return {
+        "plain": arm(False),
+        "twin": Arm(twin_of="plain"),
+        "normalised": Arm(net=lambda: CifarResNet(8, True, width=2)),
+    }
+
+
+def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
+    save = SaveCheckpoint(**saving)
+    save.folder = run / "checkpoints"
+    measures = [Learning(), WeightMass(), BnLambda(), DrivingForce(samples=2), WeightTravel(), TwinDivergence()]
+    return [*measures, save]
+
+
+def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, **options):
+    """The module after training into a run folder, from its last checkpoint if it has one."""
+    last = run / "checkpoints" / LAST
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=[RunLogger(run)],
+        plugins=[AtomicCheckpointIO()],
+        callbacks=[*callbacks(run, saving or {}), *more],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=-1,
+        **options,
+    )
+    module = classifier(arms(), seeds=2, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
+    trainer.fit(module, datamodule=digits(augment=True), ckpt_path=str(last) if last.exists() else None)
+    return module
+
+
+def left(run: Path) -> tuple[dict, list, dict]:
+    """Last checkpoint, log without times, arrays."""
+    log = RunFolder(run).log()
+    rows = log[~log["name"].str.startswith(TIMING)].values.tolist()
+    arrays = {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.rglob("*.npz"))}
+    return torch.load(run / "checkpoints" / LAST, weights_only=True), sorted(map(repr, rows)), arrays
+
+
+def assert_same(one: Path, other: Path) -> None:
+    (ours, rows, arrays), (theirs, other_rows, other_arrays) = left(one), left(other)
+    assert rows == other_rows
+    assert arrays == other_arrays
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "running", "loops"):
+        assert_equal(ours[key], theirs[key], key)
+
+
+def assert_equal(one, other, where: str) -> None:
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert list(one) == list(other), where
+        for key in one:
+            assert_equal(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for place, (first, second) in enumerate(zip(one, other)):
+            assert_equal(first, second, f"{where}/{place}")
+    else:
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, where
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    train(run)
+    return run
+
+
+MOMENTS = [
+    *[("on_train_batch_start", 6), *itertools.product(["on_train_batch_end"], [1, 3, 4, 6, 8])],
+    *[("on_validation_start", 8), ("on_validation_end", 4), ("on_train_epoch_end", 8), ("on_train_epoch_end", 12)],
+]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("hook", "step"), MOMENTS)
+def test_a_run_that_dies_at_any_moment_ends_where_an_unbroken_one_does(tmp_path, unbroken, hook, step, every):
+    run = tmp_path / "run"
+    with pytest.raises(KeyError):
+        train(run, {"every_n_steps": every}, Dies(hook, step))
+    train(run, {"every_n_steps": every})
+    assert_same(unbroken, run)
+
+
+def test_an_epoch_is_repeated_where_steps_are_not_saved(tmp_path, unbroken):
+    run = tmp_path / "run"
+    with pytest.raises(KeyError):
+        train(run, {}, Dies("on_train_batch_end", 7))
+    assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
+    train(run)
+    assert_same(unbroken, run)
+
+
+def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(KeyError):
+        train(run, {"every_n_epochs": 5, "every_n_steps": STEPS}, Dies("on_train_batch_end", STEPS + 1))
+    assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
+
+
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_could_not_be_loaded_again_replaces_nothing(tmp_path):
+    target = tmp_path / LAST
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "step": 1}, target)
+    before = target.read_bytes()
+    with pytest.raises(UserError, match=r"could not be loaded again.*numpy"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "step": np.float64(2)}, target)
+    assert target.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [LAST]
+
+
+def test_a_disk_that_does_not_keep_what_was_written_replaces_nothing(tmp_path, monkeypatch):
+    target, weights = tmp_path / LAST, torch.arange(1000.0)
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": weights}}, target)
+    before = target.read_bytes()
+    whole = zipfile.ZipFile.__init__
+
+    def rotten(self, file, *more):
+        content = bytearray(Path(file).read_bytes())
+        content[content.index(weights.numpy().tobytes()) + 400] ^= 1
+        Path(file).write_bytes(content)
+        whole(self, file, *more)
+
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", rotten)
+    with pytest.raises(UserError, match=r"damaged.*is kept"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": weights}}, target)
+    assert target.read_bytes() == before
+
+
+def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
+    class Poison(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            if trainer.current_epoch == 1:
+                next(module.parameters()).data[0] = math.nan
+
+    save = SaveCheckpoint()
+    save.folder = tmp_path
+    with pytest.raises(DivergedError, match=r"no numbers after step 8.*are kept"):
+        fit(classifier(), callbacks=[Poison(), save], enable_checkpointing=True)
+    assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == STEPS
+
+
+@pytest.mark.parametrize("options", [{"every_n_epochs": 0}, {"every_n_steps": -1}, {"keep_every_n_epochs": -1}])
+def test_schedules_that_make_no_sense_are_a_sentence(options):
+    with pytest.raises(UserError, match="save_checkpoint needs"):
+        SaveCheckpoint(**options)

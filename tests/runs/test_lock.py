@@ -1,0 +1,44 @@
+"""One process writes into a run folder; its death frees the folder, however it died."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lightning_app.errors import UserError
+from lightning_app.runs.lock import take
+from tests.helpers import ROOT
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from lightning_app.runs.lock import take
+lock = take(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_in_use_is_refused_and_says_by_whom(tmp_path, holder):
+    with pytest.raises(UserError, match=rf"process {holder.pid} on .*two runs in one folder"):
+        take(tmp_path)
+
+
+def test_a_killed_process_leaves_the_folder_free(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with take(tmp_path), pytest.raises(UserError, match="two runs in one folder"):
+        take(tmp_path)
+    take(tmp_path).close()
