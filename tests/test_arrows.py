@@ -13,6 +13,7 @@ LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "to
 ALLOWED = {
     "lightning_app.errors": set(),
     "lightning_app.seeds": {"lightning_app.errors"},
+    "lightning_app.stopping": set(),
     "lightning_app.untrusted": {"numpy", "yaml", "torch", "lightning_app.errors"},
     "lightning_app.arguments": {"lightning_app.errors"},
     "lightning_app.shipped": {"lightning_app.errors"},
@@ -42,7 +43,8 @@ ALLOWED = {
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE
     | LIGHTNING
-    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"},
+    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"}
+    | {"lightning_app.stopping"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
     | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
@@ -52,7 +54,7 @@ ALLOWED = {
     | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
     | {"lightning_app.errors", "lightning_app.cli.console", "lightning_app.shipped"}
     | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"}
-    | {"lightning_app.untrusted"},
+    | {"lightning_app.untrusted", "lightning_app.stopping"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}

@@ -54,10 +54,13 @@ def _other(module: str, words: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     stopping.listen()
     try:
-        return _run(argv)
+        code = _run(argv)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.asked is None:
             raise
+        code = LOST
+    if stopping.asked is None or code != LOST:  # another process may be gone by the same signal
+        return code
     print(f"stopped by {stopping.asked.name}: go on with --ckpt_path last", file=sys.stderr)
     if stopping.asked is signal.SIGUSR1 and (said := requeue()):
         print(said, file=sys.stderr)
