@@ -77,6 +77,12 @@ def test_a_tree_with_one_picture_that_is_none(source, content):
         source.read()
 
 
+def test_a_picture_of_another_size_is_not_unpacked(source):
+    (source.folder / "train" / "a" / "1.png").write_bytes(png(9000, 9000))  # within Pillow's own limit
+    with pytest.raises(UserError, match="8 x 8 pixels, got 9000 x 9000 in"):
+        source.read()
+
+
 def save_arrays(folder: Path, **changed: np.ndarray) -> None:
     arrays = {"images": np.zeros((3, 8, 8, 1), np.uint8), "labels": np.zeros(3, np.int64)}
     for split in ("train", "test"):
