@@ -11,7 +11,7 @@ from tests.helpers import ROOT, command
 @pytest.mark.slow
 @pytest.mark.cifar10
 def test_two_epochs_of_res20_on_real_cifar10(cifar10_root, tmp_path):
-    """The paper's configuration, fewer images so that two cores need a minute: 2,560 a training epoch."""
+    """The paper's configuration, fewer images so that it takes a minute: 2,560 a training epoch."""
     words = (
         "fit",
         "--config",
@@ -21,7 +21,9 @@ def test_two_epochs_of_res20_on_real_cifar10(cifar10_root, tmp_path):
         "--trainer.max_epochs",
         "2",
     )
-    done = command(*words, "--data.train_limit", "2560", "--data.probe_size", "200", cwd=tmp_path)
+    done = command(
+        *words, "--data.train_limit", "2560", "--data.test_limit", "1000", "--data.probe_size", "100", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     log = RunFolder(tmp_path / "runs" / "cifar10" / "res20").log().pivot(index="epoch", columns="name", values="value")
     assert log.index.tolist() == [0, 1, 2]

@@ -13,7 +13,7 @@ from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.runs import RunFolder
 from lightning_app.seeds import parse_seeds
 from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded, records_of
-from tests.helpers import ROOT, command
+from tests.helpers import LEARNING, ROOT, command
 
 SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
 AXES = {"model.net.init_args.depth", "model.net.init_args.residual", "model.seeds"}
@@ -133,15 +133,28 @@ def test_titles_are_unique_within_a_section(dashboard):
 SMALL = (*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16")
 
 
+def few_samples(folder: Path) -> Path:
+    """A configuration with base.yaml's callbacks, the dearest of few samples: to be layered below another."""
+    listed = yaml.safe_load((ROOT / "configs/base.yaml").read_text())["trainer"]["callbacks"]
+    (depth,) = (callback for callback in listed if callback["class_path"] == "EffectiveDepth")
+    depth["init_args"] = {"samples": 4, "gradient_samples": 2}
+    (folder / "few.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": listed}}))
+    return folder / "few.yaml"
+
+
 @pytest.fixture(scope="module")
 def banks(tmp_path_factory) -> Path:
     """Runs of two seeds: of one arm, with BatchNorm and without, and of two with a W&B run for both seeds and one each."""
     app = checkout(tmp_path_factory.mktemp("banks"))
     each = ("--trainer.logger.run_per", "seed", "--trainer.logger.tags", "[mine]")
     scales = ("--trainer.callbacks", "BnLambda", "--trainer.callbacks+", "DrivingForce")
-    runs = (("res20", "arm", ()), ("full_res20", "full", scales), ("pair20", "job", ()), ("pair20", "each", each))
+    runs = (
+        *(("res20", "arm", ()), ("full_res20", "full", scales)),
+        *(("pair20", "job", ()), ("pair20", "each", (*each, *LEARNING))),
+    )
+    few = few_samples(app)
     for config, name, more in runs:
-        call = ("--config", f"configs/{config}.yaml", "--run.name", name, "--model.seeds", "3-4")
+        call = ("--config", few, "--config", f"configs/{config}.yaml", "--run.name", name, "--model.seeds", "3-4")
         done = command("fit", *call, *SMALL, *more, cwd=app)
         assert done.returncode == 0, done.stderr
     return app / "runs" / "cifar10"
@@ -151,7 +164,8 @@ def banks(tmp_path_factory) -> Path:
 def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, banks, tmp_path):
     app = checkout(tmp_path)
     for config, more in (("full_res20", ()), ("res20", ("--trainer.callbacks", "HessianSpectrum"))):  # with ID entries
-        done = command("fit", "--config", f"configs/{config}.yaml", *SMALL, *more, cwd=app)
+        call = ("fit", "--config", few_samples(app), "--config", f"configs/{config}.yaml")
+        done = command(*call, *SMALL, *more, cwd=app)
         assert done.returncode == 0, done.stderr
     singles, pair = (
         [app / "runs/cifar10" / name for name in ("full_res20", "res20")],

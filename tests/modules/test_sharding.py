@@ -61,7 +61,7 @@ def checkpoint(folder) -> dict:
 
 FEWER = {  # of what takes most time, and is not more equal for being more
     "HessianSpectrum": {"samples": 8, "steps": 4},
-    "NoiseStability": {"samples": 8},
+    "NoiseStability": {"samples": 8, "strengths": [0.1], "draws": 1},
     "EffectiveDepth": {"samples": 8, "gradient_samples": 4},
 }
 

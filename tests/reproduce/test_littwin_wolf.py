@@ -167,7 +167,9 @@ def test_exact_weights_by_hand():
 @pytest.mark.slow
 @pytest.mark.parametrize("artefact", ARTEFACTS, ids=lambda artefact: artefact.key)
 def test_smoke_through_the_command(artefact, tmp_path, capsys):
+    """What is computed; what some of them train besides is trained in test_littwin_wolf_runs.py."""
     words = [f"littwin-wolf/{artefact.key}", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    words += ["--only", ",".join(computation.name for computation in artefact.computations)]
     assert main(words) == 0
     assert "compute " in capsys.readouterr().out
     folder = tmp_path / "out" / "littwin-wolf" / artefact.key / "smoke"

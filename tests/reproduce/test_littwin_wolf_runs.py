@@ -394,7 +394,7 @@ def test_figs_2_and_3_at_smoke_scale(tmp_path):
 
 @pytest.mark.slow
 def test_the_mixture_s_artefacts_at_smoke_scale(tmp_path):
-    wanted = [f"{KEY}/{artefact}" for artefact in ("fig-1d", "fig-1e", "ensemble")]
+    wanted = [f"{KEY}/{artefact}" for artefact in ("fig-1d", "fig-1e", "ensemble", "theorem-3", "theorem-4")]
     done = command("reproduce", *wanted, "--only", "separable,unnormalised_separable", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for artefact, run in (("fig-1d", "separation 1, "), ("fig-1e", "separation 1, "), ("ensemble", "separation 1, ")):
