@@ -86,7 +86,7 @@ class RunFolder:
         Raises:
             MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
         """
-        log = self._made(LOG)
+        log = _with_folder(self.path / LOG)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         with writing(log):
@@ -102,7 +102,7 @@ class RunFolder:
 
     def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
-        target = self._made(self._arrays_path(epoch, family))
+        target = _with_folder(self._arrays_path(epoch, family))
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         write_atomically(target, buffer.getvalue())
@@ -114,12 +114,12 @@ class RunFolder:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(LayerRow._fields)
         writer.writerows(row._replace(shape="x".join(map(str, row.shape))) for row in rows)
-        write_atomically(self._made(LAYERS), text.getvalue().encode())
+        write_atomically(_with_folder(self.path / LAYERS), text.getvalue().encode())
 
     def add_notes(self, sentences: Iterable[str]) -> None:
         """Write down what could not be measured; what is noted already is not repeated."""
         known = dict.fromkeys([*self.notes(), *(" ".join(sentence.split()) for sentence in sentences)])
-        write_atomically(self._made(NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
+        write_atomically(_with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
@@ -129,7 +129,7 @@ class RunFolder:
         """
         file = self.path / ID
         if not file.exists():
-            write_atomically(self._made(ID), f"{uuid.uuid4().hex[:12]}\n".encode())
+            write_atomically(_with_folder(self.path / ID), f"{uuid.uuid4().hex[:12]}\n".encode())
         found = read_text(file).strip()
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
             raise UserError(
@@ -145,13 +145,6 @@ class RunFolder:
         """Remove what a killed process left half written."""
         for file in self.path.rglob(".*.tmp"):
             file.unlink(missing_ok=True)
-
-    def _made(self, name: str | Path) -> Path:
-        """Of a file in it, whose folder is there."""
-        target = self.path / name
-        with writing(target.parent):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        return target
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -325,6 +318,13 @@ def write_atomically(target: Path, content: bytes, check: Callable[[Path], None]
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def _with_folder(file: Path) -> Path:
+    """The same, with the folder that it goes into."""
+    with writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 @contextmanager

@@ -505,7 +505,7 @@ class Wide(torch.nn.Module):  # 16 MB a sample, for a moment
         return self.last(wide.view(len(x), 62500, 64).mean(1))
 
 torch.set_num_threads(1)
-data = digits(batch_size=2, train_limit=4, test_limit=4, probe_size=20)
+data = digits(batch_size=4, train_limit=20, probe_size=20, eval_batch_size=20)
 module = fit(classifier({"wide": Arm(net=Wide)}), epochs=1, data=data)
 net = module.members[0].net
 whole = callbacks.LayerCushion()._in_memory(module.trainer, "wide", net)

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from lightning_app.errors import UserError
+from lightning_app.errors import MachineError, UserError
 from lightning_app.runs import Row, RunFolder, find_runs
 from lightning_app.runs.folder import write_atomically
 
@@ -123,7 +123,7 @@ def test_a_failed_atomic_write_leaves_the_old_file_and_nothing_else(tmp_path, mo
     target = tmp_path / "file"
     write_atomically(target, b"old")
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(MachineError, match="disk full"):
         write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]

@@ -114,3 +114,12 @@ def test_notes_are_added_once_each_in_a_line_of_their_own(tmp_path):
     run.add_notes(["one", "two\nlines"])
     run.add_notes(["three", "one"])
     assert run.notes() == ["one", "two lines", "three"]
+
+
+def test_a_folder_below_the_working_directory_is_written_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("runs/one"))
+    for write in WRITES.values():
+        write(run)
+    written = {path.relative_to(tmp_path / "runs" / "one").as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {*WRITES} - {"measurements/epoch=0001"} | {"measurements/epoch=0001/family.npz"}
