@@ -33,10 +33,13 @@ def rewrite(argv: list[str], parser: argparse.ArgumentParser, change: Change) ->
     try:
         options = parser.parse_args(argv)
         _check_target(options.target)
+        from lightning_app.modules.resume import check_form
         from lightning_app.runs.checkpoints import AtomicCheckpointIO
 
         files = AtomicCheckpointIO()
-        changed, lines = change(files.load_checkpoint(options.source), options)
+        checkpoint = files.load_checkpoint(options.source)
+        check_form(checkpoint)
+        changed, lines = _changed(change, checkpoint, options)
         files.save_checkpoint(changed, options.target)
         print(*lines, sep="\n")
     except (UserError, OSError) as error:
@@ -45,6 +48,17 @@ def rewrite(argv: list[str], parser: argparse.ArgumentParser, change: Change) ->
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
     return 0
+
+
+def _changed(change: Change, checkpoint: Mapping[str, Any], options: argparse.Namespace) -> tuple[dict, list[str]]:
+    """The parts have the right types here; what one part says of another may still not be so."""
+    try:
+        return change(checkpoint, options)
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        said = str(error).split("\n")[0]
+        raise UserError(
+            f"{options.source} contradicts itself ({type(error).__name__}: {said}): it is damaged, or of another program."
+        ) from error
 
 
 def check_member(checkpoint: Mapping[str, Any], member: str) -> None:

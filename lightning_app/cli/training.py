@@ -42,6 +42,7 @@ from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
 from lightning_app.runs.provenance import commit, versions
 from lightning_app.shipped import configs, with_shipped
+from lightning_app.untrusted import read_text
 
 __all__ = ["TrainingCLI", "run_training"]
 
@@ -310,7 +311,7 @@ def _set_strict(callbacks: list[pl.Callback]) -> None:
 def _write_config(target: Path, text: str) -> None:
     """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
     if target.exists():
-        earlier = "".join(line for line in target.read_text().splitlines(keepends=True) if not line.startswith("#"))
+        earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
         if earlier != text:
             number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
             with writing(target):

@@ -48,15 +48,18 @@ class Decoding:
         """
         try:
             with Image.open(file, formats=FORMATS) as image:
+                self._check_length(*image.size)
                 return self._square(_upright(image, MODES[self.channels]))
         except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
             reason = str(error).split("\n")[0] or type(error).__name__
             raise UserError(f"{file} cannot be read as a picture ({reason}): replace or remove it.") from error
 
+    def _check_length(self, width: int, height: int) -> None:
+        """Before anything is unpacked. A line of 1 x 65,000 pixels would be made 4 GB."""
+        if max(width, height) * self.resize**2 / min(width, height) > Image.MAX_IMAGE_PIXELS:
+            raise ValueError(f"{width} x {height} pixels, too long to be resized to {self.resize}")
+
     def _square(self, picture: Image.Image) -> np.ndarray:
-        longer, shorter = max(picture.size), min(picture.size)
-        if longer * self.resize**2 / shorter > Image.MAX_IMAGE_PIXELS:  # a line of 1 x 65,000 pixels would be made 4 GB
-            raise ValueError(f"{picture.size[0]} x {picture.size[1]} pixels, too long to be resized to {self.resize}")
         resized = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
         return np.array(TF.center_crop(resized, [self.image_size])).reshape(self.shape)
 

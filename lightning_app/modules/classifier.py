@@ -24,6 +24,7 @@ from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty, add_gradients
 from lightning_app.modules.resume import (
+    check_form,
     check_members,
     check_tensors,
     describe,
@@ -426,6 +427,7 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_form(checkpoint)
         check_members(checkpoint.get("members", []), [describe(member) for member in self.members])
         check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":

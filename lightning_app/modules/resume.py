@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 
 __all__ = [
+    "check_form",
     "check_members",
     "check_tensors",
     "describe",
@@ -34,6 +35,74 @@ def id_weights(member: Member) -> list[str]:
     """
     own = member.net.id_weights() if hasattr(member.net, "id_weights") else []
     return [f"nets.{member.name}.{name}" for name in own]
+
+
+def check_form(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose parts are not of the types that `fit` writes, naming the first one.
+
+    A file may be whole and still be anybody's. What is not there at all is for whoever needs it to say.
+
+    Raises:
+        UserError: also for a tensor that claims more elements than its storage has: a copy of it could fill any memory.
+    """
+    for part, fits in FORMS.items():
+        if part in checkpoint and not fits(checkpoint[part]):
+            raise UserError(f"the checkpoint's {part} is not as fit writes it: it is damaged, or of another program.")
+    if sum(checkpoint.get("parameters", {}).values()) > len(checkpoint["state_dict"]):
+        raise UserError("the checkpoint's parameters are more than its tensors: it is damaged, or of another program.")
+    for name, tensor in checkpoint["state_dict"].items():
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(f"{name} of the checkpoint is no whole tensor: it is damaged, or of another program.")
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _maps(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """From text to what fits."""
+    return lambda value: isinstance(value, Mapping) and all(isinstance(k, str) and fits(v) for k, v in value.items())
+
+
+def _lists(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _is_described(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value.get(key), kind) for key, kind in DESCRIBED.items())
+
+
+def _is_optimizer(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("state"), Mapping)
+        and _lists(_maps(lambda _: True))(value.get("param_groups"))
+    )
+
+
+def _is_schedule(value: Any) -> bool:
+    return _maps(lambda _: True)(value) and _is_count(value.get("last_epoch"))
+
+
+def _is_count(value: Any) -> bool:
+    """Of what is counted one by one: a billion would take an hour."""
+    return isinstance(value, int) and 0 <= value <= 10**6
+
+
+DESCRIBED = {"name": str, "seed": int, "network": str, "residual": bool | None}  # what `describe` says
+FORMS = {
+    "state_dict": _maps(_is(Tensor)),
+    "members": _lists(_is_described),
+    "id_weights": _maps(_lists(_is(str))),
+    "centres": _maps(_is(str)),
+    "parameters": _maps(_is_count),
+    "optimizer_states": _lists(_is_optimizer),
+    "lr_schedulers": _lists(_is_schedule),
+    "callbacks": _maps(lambda _: True),
+    "loops": _maps(_is(Mapping)),
+    "epoch": _is(int),
+    "global_step": _is(int),
+}
 
 
 def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:

@@ -280,30 +280,31 @@ class AutoWandbLogger(WandbLogger):
         if not self._runs:
             return
         with ThreadPoolExecutor(len(self._runs)) as threads:
-            finished = [*threads.map(partial(_finish, exit_code=0 if status == "success" else 1), self._runs.values())]
-        self._say_lost([run for run, whole in zip(self._runs.values(), finished) if not whole])
+            errors = [*threads.map(partial(_finish, exit_code=0 if status == "success" else 1), self._runs.values())]
+        self._say_lost([run for run, error in zip(self._runs.values(), errors) if isinstance(error, TimeoutError)])
+        for error in errors:
+            if error and not isinstance(error, TimeoutError):
+                _warn_once(f"W&B did not finish ({error}).")
         self._experiment, self._runs = None, {}
 
     def _say_lost(self, runs: Sequence[Any]) -> None:
         if runs:
             log.warning(
-                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload it later "
-                "with: wandb sync %s",
+                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload the rest "
+                "later with: wandb sync --include-online %s",  # without it, sync skips what began online
                 "this run" if len(runs) == 1 else f"{len(runs)} runs",
                 self._finish_timeout,
                 " ".join(str(_short(Path(run.dir).parent)) for run in runs),
             )
 
 
-def _finish(run: Any, exit_code: int) -> bool:
-    """Has it taken everything?"""
+def _finish(run: Any, exit_code: int) -> Exception | None:
+    """What stopped it: a TimeoutError, or that a scheduler's SIGTERM reached W&B's service too and ended it before us."""
     try:
         run.finish(exit_code=exit_code)
-    except TimeoutError:
-        return False
-    except Exception as error:  # a scheduler's SIGTERM reaches W&B's service too, and may end it before us
-        _warn_once(f"W&B did not finish ({error}).")
-    return True
+    except Exception as error:
+        return error
+    return None
 
 
 def _short(path: Path) -> Path:

@@ -1,7 +1,10 @@
 """What goes wrong while measuring and logging, and that training goes on as if nothing had: bit for bit."""
 
 import math
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +25,7 @@ from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.guard import guard
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit, log_rows, same_weights, with_moved_norms
+from tests.helpers import ROOT, arm, classifier, digits, fit, log_rows, same_weights, with_moved_norms
 
 ALL = [getattr(callbacks, name) for name in callbacks.__all__]
 MEASURES = [callback for callback in ALL if issubclass(callback, Measure)]
@@ -483,3 +486,43 @@ def spoil(net: nn.Module, where: str, value: float) -> None:
     norms = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
     for tensor in {"first": tensors[:1], "last": tensors[-1:], "norms": norms, "all": tensors}[where]:
         tensor.fill_(value)
+
+
+SCARCE = """
+import resource
+import torch
+import callbacks
+from lightning_app.modules import Arm
+from tests.helpers import classifier, digits, fit
+
+class Wide(torch.nn.Module):  # 16 MB a sample, for a moment
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3072, 64), torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        wide = self.first(x.flatten(1)).repeat(1, 62500)
+        return self.last(wide.view(len(x), 62500, 64).mean(1))
+
+torch.set_num_threads(1)
+data = digits(batch_size=2, train_limit=4, test_limit=4, probe_size=20)
+module = fit(classifier({"wide": Arm(net=Wide)}), epochs=1, data=data)
+net = module.members[0].net
+whole = callbacks.LayerCushion()._in_memory(module.trainer, "wide", net)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20, resource.RLIM_INFINITY))
+callback = callbacks.LayerCushion()
+pieces = callback._in_memory(module.trainer, "wide", net)
+assert callback._at_once in (2, 5, 10), callback._at_once
+one, other = (found["cushion/layer01"].samples for found in (whole, pieces))
+torch.testing.assert_close(one, other)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and /proc as Linux has them")
+def test_memory_that_really_runs_out():
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    went = subprocess.run([sys.executable, "-c", SCARCE], env=environment, capture_output=True, text=True, timeout=300)
+    assert went.returncode == 0, went.stderr
+    assert "LayerCushion ran out of memory on 'wide' with 20 samples at a time: it goes on with" in went.stdout

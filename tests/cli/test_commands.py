@@ -263,7 +263,7 @@ def test_a_broken_checkpoint_is_a_sentence(finished, tmp_path):
         (tmp_path / "bad.ckpt").write_bytes(content)
         broken = command(*TINY, "--ckpt_path", "bad.ckpt", cwd=tmp_path)
         assert broken.returncode == 2
-        assert "bad.ckpt is not a readable checkpoint" in broken.stderr
+        assert "bad.ckpt cannot be read" in broken.stderr
         assert "Traceback" not in broken.stderr
 
 

@@ -176,10 +176,10 @@ def test_what_the_command_says(bank, tmp_path, capsys):
 REFUSED = {  # words after `transfer` -> what the sentence says
     "bank.ckpt": "required: OUT.ckpt",
     "bank.ckpt out.ckpt --invers3": "unrecognized arguments: --invers3; see python main.py transfer --help",
-    "nowhere.ckpt out.ckpt": "expected a checkpoint at nowhere.ckpt, found no such file",
-    ". out.ckpt": "is not a readable checkpoint",
-    "text.ckpt out.ckpt": "text.ckpt is not a readable checkpoint",
-    "torn.ckpt out.ckpt": "torn.ckpt is not a readable checkpoint",
+    "nowhere.ckpt out.ckpt": "expected a file at nowhere.ckpt, found none",
+    ". out.ckpt": "expected a file at ., found a folder",
+    "text.ckpt out.ckpt": "text.ckpt cannot be read: it is truncated or damaged",
+    "torn.ckpt out.ckpt": "torn.ckpt cannot be read: it is truncated or damaged",
     "tensor.ckpt out.ckpt": "tensor.ckpt is not a checkpoint of a training run",
     "weights.ckpt out.ckpt": "does not say which of its weights have ID entries",
     "older.ckpt out.ckpt": "Resume it with `fit --ckpt_path` and transfer what that writes",
@@ -236,7 +236,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path, capsys):
 
     torch.save({"state_dict": {}, "trap": Trap()}, tmp_path / "trap.ckpt")
     assert main(["transfer", str(tmp_path / "trap.ckpt"), str(tmp_path / "out.ckpt")]) == 2
-    assert "is not a readable checkpoint" in capsys.readouterr().err
+    assert "such as a pickled net, which is never executed" in capsys.readouterr().err
     assert not (tmp_path / "sprung").exists()
 
 

@@ -1,12 +1,13 @@
 """W&B never asks, never hangs and never stops a run."""
 
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
 import torchvision
-import wandb
 
+import wandb
 from lightning_app.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import AutoWandbLogger, log_to_wandb, tags_of
@@ -160,6 +161,37 @@ def test_a_service_that_died_is_one_warning(asked, tmp_path, monkeypatch, caplog
         "W&B does not take epoch 7 (gone).",
         "W&B did not finish (gone too).",
     ]
+
+
+def test_runs_that_are_not_taken_in_time_are_waited_for_together_and_said_once(asked, tmp_path, monkeypatch, caplog):
+    meet = threading.Barrier(2, timeout=20)  # one after the other, nobody comes to the second
+
+    class Slow(Run):
+        def __init__(self, name, **_):
+            self.dir = f"{name}/files"
+
+        def finish(self, exit_code):
+            meet.wait()
+            raise TimeoutError("Timed out finishing run.")
+
+    monkeypatch.setattr(wandb, "init", lambda **options: Slow(**options))
+    logger = AutoWandbLogger(run_per="seed", finish_timeout=7)
+    logger.attach(RunFolder(tmp_path / "g" / "r"), (3, 4))
+    assert len(logger.runs) == 2
+    logger.finalize("success")
+    (record,) = caplog.records
+    assert "it did not take all of 2 runs within 7 s" in record.message
+    assert record.message.endswith("wandb sync --include-online r-seed03 r-seed04")
+
+
+def test_every_run_has_a_limit_on_its_last_upload(asked, tmp_path):
+    logger = AutoWandbLogger(finish_timeout=7)
+    logger.attach(RunFolder(tmp_path))
+    assert logger.experiment is not None
+    assert (asked[0]["settings"].finish_timeout, asked[0]["settings"].finish_timeout_raises) == (7, True)
+    for wrong in ({"timeout": 0}, {"finish_timeout": -1}):
+        with pytest.raises(UserError, match="seconds above 0"):
+            AutoWandbLogger(**wrong)
 
 
 NET = {"class_path": "lightning_app.networks.SimplifiedNet", "init_args": {"depth": 32, "residual": False}}

@@ -1,0 +1,345 @@
+"""Every kind of file of a run folder, damaged in every way: the right answer or a sentence, and nothing executed."""
+
+import io
+import os
+import random
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_app.errors import UserError
+from lightning_app.modules.resume import check_form
+from lightning_app.runs.checkpoints import AtomicCheckpointIO
+from lightning_app.untrusted import DEPTH, NODES, TEXT, UNPACKED, check_yaml, read_npy, read_npz, read_torch, read_yaml
+from tests.hostile.damage import CHECKPOINT, KINDS, PICKLES, Kind, damaged, made, same
+
+BUDGET = 300  # damages of each kind of file
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.split("/")[-1])
+refused = pytest.raises(UserError)
+
+
+@kinds
+def test_a_whole_file_is_read(kind: Kind, tmp_path):
+    run, _ = made(kind, tmp_path)
+    assert kind.read(run) is not None
+
+
+@kinds
+def test_random_damage_is_harmless(kind: Kind, tmp_path):
+    run, file = made(kind, tmp_path)
+    whole, right, rng = file.read_bytes(), kind.read(run), random.Random(8)
+    caught = 0
+    for _ in range(BUDGET):
+        file.write_bytes(damaged(whole, rng))
+        try:
+            found = kind.read(run)
+        except UserError as error:
+            caught += 1
+            assert str(file) in str(error) or "checkpoint" in str(error)
+        else:
+            assert type(found) is type(right)
+            if kind.sealed:
+                assert same(found, right)
+    assert caught > (BUDGET * 2 // 3 if kind.sealed else 0) or kind.name in ("notes.txt",)
+
+
+@kinds
+def test_something_else_in_its_place(kind: Kind, tmp_path):
+    run, file = made(kind, tmp_path / "run")
+    mark = tmp_path / "executed"
+    others = [b"", b"\0" * 1000, b"\x89PNG\r\n\x1a\n" + bytes(range(256)), random.Random(0).randbytes(3000)]
+    others += [pickled(mark) for pickled in PICKLES]
+    for other in others:
+        file.write_bytes(other)
+        try:
+            found = kind.read(run)
+        except UserError as error:
+            assert len(str(error)) < 1000 and "\n" not in str(error)
+        else:
+            assert kind.name in ("notes.txt", "config.yaml") and not any(found if isinstance(found, dict) else [])
+    assert not mark.exists()
+
+
+@kinds
+def test_no_file_in_its_place(kind: Kind, tmp_path):
+    run, file = made(kind, tmp_path)
+    file.unlink()
+    file.mkdir()
+    with refused:
+        kind.read(run)
+    file.rmdir()
+    os.mkfifo(file)  # which a reader would wait for
+    with refused:
+        kind.read(run)
+    file.unlink()
+    file.symlink_to(file)
+    if kind.name in ("images.npy", "checkpoints/last.ckpt", "log.csv") or kind.name.endswith("npz"):
+        with refused:
+            kind.read(run)
+
+
+def test_each_payload_would_run_where_pickles_are_loaded(tmp_path):
+    """The witness of the tests above: the same bytes, read carelessly."""
+    for number, (pickled, load) in enumerate(
+        zip(
+            PICKLES[1:],
+            (
+                lambda file: np.load(file, allow_pickle=True),
+                lambda file: np.load(file, allow_pickle=True)["a"],
+                lambda file: torch.load(file, weights_only=False),
+            ),
+            strict=True,
+        )
+    ):
+        mark, file = tmp_path / f"mark{number}", tmp_path / f"file{number}"
+        file.write_bytes(pickled(mark))
+        load(file)
+        assert mark.exists()
+
+
+# -- arrays
+
+
+def npy(shape: str, dtype: str, data: bytes = b"") -> bytes:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (npy("(1000000000000,)", "<f8", b"12345678"), "8,000,000,000,000 bytes, and 8 are there"),
+        (npy("(2,)", "<f8", b"12345678" * 3), "16 bytes, and 24 are there"),
+        (npy("(-1, -2)", "<f8", b"12345678" * 2), "its header says"),
+        (npy("(1,)", "|O", b"\x80\x04."), "expected numbers or text"),
+        (npy("(1,)", "|V8", b"12345678"), "expected numbers or text"),
+        (npy("(1,)", "<M8[s]", b"12345678"), "expected numbers or text"),
+        (npy("(" * 500, "<f8"), "not a whole, plain"),
+        (npy("(1,)", "<f8", b"12345678").replace(b"\x01\x00", b"\x09\x00", 1), "format 9.0"),
+        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b"{}", "not a whole, plain"),
+    ],
+)
+def test_headers_that_lie(tmp_path, content, reason):
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(UserError, match=reason):
+        read_npy(tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(UserError, match=reason):
+        read_npz(tmp_path / "a.npz")
+
+
+def bomb(head: bytes, size: int) -> bytes:
+    """A zip with one member of so many zeros behind a head: a thousandth of that."""
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        archive.open("a.npy", "w") as member,
+    ):
+        member.write(head)
+        for _ in range(size >> 20):
+            member.write(bytes(1 << 20))
+    return buffer.getvalue()
+
+
+def test_a_packed_file_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
+    size = 8 << 20
+    content = bomb(npy(f"({size},)", "|u1"), size)
+    assert len(content) < 20_000
+    (tmp_path / "a.npz").write_bytes(content)
+    assert read_npz(tmp_path / "a.npz")["a"].nbytes == size  # within the limit it is an array as good as any
+    monkeypatch.setattr("lightning_app.untrusted.UNPACKED", size)
+    with pytest.raises(UserError, match="would unpack to"):
+        read_npz(tmp_path / "a.npz")
+    assert read_npz(tmp_path / "a.npz", lambda name: name == "b") == {}
+    assert UNPACKED == 1 << 30
+    (tmp_path / "a.ckpt").write_bytes(content)
+    with pytest.raises(UserError, match="would unpack to more than its"):
+        read_torch(tmp_path / "a.ckpt")
+
+
+def test_a_renamed_file_is_refused(tmp_path):
+    for kind in KINDS:
+        made(kind, tmp_path / "run")
+    run = tmp_path / "run"
+    arrays, checkpoint, image = (run / kind.name for kind in (KINDS[1], KINDS[2], KINDS[0]))
+    for reader, file in (
+        (read_npy, arrays),
+        (read_npy, checkpoint),
+        (read_npz, checkpoint),
+        (read_npz, image),
+        (read_torch, arrays),
+        (read_torch, image),
+        (read_yaml, image),
+    ):
+        with refused:
+            reader(file)
+
+
+# -- checkpoints
+
+
+def test_a_flipped_byte_in_a_weight_is_noticed(tmp_path):
+    AtomicCheckpointIO().save_checkpoint(CHECKPOINT, tmp_path / "a.ckpt")
+    content = bytearray((tmp_path / "a.ckpt").read_bytes())
+    place = content.find(struct.pack("<3f", 1, 2, 3))
+    content[place] ^= 1
+    (tmp_path / "a.ckpt").write_bytes(content)
+    assert (
+        torch.load(tmp_path / "a.ckpt", weights_only=True)["state_dict"]["nets.a.weight"][0, 1] != 1
+    )  # torch does not
+    with pytest.raises(UserError, match="is damaged"):
+        AtomicCheckpointIO().load_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("state_dict", {"w": [1.0]}),
+        ("state_dict", {1: torch.zeros(1)}),
+        ("members", {"a": 1}),
+        ("members", [{"name": "../../x"}]),
+        ("members", [{"name": ["a"], "seed": 0, "network": "n", "residual": True}]),
+        ("id_weights", {"a": "nets.a.weight"}),
+        ("parameters", {"a": "3"}),
+        ("optimizer_states", [{"state": [], "param_groups": []}]),
+        ("parameters", {"a": 10**12}),
+        ("parameters", {"a": -1}),
+        ("lr_schedulers", "none"),
+        ("lr_schedulers", [{"last_epoch": 10**12}]),
+        ("loops", {"fit_loop": 1}),
+        ("epoch", "two"),
+    ],
+)
+def test_parts_of_other_types(part, value):
+    check_form(CHECKPOINT)
+    with pytest.raises(UserError, match="not as fit writes it"):
+        check_form(CHECKPOINT | {part: value})
+
+
+def test_more_parameters_than_tensors():
+    with pytest.raises(UserError, match="more than its tensors"):
+        check_form(CHECKPOINT | {"parameters": {"a": 3}})
+
+
+def test_a_tensor_larger_than_its_storage():
+    huge = torch.zeros(1).expand(10**12)  # four bytes
+    with pytest.raises(UserError, match="no whole tensor"):
+        check_form(CHECKPOINT | {"state_dict": {"w": huge}})
+
+
+# -- YAML
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 200_000, f"at most {DEPTH} levels"),
+        ("{a: " * 200_000, f"at most {DEPTH} levels"),
+        (LAUGHS, f"{NODES:,} values"),
+        ("a: &a [1, *a]", f"{NODES:,} values"),
+        (f"a: [{'1,' * NODES}]", f"{NODES:,} values"),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", "the key 'c' twice \\(line 4\\)"),
+        ("a: !!python/object/apply:os.system ['touch executed']", "is not YAML"),
+        ("a: !!python/name:os.system", "is not YAML"),
+        ("a: !!bool maybe", "is not YAML"),
+        ("a: !!timestamp soon", "is not YAML"),
+        ("a: 2024-99-99", "is not YAML"),
+        (f"a: {'9' * 5000}", "is not YAML"),
+        ("- 1\n", "found a list"),
+        ("a: [b\n", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "is not YAML"),
+        ("#" * (TEXT + 1), "expected at most"),
+    ],
+    ids=range(16),
+)
+def test_yaml_that_is_no_configuration(tmp_path, monkeypatch, text, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=reason):
+        read_yaml(tmp_path / "config.yaml")
+    assert [*tmp_path.iterdir()] == [tmp_path / "config.yaml"]
+
+
+def test_yaml_that_is_one():
+    check_yaml(
+        "a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}\nf: {<<: *a, b: 3}\n" + "g: " + "[" * (DEPTH - 5) + "]" * (DEPTH - 5),
+        "it",
+    )
+
+
+# -- text of a run folder
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "a,-1,0,x,1.0",
+        "a,1.5,0,x,1.0",
+        "a,1e400,0,x,1.0",
+        "a,99999999999999999999,0,x,1.0",
+        "a,9999999999,0,x,1.0",
+        "a,1,-3,x,1.0",
+        "a,1,0,x",
+        "a,1,0,x,1.0,2.0",
+        "a,1,0,x,one",
+        '"a,1,0,x,1.0',
+        "a,1,0,x,0x10",
+    ],
+)
+def test_rows_that_are_none(tmp_path, row):
+    run, log = made(KINDS[3], tmp_path)
+    with log.open("a") as file:
+        file.write(f"{row}\n")
+    with pytest.raises(UserError, match=r"log\.csv has a row that is not"):
+        run.log()
+
+
+def test_columns_of_more_in_every_row(tmp_path):
+    """pandas would take the first column for an index, and each name for a member."""
+    run, log = made(KINDS[3], tmp_path)
+    head, *rows = log.read_text().splitlines()
+    log.write_text("\n".join([head, *(f"more,{row}" for row in rows), ""]))
+    with refused:
+        run.log()
+    log.write_text("\n".join([head, *(f'"m,ore",{row}' for row in rows), ""]))
+    with refused:
+        run.log()
+
+
+def test_an_infinite_number_is_one(tmp_path):
+    run, log = made(KINDS[3], tmp_path)
+    with log.open("a") as file:
+        file.write("a,9,0,x,1e400\n")
+    assert run.log()["value"].iloc[-1] == float("inf")
+
+
+def test_only_folders_of_epochs_are_epochs(tmp_path):
+    run, file = made(KINDS[1], tmp_path)
+    for name in ("epoch=abc", "epoch=1", "epoch=-001", "epoch=00001", "epoch=0001 (copy)", "epoch=99999999999"):
+        (file.parent.parent / name).mkdir()
+        (file.parent.parent / name / file.name).write_bytes(file.read_bytes())
+    assert run.array_epochs("cushion") == [1]
+
+
+@pytest.mark.parametrize("text", ["../../x", "a\nb", "", "a" * 65, "a/b", "é"])
+def test_ids_that_are_none(tmp_path, text):
+    (tmp_path / "id").write_text(text)
+    with pytest.raises(UserError, match="should hold an id"):
+        made(KINDS[-1], tmp_path)
+
+
+def test_a_long_field_of_layers(tmp_path):
+    run, file = made(KINDS[4], tmp_path)
+    file.write_text(file.read_text() + f"a,{'x' * 200_000},p,k,1,\n")
+    with pytest.raises(UserError, match="not a list of layers"):
+        run.layers()
