@@ -11,7 +11,7 @@ quickstart: $(VENV)/.installed
 # Two workers of one thread each: with more threads than processors, each waits for the other's. See tests/conftest.py for
 # what goes to which worker.
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks

@@ -10,25 +10,26 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
+TOGETHER = ("tests/golden/", "tests/deploy/")  # folders whose files read the same long run
 
-TOGETHER = ("golden", "deploy")  # folders whose files read the same long run
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """`--dist loadfile`, but all files of some folders on one worker too: what they share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadFileOrFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+    return LoadFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: a file's tests, or a folder's, on one worker for their fixtures; slow ones first.
-
-    Two workers that begin with what takes long end at the same time, and the fixtures of a file are made once.
-    """
-    groups = {item: _group(item) for item in items}
-    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: groups[item] not in slow)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
-
-
-def _group(item: pytest.Item) -> str:
-    folder = item.path.parent.name
-    return folder if folder in TOGETHER else item.path.relative_to(ROOT).with_suffix("").as_posix()
+    """Files with slow tests first: two workers that begin with what takes long end at the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True, scope="session")
