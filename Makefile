@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test bench docs lint clean
+KILLS ?= 20
+
+.PHONY: quickstart test soak bench docs lint clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python main.py fit --config configs/quickstart.yaml
@@ -12,6 +14,10 @@ quickstart: $(VENV)/.installed
 # what goes to which worker.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# A short run killed and resumed again and again, against one that nobody disturbs: every bit, or exit code 1.
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.soak --kills $(KILLS)
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
