@@ -260,7 +260,7 @@ def greedy():
 IN_NEED = [family for family in MEASURES if family not in (callbacks.WeightMass, callbacks.WeightTravel)]
 
 
-@pytest.mark.parametrize("room", [3, 1])
+@pytest.mark.parametrize("room", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", [family for family in IN_NEED if family is not callbacks.BnLambda])
 def test_out_of_memory_a_measure_takes_fewer_samples_at_a_time(greedy, family, room, capsys):
     """The same numbers, whatever fits, and it is said."""
@@ -465,6 +465,7 @@ def trained():
     return fit(bank(), epochs=1, data=digits(train_limit=32, probe_size=12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", BROKEN)
 @pytest.mark.parametrize("family", MEASURES)
 def test_nets_that_are_no_good_yield_numbers_or_a_sentence(trained, family, value):
