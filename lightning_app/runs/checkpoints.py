@@ -4,8 +4,6 @@ The earlier last.ckpt stands until the new one lies beside it on the disk, has b
 """
 
 import io
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +51,20 @@ def _check(file: Path) -> None:
     Raises:
         UserError: if not, before it replaces a checkpoint that can.
     """
-    with zipfile.ZipFile(file) as records:
-        damaged = records.testzip()
-    if damaged is not None:
-        raise UserError(
-            f"the checkpoint read back from {file.parent} is not what was written ({damaged} is damaged): the disk or file "
-            "system loses data. The checkpoint before this one is kept."
-        )
     try:
-        torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
+        read_torch(file)
+    except UserError as error:
         raise UserError(
-            "a checkpoint of this run could not be loaded again, since nothing but tensors and plain Python values is: "
-            f"{_reason(error)} Look for it in the state_dict of a callback or in save_hyperparameters, and save plain values."
+            f"the checkpoint just written could not be loaded again ({_reason(error)}), and the one before it is kept. Either "
+            "the disk loses data, or something else than tensors and plain Python values is in the state_dict of a callback "
+            "or in save_hyperparameters."
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: UserError) -> str:
     """torch says first what to do at one's own risk, then what it met."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return next(
-        (line.removeprefix("WeightsUnpickler error: ") for line in lines if "WeightsUnpickler" in line), lines[0]
-    )
+    lines = [line.strip() for line in str(error.__cause__).splitlines()]
+    return next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0]).rstrip(".")
 
 
 class SaveCheckpoint(Checkpoint):

@@ -163,7 +163,7 @@ def test_a_disk_that_does_not_keep_what_was_written_replaces_nothing(tmp_path, m
         whole(self, file, *more)
 
     monkeypatch.setattr(zipfile.ZipFile, "__init__", rotten)
-    with pytest.raises(UserError, match=r"damaged.*is kept"):
+    with pytest.raises(UserError, match=r"damaged.*before it is kept"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": weights}}, target)
     assert target.read_bytes() == before
 
