@@ -64,9 +64,11 @@ def until(process: subprocess.Popen, seen: Callable[[], bool], within: float = 1
         time.sleep(0.02)
 
 
-def stopped(cwd: Path, line: str, which: signal.Signals, everyone: bool, *words: str) -> tuple[int, str]:
+def stopped(
+    cwd: Path, line: str, which: signal.Signals, everyone: bool, *words: str, **environment: str
+) -> tuple[int, str]:
     """A run that gets a signal, a little after it has printed a line."""
-    process = started(cwd, *words)
+    process = started(cwd, *words, **environment)
     while line not in process.stdout.readline():
         assert process.poll() is None
     time.sleep(0.3)
@@ -87,9 +89,13 @@ def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, strategy, eve
     assert_same_run(tmp_path / RUN.parent / "whole", tmp_path / RUN)
 
 
-def test_a_signal_in_the_middle_of_an_epoch_saves_there(tmp_path):
-    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGUSR1, False, *LONG, *FEW, "--data.batch_size", "1")
+def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_path):
+    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGUSR1, False, *LONG, *FEW, "--data.batch_size", "1", **slurm)
     assert code == 138, said
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
     resumed = command(*TINY, *LONG, *FEW, "--data.batch_size", "1", "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     (line,) = [line for line in resumed.stdout.splitlines() if line.startswith("going on after epoch 1, step ")]
