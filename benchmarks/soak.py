@@ -2,7 +2,7 @@
 
     python -m benchmarks.soak [--kills 100] [--ranks 2 --strategy seeds] [--seed 0] [--json FILE]
 
-The run (soak.yaml) trains six small nets for six epochs of sixteen steps, measures them after each, and saves every five
+The run (soak.yaml) trains six small nets for five epochs of sixteen steps, measures them after each, and saves every five
 steps. Each life of it is a process of its own, started with ``--ckpt_path last`` and ended after a random time by SIGKILL
 (of all its processes), SIGTERM or SIGUSR1; a run that comes to its end before its time is compared, and the next one begins.
 Compared is everything but times: every tensor and counter of the last checkpoint (weights, optimizer, schedules, what

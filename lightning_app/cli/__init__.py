@@ -61,9 +61,10 @@ def _train(argv: list[str]) -> int:
         code = LOST
     if stopping.asked is None or code != LOST:  # another process may be gone by the same signal
         return code
+    trained = argv[0] == "fit"
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"stopped by {stopping.asked.name}: go on with --ckpt_path last", file=sys.stderr)
-    if stopping.asked is signal.SIGUSR1 and (said := requeue()):
+        print(f"stopped by {stopping.asked.name}{': go on with --ckpt_path last' if trained else ''}", file=sys.stderr)
+    if trained and stopping.asked is signal.SIGUSR1 and (said := requeue()):
         print(said, file=sys.stderr)
     return 128 + stopping.asked
 

@@ -3,12 +3,14 @@
 Whoever names a configuration trusts it like code: it says which classes and functions are called, with which arguments.
 ``measure --ckpt_path`` takes net and data from the config.yaml beside the checkpoint, which somebody may have sent.
 
+Allowed are classes of nets, data modules, optimizers and schedules, and the functions of torchvision and timm that make
+nets. What a function says it returns proves nothing.
+
 What remains: modules that it names are imported, and constructors of nets that it names run with its arguments. A package
 of nets whose constructor reads a pickle, or downloads weights, does so.
 """
 
 import inspect
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -25,6 +27,8 @@ from lightning_app.errors import UserError
 __all__ = ["check_borrowed"]
 
 HARMLESS = (nn.Module, Optimizer, LRScheduler, pl.LightningDataModule, torch.Tensor)
+MAKERS = ("torchvision.models", "timm.models")  # whose functions make nets
+BUILDERS = ("torch.fx", "torch.jit", "torch.package", "torch.export")  # whose classes of nets are made of source text
 
 
 def check_borrowed(config: Any) -> None:
@@ -36,11 +40,16 @@ def check_borrowed(config: Any) -> None:
     Raises:
         UserError: naming the first, before anything is built.
     """
+    for path in _class_paths(config):
+        if "." in path and _imported(path) is None:
+            raise UserError(
+                f"the checkpoint's own config.yaml names {path}, and there is no such class or function here."
+            )
     for found in _named(config):
         if not _is_harmless(found):
             raise UserError(
                 f"the checkpoint's own config.yaml names {_spelled(found)}, which is no class of nets or data and no function "
-                "that says it returns a net (-> nn.Module): it may do anything. If you trust it, name it yourself: --config "
+                "of torchvision or timm that makes a net: it may do anything. If you trust it, name it yourself: --config "
                 "with that file."
             )
 
@@ -59,30 +68,41 @@ def _named(config: Any) -> Iterator[Any]:
         yield found
 
 
+def _class_paths(config: Any) -> Iterator[str]:
+    if isinstance(config, Namespace | Mapping):
+        for key, value in (vars(config) if isinstance(config, Namespace) else config).items():
+            if key == "class_path" and isinstance(value, str):
+                yield value
+            yield from _class_paths(value)
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from _class_paths(value)
+
+
 def _is_harmless(found: Callable) -> bool:
     if inspect.isclass(found):
-        return issubclass(found, HARMLESS)
-    return inspect.isfunction(found) and _returns_net(found)
+        return issubclass(found, HARMLESS) and not _within(found, BUILDERS)
+    return inspect.isfunction(found) and _within(found, MAKERS)
 
 
-def _returns_net(function: Callable) -> bool:
-    try:
-        returned = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):  # annotations of what is not imported
-        return False
-    return inspect.isclass(returned) and issubclass(returned, nn.Module)
+def _within(found: Callable, packages: tuple[str, ...]) -> bool:
+    return f"{found.__module__}.".startswith(tuple(f"{package}." for package in packages))
 
 
 def _imported(path: str) -> Any:
-    """What a dotted path names, if it can be called."""
-    module, _, name = path.rpartition(".")
-    if not all(part.isidentifier() for part in path.split(".")) or not module:
+    """What a dotted path names, if it can be called: also a method of a class in a module."""
+    parts = path.split(".")
+    if not all(part.isidentifier() for part in parts):
         return None
-    try:
-        found = getattr(import_module(module), name, None)
-    except (ImportError, ValueError):
-        return None
-    return found if callable(found) else None
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found = import_module(".".join(parts[:cut]))
+        except (ImportError, ValueError):
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name, None)
+        return found if callable(found) else None
+    return None
 
 
 def _spelled(found: Any) -> str:

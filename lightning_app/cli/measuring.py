@@ -4,11 +4,14 @@ A trainer that can measure: it evaluates like `validate`, and while the nets and
 callback looks once. What one callback cannot measure does not stop the others: it is written down with its reason.
 """
 
+import contextlib
+import functools
 import logging
+import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -48,6 +51,9 @@ class MeasuringTrainer(pl.Trainer):
         self._signal_connector.register_signal_handlers = lambda: None
         self.fit_loop.epoch_loop._broadcast_sigterm_tensor = self._stop_together
         stopping.forward = self._tell_launched
+        restoring = self._checkpoint_connector
+        restoring._restore_modules_and_callbacks = _refusing(restoring._restore_modules_and_callbacks)
+        restoring.restore_training_state = _refusing(restoring.restore_training_state)
 
     @property
     @override
@@ -66,7 +72,8 @@ class MeasuringTrainer(pl.Trainer):
     def _tell_launched(self, number: int) -> None:
         """A container's stop, for one, reaches the first process alone."""
         for process in getattr(self.strategy.launcher, "procs", []):
-            process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
 
     def measure(
         self,
@@ -99,6 +106,25 @@ class MeasuringTrainer(pl.Trainer):
                 callback.forgiving = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
+    """Its parts are of the right types here; what one says of another, or of this trainer, may still not be so."""
+
+    @functools.wraps(restore)
+    def restored(*args: Any, **kwargs: Any) -> None:
+        try:
+            restore(*args, **kwargs)
+        except UserError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            said = str(error).split("\n")[0]
+            raise UserError(
+                f"this run cannot go on from the checkpoint ({type(error).__name__}: {said}): it is damaged, or of another "
+                "program."
+            ) from error
+
+    return restored
 
 
 def _progress(checkpoint: str) -> dict[str, Any]:

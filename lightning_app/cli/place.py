@@ -8,11 +8,9 @@ from pathlib import Path
 
 from lightning_app.errors import UserError
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CHECKPOINTS, LOG
+from lightning_app.runs.folder import CHECKPOINTS, LAST, LOG
 
 __all__ = ["RunPlace"]
-
-LAST = "last.ckpt"
 
 
 class RunPlace:
@@ -46,7 +44,7 @@ class RunPlace:
             same: does this folder's run have the configuration of ours?
         """
         if ckpt_path == "last":
-            return self.latest() or self._begun(same) or self.claim()
+            return self.last(same) or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
             own = [folder.path.resolve() for folder in self.existing()]
@@ -66,10 +64,12 @@ class RunPlace:
         resumable = [folder for folder in self.existing() if (folder.checkpoints / LAST).exists()]
         return resumable[-1] if resumable else None
 
-    def _begun(self, same: Callable[[RunFolder], bool]) -> RunFolder | None:
-        """The newest run of this name, if it did not come to a checkpoint."""
-        folders = self.existing()
-        return folders[-1] if folders and folders[-1].finished is None and same(folders[-1]) else None
+    def last(self, same: Callable[[RunFolder], bool]) -> RunFolder | None:
+        """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one."""
+        for folder in reversed(self.existing()):
+            if (folder.checkpoints / LAST).exists() or (folder.finished is None and same(folder)):
+                return folder
+        return None
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""

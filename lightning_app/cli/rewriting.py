@@ -54,7 +54,9 @@ def _changed(change: Change, checkpoint: Mapping[str, Any], options: argparse.Na
     """The parts have the right types here; what one part says of another may still not be so."""
     try:
         return change(checkpoint, options)
-    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except UserError:
+        raise
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         said = str(error).split("\n")[0]
         raise UserError(
             f"{options.source} contradicts itself ({type(error).__name__}: {said}): it is damaged, or of another program."

@@ -36,7 +36,7 @@ from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
-from lightning_app.runs.folder import CONFIG, LOG, write_atomically, writing
+from lightning_app.runs.folder import CONFIG, LAST, LOG, write_atomically, writing
 from lightning_app.runs.guard import guard
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
@@ -212,9 +212,12 @@ class TrainingCLI(LightningCLI):
         Ranks that a cluster launched never write: any path will do for them.
         """
         place = RunPlace(**self._get(self.config, "run").as_dict())
-        if rank_zero_only.rank != 0:
-            return RunFolder(Path(os.environ.get(FOLDER_VARIABLE, place.parent / place.name)))
         asked = self._get(self.config, "ckpt_path")
+        if rank_zero_only.rank != 0:
+            if FOLDER_VARIABLE in os.environ:
+                return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
+            found = place.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
+            return found or RunFolder(place.parent / place.name)
         if self.subcommand == "measure":
             folder = claim(
                 self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
@@ -223,7 +226,7 @@ class TrainingCLI(LightningCLI):
             folder = place.find(asked, self._is_same)
         with writing(folder.path):
             self._lock = take(folder.path)
-            folder.sweep()
+            folder.begin()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder
 
@@ -240,7 +243,11 @@ class TrainingCLI(LightningCLI):
         if "verbose" in kwargs:
             kwargs["verbose"] = False  # Lightning's table rounds to float32: `_print_metrics` says it
         asked = kwargs.get("ckpt_path")
-        kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
+        if asked == "last" and subcommand == "fit":  # the folder is chosen: not another one now
+            last = self.folder.checkpoints / LAST
+            kwargs["ckpt_path"] = str(last) if last.exists() else None
+        else:
+            kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
         if asked == "last" and kwargs["ckpt_path"] is None:
             if subcommand != "fit":
                 raise UserError(

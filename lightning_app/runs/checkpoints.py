@@ -4,6 +4,7 @@ The earlier last.ckpt stands until the new one lies beside it on the disk, has b
 """
 
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,11 @@ from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
 from lightning_app.errors import UserError
-from lightning_app.runs.folder import write_atomically, writing
+from lightning_app.runs.folder import LAST, write_atomically, writing
 from lightning_app.stopping import stopping
 from lightning_app.untrusted import read_torch
 
 __all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper"]
-
-LAST = "last.ckpt"
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -32,7 +31,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         with writing(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
+        try:
+            torch.save(checkpoint, buffer)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
+            raise UserError(
+                f"the checkpoint cannot be written ({str(error).splitlines()[0]}): something else than tensors and plain "
+                "Python values is in the state_dict of a callback or in save_hyperparameters."
+            ) from error
         write_atomically(target, buffer.getbuffer(), check=_check)
 
     @override
@@ -101,11 +106,10 @@ class SaveCheckpoint(Checkpoint):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
-        final = epoch == trainer.max_epochs
-        if epoch % self.every_n_epochs == 0 or final or self._is_due(trainer):
-            self._save(trainer, LAST)
         if self.keep_every_n_epochs and epoch % self.keep_every_n_epochs == 0:
-            self._save(trainer, f"epoch={epoch:04d}.ckpt")
+            self._save(trainer, f"epoch={epoch:04d}.ckpt")  # first: a run killed in between resumes before it
+        if epoch % self.every_n_epochs == 0 or self._is_due(trainer) or _is_final(trainer):
+            self._save(trainer, LAST)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -126,7 +130,14 @@ class SaveCheckpoint(Checkpoint):
             return
         with stopping.held():
             trainer.save_checkpoint(self.folder / name)
-        self._saved = trainer.global_step
+            if name == LAST:
+                self._saved = trainer.global_step
+
+
+def _is_final(trainer: pl.Trainer) -> bool:
+    """Is this the last epoch, as far as it can be known: by number of epochs or steps, or since somebody asked for the end?"""
+    last = trainer.current_epoch + 1 == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
+    return last or trainer.should_stop
 
 
 class Stopper(pl.Callback):

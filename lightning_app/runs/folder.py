@@ -39,6 +39,7 @@ CONFIG = "config.yaml"
 LOG = "log.csv"
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
+LAST = "last.ckpt"
 ID = "id"
 LAYERS = "layers.csv"
 NOTES = "notes.txt"
@@ -90,10 +91,10 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         with writing(log):
-            if not log.exists() or log.stat().st_size == 0:
-                writer.writerow(COLUMNS)
-            else:
+            if log.exists() and log.stat().st_size:
                 _drop_torn_line(log)
+            if not log.exists() or not log.stat().st_size:
+                writer.writerow(COLUMNS)
             writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
             with log.open("a", newline="") as file:
                 file.write(text.getvalue())
@@ -141,9 +142,9 @@ class RunFolder:
         """Note that training came to its end after so many epochs."""
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
 
-    def sweep(self) -> None:
-        """Remove what a killed process left half written."""
-        for file in self.path.rglob(".*.tmp"):
+    def begin(self) -> None:
+        """Whoever writes here from now on: what a killed process left half written goes, and the run has no end any more."""
+        for file in (*self.path.rglob(".*.tmp"), self.path / FINISHED):
             file.unlink(missing_ok=True)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -310,6 +311,8 @@ def write_atomically(target: Path, content: bytes, check: Callable[[Path], None]
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+                if check is not None and hasattr(os, "posix_fadvise"):  # so that it is read back from the disk
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             os.chmod(temporary, 0o666 & ~_umask())
             if check is not None:
                 check(Path(temporary))
@@ -359,7 +362,13 @@ def _umask() -> int:
 
 
 def _drop_torn_line(log: Path) -> None:
-    """Cut what a killed process left behind the last line break."""
+    """Cut what a killed process left behind the last line break.
+
+    Raises:
+        UserError: for a link to another file, which is not ours to change: a folder that somebody sent may have one.
+    """
+    if log.is_symlink() and log.is_file():
+        raise UserError(f"{log} is a link to another file, expected the run's own log: remove the link.")
     with log.open("r+b") as file:
         file.seek(0, os.SEEK_END)
         size = file.tell()

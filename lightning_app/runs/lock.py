@@ -15,7 +15,7 @@ from typing import IO
 
 from lightning_app.errors import UserError
 
-__all__ = ["claimed", "is_free", "take"]
+__all__ = ["claimed", "take"]
 
 LOCK = ".lock"  # in a run folder
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say
@@ -28,7 +28,8 @@ def take(folder: Path) -> IO:
     Raises:
         UserError: if another process writes into this folder, saying which.
     """
-    lock = (folder / LOCK).open("a+")
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
+    lock = os.fdopen(os.open(folder / LOCK, flags, 0o666), "r+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -47,18 +48,6 @@ def take(folder: Path) -> IO:
     lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     lock.flush()
     return lock
-
-
-def is_free(folder: Path) -> bool:
-    """Does no process write into this run folder?"""
-    try:
-        with (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
-    except FileNotFoundError:
-        return True
-    except BlockingIOError:
-        return False
 
 
 @contextlib.contextmanager

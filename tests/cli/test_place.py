@@ -27,6 +27,16 @@ def test_last_is_the_newest_that_can_be_resumed(tmp_path):
     assert place.checkpoint("last") == str(tmp_path / "g" / "res20~10" / "checkpoints" / "last.ckpt")
 
 
+def test_last_is_a_newer_run_of_ours_that_was_killed_before_its_first_checkpoint(tmp_path):
+    place = RunPlace(str(tmp_path), "g", "res20")
+    finish(place.claim())
+    killed = place.claim()
+    assert place.find("last", lambda folder: True).path == killed.path
+    assert place.find("last", lambda folder: False).label == "res20"
+    killed.finish(3)
+    assert place.find("last", lambda folder: True).label == "res20"
+
+
 def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):
     finish(RunPlace(str(tmp_path), "g", "lr-5").claim())
     assert RunPlace(str(tmp_path), "g", "lr").latest() is None

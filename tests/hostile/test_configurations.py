@@ -31,14 +31,24 @@ from tests.hostile.damage import CONFIG
         "os.system",
         Namespace(class_path="SimplifiedNet", init_args=Namespace(norm_layer="os._exit")),
         Namespace(class_path="torch.nn.Identity", init_args=Namespace(nested=[{"x": "builtins.eval"}])),
+        Namespace(
+            class_path="torch.fx.graph_module.reduce_graph_module", dict_kwargs={"body": {}, "import_block": "x"}
+        ),
+        Namespace(class_path="torch.fx.GraphModule", init_args=Namespace(root={}, graph=None)),
+        Namespace(class_path="tarfile.TarFile.open", dict_kwargs={"name": "executed", "mode": "w"}),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 def test_a_borrowed_configuration_that_would_call_anything(tmp_path, monkeypatch, spec):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="it may do anything"):
         check_borrowed({"model": Namespace(net=None, arms={"a": Namespace(net=spec)})})
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_borrowed_name_of_nothing_is_refused():
+    with pytest.raises(UserError, match=r"names tarfile\.TarFile\.nothing, and there is no such"):
+        check_borrowed({"model": Namespace(net=Namespace(class_path="tarfile.TarFile.nothing"))})
 
 
 def test_a_borrowed_configuration_of_nets_and_data():

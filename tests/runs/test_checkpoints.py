@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 
 from callbacks import BnLambda, DrivingForce, Learning, TwinDivergence, WeightMass, WeightTravel
+from lightning_app.cli.measuring import MeasuringTrainer
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
@@ -52,7 +53,7 @@ def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
 def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, **options):
     """The module after training into a run folder, from its last checkpoint if it has one."""
     last = run / "checkpoints" / LAST
-    trainer = pl.Trainer(
+    trainer = MeasuringTrainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
         logger=[RunLogger(run)],
@@ -130,11 +131,75 @@ def test_an_epoch_is_repeated_where_steps_are_not_saved(tmp_path, unbroken):
     assert_same(unbroken, run)
 
 
+def test_a_kept_checkpoint_is_not_skipped_by_a_run_that_dies_between_two_saves(tmp_path, monkeypatch):
+    run, save = tmp_path / "run", SaveCheckpoint._save
+
+    def die(self, trainer, name):
+        if name == LAST and trainer.current_epoch == 1:
+            raise KeyError("power cut")
+        save(self, trainer, name)
+
+    monkeypatch.setattr(SaveCheckpoint, "_save", die)
+    with pytest.raises(KeyError):
+        train(run, {"keep_every_n_epochs": 2})
+    monkeypatch.setattr(SaveCheckpoint, "_save", save)
+    (run / "checkpoints" / "epoch=0002.ckpt").unlink()
+    train(run, {"keep_every_n_epochs": 2})
+    assert (run / "checkpoints" / "epoch=0002.ckpt").exists()
+
+
+def test_an_end_that_somebody_asks_for_is_saved(tmp_path):
+    class Enough(pl.Callback):
+        def on_validation_end(self, trainer, module):
+            trainer.should_stop = not trainer.sanity_checking
+
+    train(tmp_path / "run", {"every_n_epochs": 5}, Enough())
+    assert torch.load(tmp_path / "run" / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
+
+
 def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(KeyError):
         train(run, {"every_n_epochs": 5, "every_n_steps": STEPS}, Dies("on_train_batch_end", STEPS + 1))
     assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
+
+
+def damaged(checkpoint: dict, place: str, value) -> dict:
+    """With something else at a dotted place; None: with nothing."""
+    *above, last = place.split("/")
+    inner = checkpoint
+    for key in above:
+        inner = inner[int(key) if isinstance(inner, list) else key]
+    inner.pop(last) if value is None else inner.__setitem__(last, value)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *[
+            ("running", None),
+            ("running", "x"),
+            ("running", {"net": {}}),
+            ("loops", {}),
+            ("loops/fit_loop/state_dict", []),
+        ],
+        *[("optimizer_states", None), ("optimizer_states", [{"state": {}, "param_groups": []}])],
+        *[("trained_on/mean", 5), ("trained_on/class_names", 5), ("trained_on/splits/train", {"size": 3})],
+        *[
+            ("pytorch-lightning_version", None),
+            ("pytorch-lightning_version", 2),
+            ("members", None),
+            ("lr_schedulers", [7]),
+        ],
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_is_a_sentence(tmp_path, unbroken, place, value):
+    content = damaged(torch.load(unbroken / "checkpoints" / LAST, weights_only=True), place, value)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    torch.save(content, tmp_path / "run" / "checkpoints" / LAST)
+    with pytest.raises(UserError):
+        train(tmp_path / "run")
 
 
 # -- saving -----------------------------------------------------------------------------------------------------------
@@ -148,6 +213,12 @@ def test_a_checkpoint_that_could_not_be_loaded_again_replaces_nothing(tmp_path):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "step": np.float64(2)}, target)
     assert target.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [LAST]
+
+
+def test_a_state_that_nothing_can_write_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be written.*in the state_dict of a callback"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "made": lambda: 0}, tmp_path / LAST)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_disk_that_does_not_keep_what_was_written_replaces_nothing(tmp_path, monkeypatch):

@@ -45,6 +45,28 @@ def test_a_line_torn_by_a_kill_is_neither_read_nor_left_in_the_way(tmp_path, cut
     assert len(log.read_text().splitlines()[-1].split(",")) == 5
 
 
+def test_a_torn_first_line_is_written_again(tmp_path):
+    (tmp_path / "log.csv").write_text("member,ep")
+    RunFolder(tmp_path).append([Row("net", 1, 2, "lr", 0.5)])
+    assert RunFolder(tmp_path).log()["value"].tolist() == [0.5]
+
+
+def test_a_log_that_is_a_link_is_not_ours_to_change(tmp_path):
+    (tmp_path / "theirs").write_text("not ours, and without an end")
+    (tmp_path / "log.csv").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UserError, match="is a link to another file"):
+        RunFolder(tmp_path).append([Row("net", 1, 2, "lr", 0.5)])
+    assert (tmp_path / "theirs").read_text() == "not ours, and without an end"
+
+
+def test_a_run_that_begins_again_has_no_end_yet(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.finish(3)
+    (tmp_path / ".last.ckpt.x.tmp").touch()
+    folder.begin()
+    assert folder.finished is None and not [*tmp_path.iterdir()]
+
+
 def test_names_with_commas_and_quotes_survive(tmp_path):
     run = RunFolder(tmp_path)
     run.append([row(1, 1.0, name='a,"b"\nc', member="<x>")])

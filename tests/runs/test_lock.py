@@ -36,6 +36,14 @@ def test_a_folder_in_use_is_refused_and_says_by_whom(tmp_path, holder):
         take(tmp_path)
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "theirs").write_text("kept")
+    (tmp_path / ".lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="symbolic links"):
+        take(tmp_path)
+    assert (tmp_path / "theirs").read_text() == "kept"
+
+
 def test_a_killed_process_leaves_the_folder_free(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
