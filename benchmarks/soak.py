@@ -93,7 +93,9 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             )
         else:
             finish(folder, name, ranks)
-        different += [f"{name}: {key}" for key in differences(expected, contents(folder / "runs" / "soak" / name))]
+        found = differences(expected, contents(folder / "runs" / "soak" / name))
+        print(f"run {runs}: {len(found)} of {len(expected)} things differ", flush=True)
+        different += [f"{name}: {key}" for key in found]
         shutil.rmtree(folder / "runs" / "soak" / name)
     return {
         "command": f"python -m benchmarks.soak {' '.join(sys.argv[1:])}".strip(),

@@ -1,4 +1,4 @@
-"""Signals that end a run: SIGTERM, by which schedulers preempt, and SIGUSR1, by which SLURM warns of a time limit.
+"""Signals that end a run: SIGTERM, by which schedulers preempt, SIGUSR1, by which SLURM warns of a time limit, and Ctrl-C.
 
 While a net is trained the signal is only noted: the trainer stops between two batches, where the run can save itself and
 go on with the very next batch. Anywhere else (imports, evaluation, measures) there is nothing to save that is not saved
@@ -41,8 +41,9 @@ class Stopping:
         """Answer the signals from now on. A thread that is not the main one cannot, and leaves them as they are."""
         self.__init__()
         if threading.current_thread() is threading.main_thread():
-            for which in SIGNALS:
-                signal.signal(which, self._noted)
+            for which in (*SIGNALS, signal.SIGINT):
+                if signal.getsignal(which) is not signal.SIG_IGN:  # a shell starts its background jobs deaf to Ctrl-C
+                    signal.signal(which, self._noted)
 
     def hold(self) -> None:
         """From here on a signal waits."""
@@ -71,6 +72,11 @@ class Stopping:
     def _noted(self, number: int, frame: FrameType | None) -> None:
         first = self.asked is None
         self.asked = self.asked or signal.Signals(number)
+        if number == signal.SIGINT:  # which a terminal sends to all processes itself; the second time it is meant now
+            if not first or not self._held:
+                self._raised = True
+                raise KeyboardInterrupt
+            return
         if first:
             self.forward(number)
         self._stop_if_asked()

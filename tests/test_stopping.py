@@ -11,7 +11,8 @@ from lightning_app.stopping import SIGNALS, Stopped, Stopping, requeue
 
 @pytest.fixture
 def stopping():
-    earlier = {which: signal.getsignal(which) for which in SIGNALS}
+    earlier = {which: signal.getsignal(which) for which in (*SIGNALS, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     made = Stopping()
     made.listen()
     yield made
@@ -34,6 +35,31 @@ def test_a_held_signal_waits_for_the_last_release(stopping):
             signal.raise_signal(signal.SIGTERM)
         assert stopping.asked is signal.SIGTERM  # still held from outside
         stopping.release()
+
+
+def test_ctrl_c_waits_too_and_the_second_does_not(stopping):
+    stopping.hold()
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_is_one_where_nothing_is_held(stopping):
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_held_ctrl_c_ends_with_the_shells_code(stopping):
+    with pytest.raises(Stopped) as stopped, stopping.held():
+        signal.raise_signal(signal.SIGINT)
+    assert stopped.value.code == 130
+
+
+def test_what_a_shell_has_ignored_stays_ignored(stopping):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopping.listen()
+    signal.raise_signal(signal.SIGINT)
+    assert stopping.asked is None
 
 
 def test_the_end_is_not_ended_again(stopping):
