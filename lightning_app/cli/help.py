@@ -71,6 +71,8 @@ BRIEF = {
   --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, WeightTravel
   --run.group G --run.name N  the run's place: runs/G/N
   --ckpt_path last            resume this configuration's newest run; or FILE
+  --save_checkpoint.every_n_steps N   also within epochs: a kill costs N steps at most
+  --strict                    stop at a measure or logger that fails, instead of going on without it
 """,
     ),
     "validate": (

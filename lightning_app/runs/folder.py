@@ -118,8 +118,17 @@ class RunFolder:
         write_atomically(_with_folder(self.path / LAYERS), text.getvalue().encode())
 
     def add_notes(self, sentences: Iterable[str]) -> None:
-        """Write down what could not be measured; what is noted already is not repeated."""
-        known = dict.fromkeys([*self.notes(), *(" ".join(sentence.split()) for sentence in sentences)])
+        """Write down what could not be measured; what is noted already is not repeated.
+
+        Notes that something else has damaged are kept beside them, and are no reason to stop a run.
+        """
+        new = [" ".join(sentence.split()) for sentence in sentences]
+        try:
+            known = dict.fromkeys([*self.notes(), *new])
+        except UserError:
+            known = dict.fromkeys(new)
+            with writing(self.path / NOTES):
+                os.replace(self.path / NOTES, self.path / f"damaged-{NOTES}")
         write_atomically(_with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
     def identifier(self) -> str:

@@ -67,6 +67,13 @@ def test_a_run_that_begins_again_has_no_end_yet(tmp_path):
     assert folder.finished is None and not [*tmp_path.iterdir()]
 
 
+def test_damaged_notes_stop_nothing_and_are_kept(tmp_path):
+    (tmp_path / "notes.txt").write_bytes(b"\xff")
+    RunFolder(tmp_path).add_notes(["one", "two", "one"])
+    assert RunFolder(tmp_path).notes() == ["one", "two"]
+    assert (tmp_path / "damaged-notes.txt").read_bytes() == b"\xff"
+
+
 def test_names_with_commas_and_quotes_survive(tmp_path):
     run = RunFolder(tmp_path)
     run.append([row(1, 1.0, name='a,"b"\nc', member="<x>")])
