@@ -2,11 +2,13 @@
 
 import re
 import shutil
+import signal
 
 import pytest
 import yaml
 
 from lightning_app.runs import RunFolder, find_runs
+from lightning_app.stopping import Stopped
 from tests.deploy.support import DEPLOY, DIGITS, arguments, checkout, manifest, pod
 from tests.helpers import ROOT, command
 
@@ -62,11 +64,10 @@ def test_every_seed_of_figure_2_is_an_index():
 
 def test_what_the_job_does_about_a_pods_end():
     """Exit codes are those of the command line: 143 has saved, 2 would come again."""
-    from lightning_app.cli import TERMINATED
-
+    terminated = Stopped(signal.SIGTERM).code
     rules = manifest("seeds")["spec"]["podFailurePolicy"]["rules"]
     by_code = {code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", [])}
-    assert by_code == {TERMINATED: "Ignore", 2: "FailIndex"}
+    assert by_code == {terminated: "Ignore", 2: "FailIndex"}
     assert rules[0] == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     assert pod(manifest("seeds"))["restartPolicy"] == "Never"  # the policy needs it
 
