@@ -68,6 +68,7 @@ def main() -> None:
 
 def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill until all kills are spent; the last run then comes to its end undisturbed."""
+    asked = [f"--{name} {value}" for name, value in vars(options).items() if name != "json"]
     draw = random.Random(options.seed)
     ranks = (
         () if options.ranks == 1 else ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
@@ -98,7 +99,7 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         different += [f"{name}: {key}" for key in found]
         shutil.rmtree(folder / "runs" / "soak" / name)
     return {
-        "command": f"python -m benchmarks.soak {' '.join(sys.argv[1:])}".strip(),
+        "command": " ".join(["python -m benchmarks.soak", *asked]),
         "commit": commit(),
         "machine": machine(),
         "kills": len(killed),
