@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from lightning_app.errors import UserError
 
-__all__ = ["parse_seeds", "spell_seeds"]
+__all__ = ["consecutive", "parse_seeds", "spell_seeds"]
 
 
 def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
@@ -36,11 +36,20 @@ def spell_seeds(seeds: Iterable[int]) -> str:
     >>> spell_seeds([0, 1, 2, 5]), spell_seeds([7])
     ('0-2,5', '7-7')
     """
-    runs: list[list[int]] = []
-    for seed in sorted(seeds):
-        if runs and runs[-1][-1] == seed - 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in consecutive(seeds))
     return f"{text}-{text}" if text.isdigit() else text
+
+
+def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of the numbers that follow each other, ascending.
+
+    >>> consecutive([0, 3, 4, 5, 9])
+    [(0, 0), (3, 5), (9, 9)]
+    """
+    rows: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if rows and rows[-1][1] == number - 1:
+            rows[-1] = (rows[-1][0], number)
+        else:
+            rows.append((number, number))
+    return rows

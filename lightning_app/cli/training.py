@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -13,8 +12,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.callbacks import ProgressBar
-from pytorch_lightning.cli import LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.cli import LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
@@ -30,26 +28,24 @@ from lightning_app.cli.help import brief
 from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
 from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.datamodules import ImageData
 from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
-from lightning_app.runs.folder import CONFIG, LAST, LOG, write_atomically, writing
+from lightning_app.runs.folder import CONFIG, LAST, LOG, writing
 from lightning_app.runs.guard import guard
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
-from lightning_app.runs.provenance import commit, versions
 from lightning_app.shipped import configs, with_shipped
-from lightning_app.untrusted import read_text
 
 __all__ = ["TrainingCLI", "run_training"]
 
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
-NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
 def run_training(argv: list[str]) -> None:
@@ -294,43 +290,10 @@ class TrainingCLI(LightningCLI):
         print(f"report: {write_report([self.folder])}")
 
 
-class SaveRunConfig(SaveConfigCallback):
-    """The whole configuration into the run folder, with command and versions on top, and to W&B."""
-
-    @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if not trainer.is_global_zero:
-            return
-        text = self.parser.dump(self.config, skip_none=False, format="yaml")
-        for logger in trainer.loggers:
-            if isinstance(logger, RunLogger):
-                _write_config(logger.folder.path / CONFIG, text)
-            elif isinstance(logger, WandbLogger):
-                logger.log_hyperparams(yaml.safe_load(text))
-
-
 def _set_strict(callbacks: list[pl.Callback]) -> None:
     for callback in callbacks:
         if isinstance(callback, (EpochCallback, TwinDivergence)):
             callback.strict = True
-
-
-def _write_config(target: Path, text: str) -> None:
-    """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
-    if target.exists():
-        earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
-        if earlier != text:
-            number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
-            with writing(target):
-                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
-    with writing(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    facts = [
-        f"command: main.py {shlex.join(sys.argv[1:])}",
-        f"commit: {commit()}",
-        f"python {sys.version.split()[0]}, {versions(NOTED)}",
-    ]
-    write_atomically(target, ("".join(f"# {fact}\n" for fact in facts) + text).encode())
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.evidence import Evidence, Final, Net
+from lightning_app.seeds import consecutive
 
 __all__ = ["diverged", "failures", "section", "spell_epochs"]
 
@@ -68,13 +69,8 @@ def spell_epochs(epochs: Iterable[int]) -> str:
     >>> spell_epochs([0, 3, 4, 5, 9])
     '0, 3 to 5, 9'
     """
-    rows: list[list[int]] = []
-    for epoch in map(int, epochs):
-        if rows and epoch == rows[-1][-1] + 1:
-            rows[-1].append(epoch)
-        else:
-            rows.append([epoch])
-    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 1 else str(row[0]) for row in rows)
+    rows = consecutive(map(int, epochs))
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
 def _lost(evidence: Evidence) -> list[tuple[Net, int]]:

@@ -1,0 +1,53 @@
+"""The configuration that a run keeps: config.yaml in its folder, with the command and versions that made it, and in W&B."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
+from typing_extensions import override
+
+from lightning_app.runs.folder import CONFIG, write_atomically, writing
+from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.provenance import commit, versions
+from lightning_app.untrusted import read_text
+
+__all__ = ["SaveRunConfig"]
+
+NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """The whole configuration into the run folder, with command and versions on top, and to W&B."""
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        text = self.parser.dump(self.config, skip_none=False, format="yaml")
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                _write_config(logger.folder.path / CONFIG, text)
+            elif isinstance(logger, WandbLogger):
+                logger.log_hyperparams(yaml.safe_load(text))
+
+
+def _write_config(target: Path, text: str) -> None:
+    """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
+    if target.exists():
+        earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
+        if earlier != text:
+            number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
+            with writing(target):
+                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+    with writing(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    facts = [
+        f"command: main.py {shlex.join(sys.argv[1:])}",
+        f"commit: {commit()}",
+        f"python {sys.version.split()[0]}, {versions(NOTED)}",
+    ]
+    write_atomically(target, ("".join(f"# {fact}\n" for fact in facts) + text).encode())
