@@ -1,8 +1,9 @@
 """Signals that end a run: SIGTERM, by which schedulers preempt, SIGUSR1, by which SLURM warns of a time limit, and Ctrl-C.
 
 While a net is trained the signal is only noted: the trainer stops between two batches, where the run can save itself and
-go on with the very next batch. Anywhere else (imports, evaluation, measures) there is nothing to save that is not saved
-already, and a resumed run repeats the epoch bit for bit: the signal ends the program at once, however long the measure.
+go on with the very next batch. While libraries are imported it is noted, too, for those few seconds. Anywhere else
+(evaluation, measures) there is nothing to save that is not saved already, and a resumed run repeats the epoch bit for bit:
+the signal ends the program at once, however long the measure.
 
 This file knows no torch: the handlers are set before anything slow is imported.
 """

@@ -70,9 +70,10 @@ def _train(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from pytorch_lightning.utilities.exceptions import MisconfigurationException
+    with stopping.held():  # an exception inside an import of PyTorch's can end the process in its own way
+        from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-    from lightning_app.cli.training import run_training
+        from lightning_app.cli.training import run_training
 
     try:
         run_training(argv)
