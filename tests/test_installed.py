@@ -155,3 +155,19 @@ def test_a_package_that_was_installed_over_ours_is_noticed(installed, tmp_path):
         ours.write_text(text)
     assert done.returncode == 2
     assert f"{ours} was overwritten by another package" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(tmp_path, given, spins):
+    said = "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT')))"
+    code = f"import atexit, os, skipscope; {said}; skipscope.main()"
+    done = run(sys.executable, "-c", code, "--help", cwd=tmp_path, PYTHONPATH=str(ROOT), **given)
+    assert done.stdout.splitlines()[-1] == str(spins)
+
+
+def test_torch_is_imported_after_that():
+    code = "import sys, skipscope; sys.exit('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=ROOT).returncode == 0
