@@ -66,8 +66,8 @@ class Source:
         Raises:
             ValueError: as `read`, and if there is nothing to read and the download fails.
         """
-        if not self._has_arrays():
-            self._decoded(download=True)
+        if not (self._has_arrays() or self._is_cached(files := self._files())):
+            self._decode(files, download=True)
 
     def read(self) -> Splits:
         """The data, from the first place that has some.
@@ -75,7 +75,7 @@ class Source:
         Raises:
             ValueError: in one sentence, if no place has any, or if what is there is not what it should be.
         """
-        arrays = _read_arrays(self.folder) if self._has_arrays() else self._decoded(download=False)
+        arrays = _read_arrays(self.folder) if self._has_arrays() else self._decoded()
         self._check(arrays)
         return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self._names())
 
@@ -106,11 +106,20 @@ class Source:
         tree = self._has_tree() and not self._has_arrays()
         return class_folders(self.folder / "train") if tree else self.class_names
 
-    def _decoded(self, download: bool) -> Arrays:
-        """The decoded arrays, from the cache when it is up to date."""
+    def _decoded(self) -> Arrays:
+        """The decoded arrays, from the cache when it is up to date and undamaged."""
         files = self._files()
-        if files and (cached := _read_cache(self.folder / CACHE, _stamp(files))) is not None:
-            return cached
+        cached = _read_cache(self.folder / CACHE) if self._is_cached(files) else None
+        return self._decode(files, download=False) if cached is None else cached
+
+    def _is_cached(self, files: list[File]) -> bool:
+        """Was the cache made of these files?"""
+        try:
+            return bool(files) and read_text(self.folder / CACHE / STAMP) == _stamp(files)
+        except (OSError, ValueError):
+            return False
+
+    def _decode(self, files: list[File], download: bool) -> Arrays:
         arrays = self._decode_tree(files) if self._has_tree() else self._decode_official(download)
         # As they were before decoding, so that a file that changed meanwhile is decoded again the next time.
         _write_cache(self.folder / CACHE, _stamp(files or self._files()), arrays)
@@ -222,10 +231,10 @@ def _stamp(files: list[File]) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
-def _read_cache(cache: Path, stamp: str) -> Arrays | None:
-    """The cached arrays, or None if they are of other files or damaged."""
+def _read_cache(cache: Path) -> Arrays | None:
+    """The cached arrays, or None if they are damaged."""
     try:
-        return _read_arrays(cache) if read_text(cache / STAMP) == stamp else None
+        return _read_arrays(cache)
     except (OSError, ValueError):
         return None
 

@@ -114,6 +114,16 @@ def test_image_tree_and_its_cache(tmp_path, no_decoding, suffix):
     assert_same(read(tmp_path), arrays())
 
 
+def test_what_is_cached_is_read_once_at_a_start(tmp_path, monkeypatch):
+    """Not by `prepare_data` too: that asks only whether the cache is of these files."""
+    save_tree(tmp_path)
+    read(tmp_path)
+    opened, real = [], sources.read_npy
+    monkeypatch.setattr(sources, "read_npy", lambda file: opened.append(file.stem) or real(file))
+    assert_same(read(tmp_path), arrays())
+    assert sorted(opened) == sorted(sources.ARRAYS)
+
+
 def test_jpeg_is_what_torchvision_s_image_folder_reads(tmp_path):
     folder = save_tree(tmp_path, ".jpg")
     peer = torchvision.datasets.ImageFolder(str(folder / "train"))
