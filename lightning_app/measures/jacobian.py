@@ -8,7 +8,7 @@ Jacobian has columns (or rows), or estimated from a few random ones (Hutchinson)
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -67,6 +67,7 @@ class Jacobian(Protocol):
 
     x: Tensor  # (B, ...)
     image: Tensor  # (B, ...), J x
+    has_closed_form: bool  # is the exact ||J||_F next to free?
 
     def push(self, tangents: Tensor) -> Tensor:
         """J v, (k, B, ...), for tangents v, (k, B, ...)."""
@@ -80,6 +81,8 @@ class Jacobian(Protocol):
 @dataclass(frozen=True, eq=False)
 class DifferentiatedJacobian:
     """J of any function by automatic differentiation."""
+
+    has_closed_form: ClassVar[bool] = False
 
     function: Function
     x: Tensor  # (B, ...)

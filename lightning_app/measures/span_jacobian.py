@@ -32,6 +32,11 @@ class ChainJacobian:
         first, *others = self.blocks
         return _push(others, first.image)
 
+    @property
+    def has_closed_form(self) -> bool:
+        """Is ||J||_F next to free? Of one block of one convolution, unless BatchNorm looks at each sample by itself."""
+        return len(self.blocks) == 1 and [stage.norm for stage in self.blocks[0].stages] == [None]
+
     def half(self) -> "ChainJacobian":
         """The same for pushing random signs, in bfloat16 where that is harmless."""
         blocks = tuple(block.half() for block in self.blocks)

@@ -558,3 +558,12 @@ def test_a_diverged_net_shows_as_not_a_number(weight, bn_mode):
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     found = interlayer_cushions(net, [span_of(net, "block02")], [images], bn_mode, probes=2)["block02"]
     assert math.isnan(found.mean)
+
+
+def test_blocks_of_one_convolution_are_exact_whatever_the_probes():
+    torch.manual_seed(0)
+    net, images = SimplifiedNet(8, width=4).eval(), [torch.randn(3, 3, 32, 32)]
+    exact, probed = (interlayer_cushions(net, blocks_of(net), images, probes=probes) for probes in (None, 1))
+    for name, one in probed.items():
+        assert torch.equal(one.norms, exact[name].norms)
+        assert (one.probes, one.relative_error) == (0, 0)
