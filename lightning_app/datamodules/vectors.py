@@ -16,6 +16,8 @@ __all__ = ["VectorData"]
 class ResidentVectors:
     """One split's vectors on one device, as loaders ask for them (see `ResidentImages`); they are never augmented."""
 
+    channels_last = False
+
     def __init__(self, vectors: Tensor, labels: Tensor) -> None:
         self.vectors = vectors  # (N, d)
         self.labels = labels  # (N,) int64
@@ -41,8 +43,8 @@ class VectorData(ImageData):
     A subclass implements `load` and `vectors`, says d as ``image_shape``, and passes on what `ImageData` takes.
     """
 
-    # Not an argument: a configuration that names vectors on top of images would carry the images' 125 over (see
-    # `ImageData`), which is 560 batches an evaluation.
+    # Not an argument: a configuration that names vectors on top of images would carry the images' over (see
+    # `ImageData`), which on a CPU is 1,400 batches an evaluation.
     EVAL_BATCH: ClassVar[int] = 10_000
 
     def __init__(self, **of_images) -> None:
@@ -56,6 +58,11 @@ class VectorData(ImageData):
     def setup(self, stage: str | None = None) -> None:
         super().setup(stage)
         self._resident.clear()  # another trainer may have another precision
+
+    @property
+    @override
+    def _layout(self) -> bool:
+        return False
 
     @override
     def _put_on_device(self, split: str) -> ResidentVectors:

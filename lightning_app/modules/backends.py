@@ -111,6 +111,11 @@ class Graph:
 
     def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
         key = (weight, *((id(each.net), each.images.shape) for each in passes))
+        if torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled():
+            raise UserError(
+                "model.backend 'graph' captures casts of weights, and autocast's cache would leave them out: run it with "
+                "cache_enabled=False, as Lightning does, or set the back end to loop."
+            )
         if key not in self._captured:
             self._captured[key] = self._capture(passes, weight)
         return self._captured[key].replay(passes)
@@ -122,7 +127,8 @@ class Graph:
         try:
             return _Capture(passes, weight, self._streams, self._pool)
         except RuntimeError as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            cause = error.__context__ or error  # a capture that broke says only that it did
+            reason = (str(cause).splitlines() or [type(cause).__name__])[0]
             raise UserError(
                 f"model.backend 'graph': these nets go into no CUDA graph ({reason}): set it to loop."
             ) from error
@@ -141,7 +147,8 @@ class _Capture:
         self._weight = weight
         self._warm_up()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        here = torch.cuda.stream(torch.cuda.current_stream())  # to come back to, also from a capture that fails
+        with here, torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._answers, self._gradients = self._run()
 
     def replay(self, passes: Sequence[Pass]) -> list[Answer]:
@@ -231,10 +238,11 @@ class _Fastest:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """`torch.manual_seed`, but for what it does where there is no GPU: it formats a stack trace for each kind, 1 ms a call."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
+    """`torch.manual_seed` for the device at hand: that of all kinds formats a stack trace for each absent one, 1 ms a call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type != "cpu":
         torch.manual_seed(seed)
 
 

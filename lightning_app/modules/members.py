@@ -91,8 +91,8 @@ def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
 
 def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[str, int], Member]) -> Member:
     if arm.twin_of is None:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):  # nets are made on the CPU: no GPU need be woken for this
+            torch.default_generator.manual_seed(seed)
             return Member(label, name, seed, arm.net(), arm.decay_towards or "zero")
     original = members[arm.twin_of, seed]
     net = twin(original.net)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import nn
 
 from lightning_app.errors import DivergedError, UserError
 from lightning_app.identity import id_entries
@@ -114,9 +115,21 @@ def test_net_or_arms_but_not_both_or_neither():
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"channels_last": True}, {"compile": True}])
 def test_fast_switches_change_rounding_only(options):
-    plain, fast = (fit(classifier({"net": arm(True)}, **switch), epochs=1) for switch in ({}, options))
+    usual = {"channels_last": False}
+    plain, fast = (fit(classifier({"net": arm(True)}, **switch), epochs=1) for switch in (usual, usual | options))
     for one, other in zip(plain.members[0].net.parameters(), fast.members[0].net.parameters()):
         assert torch.allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_second_stage_does_not_compile_again(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda net, **_: calls.append(setattr(net, "_compiled_call_impl", net._call_impl))
+    )
+    module = classifier({"net": arm(True)}, compile=True)
+    fit(module, epochs=1)
+    trainer().validate(module, datamodule=digits(), verbose=False)
+    assert len(calls) == 1
 
 
 def test_bfloat16_training_is_finite_and_learns_in_float32_weights():

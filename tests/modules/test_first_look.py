@@ -1,0 +1,122 @@
+"""Memory format by default: where every net takes it, and the same numbers either way."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_app.errors import UserError
+from lightning_app.modules import Arm
+from lightning_app.modules.first_look import check_outputs, lay_out
+from lightning_app.modules.members import Member
+from tests.helpers import arm, classifier, digits, fit, trainer
+
+
+class Flattening(nn.Module):
+    """As many public nets end: `view` wants the map contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.fc = nn.Linear(4 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.conv(x).view(-1, 4 * 32 * 32))
+
+
+class FiveDimensions(nn.Module):
+    """As capsule nets have them: no memory format of theirs is channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(3600, 10)
+        self.scale = nn.Parameter(torch.ones(1, 1, 1, 1, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.conv(x).flatten(1)) * self.scale.flatten()
+
+
+class Seen(nn.Sequential):
+    """Notes how the images lay that it was given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x.is_contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
+
+
+def simple() -> nn.Module:
+    return Seen(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
+
+
+def channels_last(weight: torch.Tensor) -> bool:
+    return weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("asked, found", [(None, True), (True, True), (False, False)])
+def test_weights_and_images_lie_as_asked_and_by_default_channels_last(asked, found):
+    module = fit(classifier({"net": Arm(net=simple)}, channels_last=asked), epochs=1, limit_train_batches=1)
+    net = module.members[0].net
+    assert (module.channels_last, channels_last(net[0].weight), net.last) == (found, found, found)
+
+
+def test_a_net_that_flattens_by_view_keeps_the_whole_bank_contiguous():
+    module = fit(classifier({"view": Arm(net=Flattening), "other": Arm(net=simple)}), epochs=1, limit_train_batches=1)
+    assert not module.channels_last
+    assert not any(
+        channels_last(net.get_parameter(w)) for w, (_, net) in zip(("conv.weight", "0.weight"), module.members)
+    )
+
+
+def test_where_it_was_asked_for_such_a_net_is_a_sentence():
+    for model, data in (({"channels_last": True}, {}), ({}, {"channels_last": True})):
+        with pytest.raises(UserError, match=r"member 'net' cannot take images in channels_last .* x\.flatten\(1\)"):
+            fit(classifier({"net": Arm(net=Flattening)}, **model), epochs=1, data=digits(**data))
+
+
+def test_a_net_with_weights_of_five_dimensions_stays_contiguous():
+    module = fit(classifier({"net": Arm(net=FiveDimensions)}), epochs=1, limit_train_batches=1)
+    assert not module.channels_last and not channels_last(module.members[0].net.conv.weight)
+
+
+def test_images_lie_anew_for_a_model_that_wants_them_otherwise():
+    data = digits()
+    for net, found in ((simple, True), (Flattening, False), (simple, True)):
+        module = fit(classifier({"net": Arm(net=net)}), epochs=1, data=data, limit_train_batches=1)
+        assert (module.channels_last, data.probe_loader().source.channels_last) == (found, found)
+
+
+@pytest.mark.parametrize(
+    "shape, device, found",
+    [((3, 32, 32), "cpu", True), ((3, 32, 32), "cuda", False), ((7,), "cpu", False), (None, "cpu", False)],
+)
+def test_by_default_it_is_for_images_on_a_cpu(shape, device, found):
+    """Before Lightning has moved the nets, which are on the CPU until then."""
+    assert lay_out([Member("net", "net", 0, simple())], shape, None, torch.device(device)) is found
+
+
+def test_the_look_leaves_no_trace():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(3600, 10))
+    net[1].eval()
+    before, state = {key: value.clone() for key, value in net.state_dict().items()}, torch.get_rng_state()
+    members = [Member("net", "net", 0, net)]
+    check_outputs(members, (3, 32, 32), 10)
+    lay_out(members, (3, 32, 32), None, torch.device("cpu"))
+    assert [part.training for part in net] == [True, False, True, True, True]
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("size", [7, 50])
+def test_evaluation_is_the_same_in_batches_of_any_size_and_memory_format(size, channels_last):
+    """Sums are in float64 over batches, in float32 within one: some roundings of 6e-8."""
+
+    def evaluated(size: int, channels_last: bool) -> dict[str, float]:
+        torch.manual_seed(0)
+        data = digits(test_limit=100, eval_batch_size=size)
+        module = classifier({"net": arm(True)}, channels_last=channels_last)
+        trainer().validate(module, datamodule=data, verbose=False)
+        return module.metrics()["net"]
+
+    one, other = evaluated(100, False), evaluated(size, channels_last)
+    assert one["test/error"] == other["test/error"]
+    assert one["test/risk"] == pytest.approx(other["test/risk"], rel=1e-6)
