@@ -1,26 +1,34 @@
-"""A process that has the libraries loaded and forks itself for every ``python main.py ...`` that tests ask for.
+"""Processes of ``python main.py ...`` that begin by a fork of one that has the libraries loaded.
 
-PyTorch, Lightning and W&B take seven seconds of processor time to import and to take down again, more than most
-commands take for what they are tested for. A command still gets a process of its own, with its own environment, folder
-and streams, in which everything of ours is imported anew; what it shares with those before it is the libraries as they
-are after their import, and the order of hashes. Tests of signals, terminals and installations start Python itself.
+PyTorch, Lightning and W&B take eight seconds of processor time to import and to take down again, more than most commands
+take for what they are tested for. A command still gets a process of its own, with its own environment, folder and
+streams, in which everything of ours is imported anew; what it shares with those before it is the libraries as they are
+after their import, and the order of hashes. It is a child of who asked, as it would be without: signals, exit codes and
+process groups are the system's own. What a command starts of us itself (the other ranks, the runs of ``reproduce``) is
+forked too. Tests of terminals, of installations and of the import itself start Python.
 
-Run as a script this reads requests, a JSON object a line, and answers each by the command's exit code.
+Run as a script this serves: each request on a socket is answered by the number of a new process.
 """
 
 import atexit
+import ctypes
+import functools
 import gc
 import importlib
 import json
 import os
 import runpy
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MAIN = str(ROOT / "main.py")
+SCRIPTS = {MAIN, str(ROOT / "skipscope.py")}  # `reproduce` runs the second
 LIBRARIES = (
     *(
         "torch",
@@ -32,31 +40,81 @@ LIBRARIES = (
         "rich.console",
     ),
     *("numpy", "scipy.stats", "pandas", "sklearn.datasets", "matplotlib.pyplot", "matplotlib.backends.backend_svg"),
+    "jinja2",
 )
+PR_SET_CHILD_SUBREAPER = 36
 
 
-def serve() -> None:
-    """Answer requests until the input ends."""
-    for name in LIBRARIES:
-        importlib.import_module(name)
-    gc.freeze()  # else the children's collections look through the libraries, and copy their memory by doing so
-    for line in sys.stdin:
-        if (child := os.fork()) == 0:
-            _leave(_run(**json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-    _leave(0)
+class Popen(subprocess.Popen):
+    """`subprocess.Popen`, whose ``[sys.executable, "main.py", ...]`` is a fork; anything else is started as ever.
+
+    Files of ``pass_fds`` are open there under other numbers: a lock is held by being open.
+    """
+
+    def _execute_child(self, args, *more) -> None:
+        if not (args[0] == sys.executable and SCRIPTS & {*args[1:3]}):
+            return super()._execute_child(args, *more)
+        _, _, _, kept, cwd, env, _, _, _, stdin, _, _, stdout, _, stderr = more[:15]
+        asked = {"args": args[1:], "cwd": str(cwd or os.getcwd()), "env": {**(os.environ if env is None else env)}}
+        files = [ours if fd == -1 else fd for ours, fd in enumerate((stdin, stdout, stderr))]
+        socket.send_fds(server(), [json.dumps(asked | {"session": more[-2]}).encode()], [*files, *kept])
+        self.pid, self._child_created = int(server().recv(100)), True
+        self._close_pipe_fds(*more[9:15])
 
 
-def _run(words: list[str], cwd: str, env: dict[str, str], out: str, err: str, seconds: int) -> int:
-    """Be ``python main.py *words`` and return its exit code; SIGALRM ends it when it takes longer than it may."""
-    for stream, file in enumerate((os.devnull, out, err)):
-        os.dup2(os.open(file, os.O_RDWR), stream)
-    signal.alarm(seconds)
+@functools.cache
+def server() -> socket.socket:
+    """To the process that forks for this one, started at the first call; it ends when this one does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    call = [sys.executable, __file__, str(theirs.fileno())]
+    server.process = subprocess.Popen(call, pass_fds=[theirs.fileno()], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    theirs.close()
+    _adopt()
+    return ours
+
+
+def _adopt() -> None:
+    """What is forked for this process becomes its child when the one in between ends."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def serve(requests: socket.socket) -> None:
+    """Answer requests until who asks has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the commands
+    while True:
+        asked, files, *_ = socket.recv_fds(requests, 1 << 18, 8)
+        if not asked:
+            os._exit(0)
+        reader, writer = os.pipe()
+        if (between := os.fork()) == 0:
+            if child := os.fork():
+                os.write(writer, b"%d" % child)
+                os._exit(0)
+            requests.close()
+            _leave(_run(files=files, **json.loads(asked)))
+        os.waitpid(between, 0)
+        requests.send(os.read(reader, 100))
+        for file in (reader, writer, *files):
+            os.close(file)
+
+
+def _run(args: list[str], cwd: str, env: dict[str, str], session: bool, files: list[int]) -> int:
+    """Be ``python *args`` and return its exit code."""
+    if session:
+        os.setsid()
+    _fork_for_this_one(files)
+    for stream, file in enumerate(files[:3]):
+        os.dup2(file, stream)
+        os.close(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    Path("/proc/self/comm").write_text("skipscope")
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = [str(ROOT / "main.py"), *words]
+    _know_the_rank()
+    if args[0] == "-u":
+        sys.stdout.reconfigure(write_through=True)
+    sys.argv = args[args[0] == "-u" :]
     sys.path[:1] = [str(ROOT), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -68,6 +126,26 @@ def _run(words: list[str], cwd: str, env: dict[str, str], out: str, err: str, se
     return 0
 
 
+def _know_the_rank() -> None:
+    """Lightning reads it from the environment when it is imported."""
+    from lightning_fabric.utilities.rank_zero import _get_rank, rank_zero_only
+
+    rank_zero_only.rank = _get_rank() or 0
+
+
+def _fork_for_this_one(files: list[int]) -> None:
+    """A server of the command's own, forked before anything of ours is imported."""
+    global server
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        for file in (ours.detach(), *files):
+            os.close(file)
+        serve(theirs)
+    theirs.close()
+    _adopt()
+    subprocess.Popen, server = Popen, lambda: ours
+
+
 def _leave(code: int) -> None:
     """End as Python does, but leave memory to the system: two seconds less."""
     threading._shutdown()
@@ -77,4 +155,7 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    gc.freeze()  # else the children's collections look through the libraries, and copy their memory by doing so
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -2,8 +2,6 @@
 
 import csv
 import fcntl
-import functools
-import json
 import os
 import struct
 import subprocess
@@ -12,6 +10,7 @@ import tempfile
 import termios
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import pytorch_lightning as pl
 import torch
@@ -20,6 +19,7 @@ import yaml
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
+from tests.forked import MAIN, Popen
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMING = ("cost/", "time/")  # what may differ between two equal runs
@@ -77,24 +77,24 @@ def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subpr
     environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     words = [*map(str, words)]
-    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        asked = {"words": words, "cwd": str(cwd), "env": environment, "out": out.name, "err": err.name, "seconds": 600}
-        print(json.dumps(asked), file=forker().stdin, flush=True)
-        code = int(forker().stdout.readline())
-        return subprocess.CompletedProcess(words, code, out.read(), err.read())
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        with Popen([sys.executable, MAIN, *words], cwd=cwd, env=environment, **streams) as process:
+            _wait(process, 600)
+        return subprocess.CompletedProcess(words, process.returncode, _content(out), _content(err))
 
 
-@functools.cache
-def forker() -> subprocess.Popen:
-    """tests/forked.py, started at the first command; it ends when this process does, since its input ends."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "tests" / "forked.py")],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def _wait(process: subprocess.Popen, seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except BaseException:
+        process.kill()
+        raise
+
+
+def _content(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def on_terminal(*words: str | Path, cwd: Path, columns: int = 100, **env: str) -> tuple[int, str]:
@@ -127,7 +127,7 @@ def log_rows(folder: Path, without: tuple[str, ...] = TIMING) -> list[tuple[str,
 
 TINY = (  # options that make the quickstart a test of seconds
     *("fit", "--config", str(ROOT / "configs" / "quickstart.yaml")),
-    *("--data.train_limit", "64", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
+    *("--data.train_limit", "64", "--data.test_limit", "60", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
 )
 LEARNING = ("--trainer.callbacks", "Learning")  # and no other measure: for what is not about measuring

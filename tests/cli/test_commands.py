@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from lightning_app.runs import RunFolder
+from tests.forked import MAIN, Popen
 from tests.helpers import LEARNING, ROOT, TINY, command, log_rows
 
 pytestmark = pytest.mark.slow
@@ -79,16 +80,9 @@ def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tm
 def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None) -> subprocess.Popen:
     """Start a tiny run, wait until it prints ``after``, send a signal, wait for its end."""
     environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"} | (variables or {})
-    call = [sys.executable, "-u", str(ROOT / "main.py"), *TINY, *more]
-    process = subprocess.Popen(
-        call,
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=_as_from_a_terminal,
-    )
+    call = [sys.executable, "-u", MAIN, *TINY, *more]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = Popen(call, cwd=cwd, env=environment, **streams)
     for line in process.stdout:
         if after in line:
             break
@@ -99,23 +93,24 @@ def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: di
     return process
 
 
-def _as_from_a_terminal() -> None:
-    """A shell starts its background jobs deaf to Ctrl-C, and so would be what these tests start there."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+LONG = ("--trainer.max_epochs", "4", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
+
+
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory) -> Path:
+    cwd = tmp_path_factory.mktemp("unstopped")
+    assert command(*TINY, *LONG, cwd=cwd).returncode == 0
+    return cwd / RUN
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path, which):
-    more = ("--trainer.max_epochs", "4", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    assert command(*TINY, *more, cwd=whole).returncode == 0
-    stopped = stop(tmp_path, "epoch 2/4", which, *more)
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(unstopped, tmp_path, which):
+    stopped = stop(tmp_path, "epoch 2/4", which, *LONG)
     assert stopped.returncode == (143 if which == signal.SIGTERM else -9), stopped.said
     assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
-    resumed = command(*TINY, *more, "--ckpt_path", "last", cwd=tmp_path)
+    resumed = command(*TINY, *LONG, "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert_same_run(whole / RUN, tmp_path / RUN)
+    assert_same_run(unstopped, tmp_path / RUN)
 
 
 def test_last_without_a_checkpoint_starts_from_the_beginning(tmp_path):
@@ -268,8 +263,7 @@ def test_a_broken_checkpoint_is_a_sentence(finished, tmp_path):
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    more = ("--trainer.max_epochs", "4", "--data.batch_size", "2")
-    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *more)
+    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *LONG, *LEARNING)
     assert stopped.returncode == 130
     assert "--ckpt_path last" in stopped.said
     assert "Traceback" not in stopped.said

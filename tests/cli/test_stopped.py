@@ -1,5 +1,6 @@
 """Whatever ends a run, `--ckpt_path last` goes on: signals at any moment, several ranks, no checkpoint yet, two at once."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 
 from lightning_app.runs.lock import take
 from tests.cli.test_commands import RUN, assert_same_run, weights
-from tests.helpers import ROOT, TINY, command
+from tests.forked import MAIN, Popen
+from tests.helpers import TINY, command
 
 pytestmark = pytest.mark.slow
 LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
@@ -21,9 +23,9 @@ TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2")
 ENDLESS = "{class_path: HessianSpectrum, init_args: {samples: 64, steps: 100000}}"
 
 
-def started(cwd: Path, *words: str, **environment: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-u", str(ROOT / "main.py"), *TINY, *words],
+def started(cwd: Path, *words: str, kind: type[subprocess.Popen] = Popen, **environment: str) -> subprocess.Popen:
+    return kind(
+        [sys.executable, "-u", MAIN, *TINY, *words],
         cwd=cwd,
         env=os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"} | environment,
         stdout=subprocess.PIPE,
@@ -76,17 +78,30 @@ def stopped(
     return ended(process)
 
 
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory) -> Callable[[str], Path]:
+    """The run of two ranks that nobody disturbs, by strategy."""
+
+    @functools.cache
+    def unstopped(strategy: str) -> Path:
+        cwd = tmp_path_factory.mktemp(strategy)
+        done = command(*TINY, *LONG, *FEW, *TWO, "--trainer.strategy", strategy, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        return cwd / RUN
+
+    return unstopped
+
+
 @pytest.mark.parametrize("everyone", [False, True], ids=["the first process", "all processes"])
 @pytest.mark.parametrize("strategy", ["seeds", "ddp"])
-def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, strategy, everyone):
+def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, strategy, everyone):
     ranks = (*LONG, *FEW, *TWO, "--trainer.strategy", strategy)
-    assert command(*TINY, *ranks, "--run.name", "whole", cwd=tmp_path).returncode == 0
     code, said = stopped(tmp_path, "epoch 1/3", signal.SIGTERM, everyone, *ranks)
     assert code == 143, said
     assert "stopped by SIGTERM: go on with --ckpt_path last" in said and "Traceback" not in said
     resumed = command(*TINY, *ranks, "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert_same_run(tmp_path / RUN.parent / "whole", tmp_path / RUN)
+    assert_same_run(unstopped(strategy), tmp_path / RUN)
 
 
 def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_path):
@@ -112,7 +127,7 @@ def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
 
 
 def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
-    process = started(tmp_path)
+    process = started(tmp_path, kind=subprocess.Popen)
     time.sleep(0.5)  # torch alone takes longer
     process.send_signal(signal.SIGUSR1)
     code, said = ended(process, within=20)

@@ -252,6 +252,7 @@ def test_help_and_early_mistakes_need_no_torch(tmp_path):
 
 SMALL = (
     *("--data", "Digits", "--data.train_limit", "64", "--data.batch_size", "32", "--data.probe_size", "20"),
+    *("--data.test_limit", "60", *LEARNING),
     *("--model.net.init_args.depth", "5", "--trainer.logger", "false"),
     *("--trainer.accelerator", "cpu", "--trainer.max_epochs", "2"),
 )

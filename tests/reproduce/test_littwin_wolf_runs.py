@@ -372,7 +372,7 @@ def tiny_images(root: Path) -> Path:
     random = np.random.default_rng(0)
     for name, classes in (("cifar10", 10), ("cifar100", 100)):
         (root / name).mkdir(parents=True)
-        for split, count in (("train", 100), ("test", 100)):
+        for split, count in (("train", 20), ("test", 20)):
             np.save(root / name / f"{split}_images.npy", random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))
             np.save(root / name / f"{split}_labels.npy", np.arange(count, dtype=np.int64) % classes)
     return root

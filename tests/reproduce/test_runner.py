@@ -12,6 +12,7 @@ import pytest
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
 from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
 from lightning_app.seeds import parse_seeds, spell_seeds
+from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import tiny_cifar10
 
@@ -144,8 +145,8 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     """Of the run with the fewest measures: what is measured is other tests' matter."""
     data = tiny_cifar10(tmp_path / "data")
     words = ("reproduce", "yu-tomasi/fig-2", "--data-root", str(data))
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), *words],
+    process = Popen(
+        [sys.executable, MAIN, *words],
         cwd=tmp_path,
         env=os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ import torch
 
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import find_runs
+from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, TIMING, TINY
 from tests.runs.wandb_stub import Recorded, WandbStub
 
@@ -40,11 +41,11 @@ class Fit:
     """A command line under way, in a folder of its own."""
 
     def __init__(self, folder: Path, more: dict[str, str], *words: str) -> None:
-        call = [sys.executable, str(ROOT / "main.py"), *TINY, *OPTIONS, *words]
+        call = [sys.executable, MAIN, *TINY, *OPTIONS, *words]
         self.folder, self.errors = folder, folder / "stderr.txt"
         folder.mkdir(exist_ok=True)
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 call, cwd=folder, env=environment(more), stdout=subprocess.PIPE, stderr=errors, text=True
             )
 
