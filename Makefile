@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 KILLS ?= 20
+DATA ?= data
 
-.PHONY: quickstart test soak bench docs lint clean
+.PHONY: quickstart test soak guard bench docs lint clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python main.py fit --config configs/quickstart.yaml
@@ -19,8 +20,13 @@ test: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.soak --kills $(KILLS)
 
+# Ratios that every change must keep, with a wide margin: on made images, minutes.
+guard: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.guard
+
+# All figures of speed, on the data sets in DATA: an hour.
 bench: $(VENV)/.installed-test
-	$(BIN)/python -m benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --root $(DATA) --out build/speed
 
 # The documentation, in site/; warnings are errors (mkdocs.yml says strict). The tests build it too.
 docs: $(VENV)/.installed-test

@@ -1,8 +1,63 @@
-"""All benchmarks of speed, one after the other: python -m benchmarks --root data [--rounds 7]. Each is a command, too."""
+"""Benchmarks of speed, one after the other, each a command of its own.
 
+    python -m benchmarks --root data --out results [NAME ...] [--rounds 5] [--run runs/digits/quickstart]
+
+Without names all of them: an hour on two cores. ``--run``, a short run as `make quickstart` leaves one, is what pages are
+made of; without it nothing of reports is measured. `benchmarks.page` makes tables of the results. Not here: `benchmarks.gpu`,
+`benchmarks.soak` (is anything lost?), `benchmarks.guard` (the few that a continuous integration can check).
+"""
+
+import argparse
 import subprocess
 import sys
 
-for name in ("data", "measures", "interlayer", "hessian", "training", "seeds", "ensembles"):
-    print(f"\n== {name}", flush=True)
-    subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=True)
+NAMES = (
+    *(
+        "commands",
+        "data",
+        "training",
+        "seeds",
+        "solo",
+        "epoch",
+        "measures",
+        "interlayer",
+        "hessian",
+        "linear_hessian",
+        "ensembles",
+    ),
+    *("scaling", "peers", "report"),
+)
+SHARED = ("root", "out", "rounds")
+OF_RUNS = ("scaling", "report")
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = _parse(argv)
+    failed = []
+    for name in options.names or [name for name in NAMES if name != "report" or options.run]:
+        print(f"\n== {name}", flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *_words(name, options)]).returncode:
+            failed.append(name)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def _words(name: str, options: argparse.Namespace) -> list[str]:
+    asked = {key: getattr(options, key) for key in (*SHARED, *(("run",) if name in OF_RUNS else ()))}
+    return [word for key, value in asked.items() if value is not None for word in (f"--{key}", value)]
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    for option in (*SHARED, "run"):
+        parser.add_argument(f"--{option}")
+    options = parser.parse_args(argv)
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}.")
+    return options
+
+
+if __name__ == "__main__":
+    main()

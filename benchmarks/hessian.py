@@ -3,52 +3,67 @@
     python -m benchmarks.hessian --root data --rounds 7 --images 128 [--checkpoint runs/.../last.ckpt]
 
 Contenders, interleaved: one gradient, and H v by this project (kept graphs), by curvlinops' operator, and by
-`torch.func.linearize` of the gradient. Goals: at most 2.2 gradients, at most 0.7 of curvlinops. Then the five largest
-eigenvalues and the density from 40 products against a run of 100: the goal is 1e-3, and no eigenvalue twice. Nets are as
-initialised, or a bank's arms `plain` and `residual` from a checkpoint: only trained nets have spectra that matter.
+`torch.func.linearize` of the gradient; processor time. Then the five largest eigenvalues and the density from 40 products
+against a run of 100. Nets are as initialised, or a bank's arms `plain` and `residual` from a checkpoint: only trained nets
+have spectra that matter.
 """
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import curvlinops
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, linearize
 
-from benchmarks.cifar10 import begin, load, options_of
-from benchmarks.timing import interleave, save
+from benchmarks.cifar10 import DEVICE, Batches, load
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import Comparison, Ratio, interleave, processor
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
-REFERENCE = "gradient"
-LIGHT = "light spectrum"  # as base.yaml has it after every epoch
+REFERENCE, OURS, THEIRS = "gradient", "H v", "H v, curvlinops"
+LIGHT = "light spectrum"  # as base.yaml has it after every second epoch
 EPOCH = 50_000  # images
 TRUTH = 100  # products
+ERRORS, TWICE = "error of top 5", "twice"
 ASKED = {"40": {"steps": 40}, "24 + 2 x 8": {"steps": 24, "probes": 2, "probe_steps": 8}, "30": {"steps": 30}}
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = options_of(__doc__, rounds=7, images=128)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--checkpoint", type=Path, help="of a bank with the arms plain and residual")
-    options, device = begin(parser)
-    batches = load(options.root, options.images, 64, device)
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    batches = load(options.root, options.images, 64)
+    state = "trained" if options.checkpoint else "as initialised"
+    found = Findings(f"simplified nets of depth {options.depth}, {state}; {options.images:,} images; processor time")
     for arm in ("plain", "residual"):
-        net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).to(device).eval()
-        comparison = interleave(contenders(net, batches), options.rounds)
-        print(f"\n{arm}, {options.images} images\n{comparison.table(REFERENCE)}")
-        over = comparison.ratio("H v", "H v, curvlinops")
-        print(f"H v in units of curvlinops': {over.median:.2f} ({over.lowest:.2f} - {over.highest:.2f})")
-        share = comparison.ratio(LIGHT, REFERENCE).median * options.images / EPOCH
-        print(f"{LIGHT}: {share:.3f} of the gradients of an epoch of {EPOCH:,} images")
-        found = accuracy(net, batches)
-        print("\n".join(f"{name} products: {words}" for name, words in found.items()))
-        if options.json:
-            extra = {"images": options.images, "over curvlinops": over.median, "light": share, "spectra": found}
-            save(options.json / f"hessian-{arm}-{options.depth}.json", comparison, REFERENCE, **extra)
+        net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).to(DEVICE).eval()
+        comparison = found.add(arm, interleave(contenders(net, batches), options.rounds), REFERENCE)
+        found.more[f"spectra, {arm}"] = spectra = accuracy(net, batches)
+        found.lines += lines_of(f"{arm}-{options.depth}", comparison, options.images, spectra)
+    return found
+
+
+def lines_of(name: str, comparison: Comparison, images: int, spectra: dict[str, dict]) -> list[Line]:
+    light = comparison.ratio(LIGHT, REFERENCE)
+    share = (value * images / EPOCH for value in (light.median, light.lowest, light.highest))
+    found = spectra["40"]
+    return [
+        Line(f"{name}: H v", "a gradient of the same images", comparison.ratio(OURS, REFERENCE), goal=2.2),
+        Line(f"{name}: H v", "curvlinops' product", comparison.ratio(OURS, THEIRS), goal=0.7),
+        Line(f"{name}: {LIGHT}", f"the gradients of {EPOCH:,} images", Ratio(*share), goal=0.1),
+        Line(
+            f"{name}: error of the top 5 from 40 products", f"{TRUTH} products", Ratio.of(max(found[ERRORS])), goal=1e-3
+        ),
+        Line(f"{name}: eigenvalues that come out twice", "none", Ratio.of(found[TWICE]), goal=0),
+    ]
 
 
 def trained(net: nn.Module, arm: str, checkpoint: Path | None) -> nn.Module:
@@ -60,7 +75,9 @@ def trained(net: nn.Module, arm: str, checkpoint: Path | None) -> nn.Module:
     return net
 
 
-def contenders(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, Callable[[], None]]:
+def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], float | None]]:
+    import curvlinops  # here: a machine that has none can import the rest
+
     weights = dict(net.named_parameters())
     ours = Hessian(net, batches)
     theirs = curvlinops.HessianLinearOperator(
@@ -70,15 +87,15 @@ def contenders(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str
     parts = {n: p.view_as(w) for (n, w), p in zip(weights.items(), vector.split([w.numel() for w in weights.values()]))}
     products = [_linearised(net, *batch) for batch in batches]
     return {
-        REFERENCE: lambda: _gradient(net, batches),
-        "H v": lambda: _done(ours @ vector),
-        "H v, curvlinops": lambda: _done(theirs @ vector),
-        "H v, linearize": lambda: _done(*(product(parts) for product in products)),
-        LIGHT: lambda: _done(spectrum(Hessian(net, batches), k=2, steps=12)),
+        REFERENCE: processor(lambda: _gradient(net, batches)),
+        OURS: processor(lambda: ours @ vector),
+        THEIRS: processor(lambda: theirs @ vector),
+        "H v, linearize": processor(lambda: [product(parts) for product in products]),
+        LIGHT: processor(lambda: spectrum(Hessian(net, batches), k=2, steps=12)),
     }
 
 
-def _gradient(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+def _gradient(net: nn.Module, batches: Batches) -> None:
     for images, labels in batches:
         torch.autograd.grad(F.cross_entropy(net(images), labels), list(net.parameters()))
 
@@ -88,11 +105,7 @@ def _linearised(net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[dic
     return linearize(grad(lambda w: F.cross_entropy(functional_call(net, w, (images,)), labels)), weights)[1]
 
 
-def _done(*_: object) -> None:
-    """The wall time counts, not the value."""
-
-
-def accuracy(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, dict[str, object]]:
+def accuracy(net: nn.Module, batches: Batches) -> dict[str, dict[str, object]]:
     """Largest relative error of the five largest eigenvalues, how many come out twice, and the errors of two moments."""
     hessian = Hessian(net, batches)
     truth = spectrum(hessian, k=5, steps=TRUTH)[0]
@@ -102,8 +115,8 @@ def accuracy(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, 
 def _against(truth: Tensor, found) -> dict[str, object]:
     errors = ((found.top - truth) / truth).abs().numpy()
     return {
-        "error of top 5": [float(f"{error:.1e}") for error in errors],
-        "twice": int((np.abs(np.diff(found.top.numpy())) < 1e-3 * found.top.numpy()[:-1]).sum()),
+        ERRORS: [float(f"{error:.1e}") for error in errors],
+        TWICE: int((np.abs(np.diff(found.top.numpy())) < 1e-3 * found.top.numpy()[:-1]).sum()),
         "unconverged of 10": found.unconverged,
         "trace": f"{found.trace:.4g} +- {found.trace_error:.2g}",
         "frobenius": f"{found.frobenius:.4g} +- {found.frobenius_error:.2g}",
@@ -112,4 +125,4 @@ def _against(truth: Tensor, found) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parser())

@@ -4,22 +4,47 @@
 
 A Hessian of 2-shortcut linear nets, by default of 3,200 parameters on 200 samples: `theory.hessian` from second moments
 (into memory kept for it, and into its own), `torch.func.hessian` of a forward pass over the samples, and `eigvalsh` of the
-result. All in float64. Goals: at least 100 times cheaper than torch.func.hessian, at most 5 % of eigvalsh.
+result. All in float64.
 """
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.func import hessian as autograd_hessian
 
-from benchmarks.timing import interleave, machine, save
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import Ratio, interleave
 from lightning_app.networks import draw
 from lightning_app.theory import Moments, hessian
 
-CLOSED = "closed form"
+CLOSED, KEPT, AUTOGRAD, EIGENVALUES = "closed form", "closed form, memory kept", "torch.func.hessian", "eigvalsh"
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options_of(__doc__)
+    parser.add_argument("--units", type=int, default=16)
+    parser.add_argument("--n", type=int, default=2, help="matrices a unit")
+    parser.add_argument("--width", type=int, default=10)
+    parser.add_argument("--samples", type=int, default=200)
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    generator, d = torch.Generator().manual_seed(0), options.width
+    weights = draw((options.units, options.n, d, d), "xavier", generator=generator)
+    x, y = torch.randn(2, options.samples, d, generator=generator, dtype=torch.float64)
+    found = Findings(f"a linear net of {weights.numel():,} parameters, {options.samples} samples, float64")
+    comparison = found.add(CLOSED, interleave(contenders(weights, x, y), options.rounds), CLOSED)
+    cheaper, share = comparison.ratio(AUTOGRAD, KEPT), comparison.ratio(KEPT, EIGENVALUES)
+    gap = difference(weights, x, y)
+    found.lines = [
+        Line("exact Hessian, torch.func.hessian", KEPT, cheaper, goal=100, better="more"),
+        Line(f"exact Hessian, {KEPT}", "eigvalsh of it", share, goal=0.05),
+        Line("exact Hessian, closed form: relative difference", AUTOGRAD, Ratio.of(gap), goal=1e-12),
+    ]
+    return found
 
 
 def contenders(weights: Tensor, x: Tensor, y: Tensor) -> dict[str, Callable[[], None]]:
@@ -28,9 +53,9 @@ def contenders(weights: Tensor, x: Tensor, y: Tensor) -> dict[str, Callable[[], 
     out = torch.empty_like(H)
     return {
         CLOSED: lambda: _done(hessian(weights, moments, shortcut=True)),
-        f"{CLOSED}, memory kept": lambda: _done(hessian(weights, moments, shortcut=True, out=out)),
-        "torch.func.hessian": lambda: _done(by_autograd(vector, weights.shape, x, y)),
-        "eigvalsh": lambda: _done(torch.linalg.eigvalsh(H)),
+        KEPT: lambda: _done(hessian(weights, moments, shortcut=True, out=out)),
+        AUTOGRAD: lambda: _done(by_autograd(vector, weights.shape, x, y)),
+        EIGENVALUES: lambda: _done(torch.linalg.eigvalsh(H)),
     }
 
 
@@ -53,28 +78,11 @@ def by_autograd(vector: Tensor, shape: tuple[int, ...], x: Tensor, y: Tensor) ->
     return autograd_hessian(loss)(vector)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", type=int, default=16)
-    parser.add_argument("--n", type=int, default=2, help="matrices a unit")
-    parser.add_argument("--width", type=int, default=10)
-    parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write the values here")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(machine())
-    generator, d = torch.Generator().manual_seed(0), options.width
-    weights = draw((options.units, options.n, d, d), "xavier", generator=generator)
-    x, y = torch.randn(2, options.samples, d, generator=generator, dtype=torch.float64)
+def difference(weights: Tensor, x: Tensor, y: Tensor) -> float:
+    """||H - H'||_F / ||H'||_F of the closed form and autograd's H'."""
     autograd = by_autograd(weights.mT.flatten(), weights.shape, x, y)
-    difference = float((hessian(weights, Moments.of(x, y), shortcut=True) - autograd).norm() / autograd.norm())
-    found = interleave(contenders(weights, x, y), options.rounds)
-    print(f"{weights.numel()} parameters, {options.samples} samples\n{found.table(CLOSED)}")
-    print(f"relative difference to torch.func.hessian: {difference:.1e}")
-    if options.json:
-        save(options.json, found, CLOSED, parameters=weights.numel(), samples=options.samples, difference=difference)
+    return float((hessian(weights, Moments.of(x, y), shortcut=True) - autograd).norm() / autograd.norm())
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parser())

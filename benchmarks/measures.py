@@ -3,51 +3,58 @@
     python -m benchmarks.measures --root data --rounds 9 --images 2000
 
 "evaluation" is loss and accuracy alone. Ratios are taken round by round, so that a slow spell of a shared
-machine hits both sides; the compiled evaluation is the unit. Goal: compiled cushions at most 1.1.
+machine hits both sides; the compiled evaluation is the unit.
 """
 
+import argparse
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.cifar10 import Batches, begin, load, options_of
-from benchmarks.timing import interleave, save
+from benchmarks.cifar10 import DEVICE, Batches, load
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import interleave
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import SimplifiedNet
 
 REFERENCE = "evaluation, compiled"
+CUSHIONS = "cushions too, compiled"
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = options_of(__doc__, rounds=9, images=2000)
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--depth", type=int, default=20)
-    options, device = begin(parser)
-    batches = load(options.root, options.images, options.batch, device)
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    batches = load(options.root, options.images, options.batch)
+    found = Findings(f"simplified nets of depth {options.depth}, {options.images:,} images, batch {options.batch}")
     for residual in (False, True):
-        net = SimplifiedNet(options.depth, residual).to(device, memory_format=torch.channels_last)
-        with torch.no_grad():
-            comparison = interleave(contenders(net, batches), options.rounds, warm_up=2)
+        net = SimplifiedNet(options.depth, residual).to(DEVICE, memory_format=torch.channels_last)
         name = f"{'residual' if residual else 'plain'}-{options.depth}"
-        print(f"\n{name}, {options.images} images\n{comparison.table(REFERENCE)}")
-        if options.json:
-            save(options.json / f"measures-{name}.json", comparison, REFERENCE, images=options.images)
+        with torch.no_grad():
+            comparison = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
+        ratio = comparison.ratio(CUSHIONS, REFERENCE)
+        found.lines.append(Line(f"{name}: risk, error and all cushions, compiled", REFERENCE, ratio, goal=1.1))
+    return found
 
 
 def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], None]]:
     layers = net.layers()
 
-    def measure(compile: bool) -> None:
+    def with_cushions(compile: bool) -> None:
         cushions(layers, probe_forward(net, layers, batches, compile=compile).layers)
 
     compiled = torch.compile(evaluate, dynamic=False)
     return {
         REFERENCE: lambda: evaluation(compiled, net, batches),
-        "cushions too, compiled": lambda: measure(True),
+        CUSHIONS: lambda: with_cushions(True),
         "evaluation, eager": lambda: evaluation(evaluate, net, batches),
-        "cushions too, eager": lambda: measure(False),
+        "cushions too, eager": lambda: with_cushions(False),
     }
 
 
@@ -62,4 +69,4 @@ def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parser())

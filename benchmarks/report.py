@@ -9,7 +9,6 @@ of its own, as often as ``--rounds`` says.
 """
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -22,35 +21,41 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from benchmarks.timing import machine
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import Comparison, Ratio
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, LOG
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = ("plain", "residual")
-GOAL = 10.0  # seconds
+WALL, PROCESSOR = "wall", "processor"
 MEMBER = "net"  # what the net of a run of one is called
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> argparse.ArgumentParser:
+    parser = options_of(__doc__, rounds=3)
     parser.add_argument("--run", type=Path, required=True, help="a run with one plain and one residual net")
     parser.add_argument("--seeds", type=int, default=13)
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="keep runs and page here (default: a temporary folder)")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    parser.add_argument("--work", type=Path, help="keep runs and page here (default: a temporary folder)")
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.out or Path(temporary)
+        folder = options.work or Path(temporary)
         if not list(folder.rglob(LOG)):
             stretch(RunFolder(options.run), folder, options.seeds, options.epochs)
-        found = {"machine": machine(), **size(folder), **timed(folder, options.rounds)}
-    print(json.dumps(found, indent=2))
-    best = min(found["wall seconds"])
-    print(f"goal: below {GOAL:g} s; the fastest round {'met' if best < GOAL else 'missed'} it: {best:g} s")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        runs = size(folder)
+        found = Findings(f"{runs['runs']} runs of {options.epochs} epochs, {runs['megabytes of logs']} MB of logs")
+        comparison, sizes = timed(folder, options.rounds)
+    found.add("page", comparison, WALL)
+    found.more |= runs | sizes
+    found.lines = [
+        Line("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10),
+        Line("the page, peak memory", "1 GB", Ratio.of(sizes["peak megabytes"] / 1e3)),
+    ]
+    return found
 
 
 # -- the runs ------------------------------------------------------------------------------------------------------------
@@ -63,10 +68,10 @@ def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
         last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([arm, ""])]
         arrays = {file.stem: of_arm(file, arm) for file in newest(short).glob("*.npz")}
         for seed in range(seeds):
-            run = RunFolder(folder / f"{arm}-seed{seed:02d}")
-            write_log(run, last, epochs, np.random.default_rng([number, seed]))
-            link_arrays(run, arrays, epochs)
-            (run.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)))
+            made = RunFolder(folder / f"{arm}-seed{seed:02d}")
+            write_log(made, last, epochs, np.random.default_rng([number, seed]))
+            link_arrays(made, arrays, epochs)
+            (made.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)))
 
 
 def newest(run: RunFolder) -> Path:
@@ -120,21 +125,17 @@ def size(folder: Path) -> dict[str, float]:
     }
 
 
-def timed(folder: Path, rounds: int) -> dict[str, object]:
-    """Wall and processor seconds of each round, start of Python included; the largest memory of any; the page's size."""
-    wall, processor = [], []
+def timed(folder: Path, rounds: int) -> tuple[Comparison, dict[str, float]]:
+    """Wall and processor seconds of each round, start of Python included; the largest memory of any, and the page's size."""
+    values: dict[str, list[float]] = {WALL: [], PROCESSOR: []}
     page = folder / "report.html"
     for _ in range(rounds):
         used, start = children(), time.perf_counter()
         subprocess.run([sys.executable, ROOT / "main.py", "report", folder, "--out", page], check=True)
-        wall.append(round(time.perf_counter() - start, 2))
-        processor.append(round(children() - used, 2))
-    return {
-        "wall seconds": wall,
-        "processor seconds": processor,
-        "peak megabytes": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3),
-        "megabytes of page": round(page.stat().st_size / 1e6, 2),
-    }
+        values[WALL].append(time.perf_counter() - start)
+        values[PROCESSOR].append(children() - used)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    return Comparison(values), {"peak megabytes": round(peak), "megabytes of page": page.stat().st_size / 1e6}
 
 
 def children() -> float:
@@ -143,4 +144,4 @@ def children() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parser())

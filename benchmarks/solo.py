@@ -1,31 +1,28 @@
 """Is a member the same net as if trained alone? A bank on real CIFAR-10 by every back end, against each seed by itself.
 
-    python -m benchmarks.solo --root data [--seeds 13] [--steps 20] [--device cuda] [--json FILE]
+    python -m benchmarks.solo --root data [--seeds 13] [--steps 20] [--device cuda] [--out FOLDER]
 
 Each seed alone is trained by the loop, uncompiled. For each back end, after one step and after all: how many members have
 every bit of the net trained alone, and median and largest ||u_bank - u_alone|| / ||u_alone|| of the updates u = w - w_0.
-Goals: all bits for the loop on a CPU, 1e-4 after one step for any other back end. A back end that adds in another order
-flips the sign of a ReLU here and there, which is no rounding of the update: with ``--precision 64-true`` it has none to flip.
+Goals: all bits for the uncompiled loop on a CPU, 1e-4 after one step for any other way, and after all where uncompiled. A
+back end that adds in another order flips the sign of a ReLU here and there, which is no rounding of the update: with
+``--precision 64-true`` it has none to flip.
 """
 
 import argparse
 import itertools
-import json
 import statistics
-from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmarks.seeds import DECAY, asked, sgd
-from benchmarks.timing import machine
-from benchmarks.training import quiet
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.seeds import DECAY, sgd
+from benchmarks.timing import Ratio
+from benchmarks.training import KINDS
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import Arm, ImageClassifier
-from lightning_app.networks import CifarResNet, SimplifiedNet
-
-KINDS = {"simplified": SimplifiedNet, "full": CifarResNet}
 
 
 def trained(
@@ -74,34 +71,40 @@ def compare(bank: dict[str, Tensor], alone: dict[str, Tensor], start: dict[str, 
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default="data", help="folder with cifar10/train_images.npy")
+def parser() -> argparse.ArgumentParser:
+    parser = options_of(__doc__, rounds=1)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--net", default="simplified", choices=KINDS)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=13)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--precision", default="32-true", help="Lightning's word")
-    parser.add_argument("--json", type=Path, help="write the findings here")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    quiet()
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
     seeds = list(range(options.seeds))
-    print(" | ".join(f"{key}: {value}" for key, value in machine().items()))
     start = trained(options, seeds, 0, "loop", False)
-    found = {}
+    found = Findings(f"{options.net} nets of depth {options.depth}, plain and residual, {options.precision}")
+    backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
     for steps in (1, options.steps):
         alone = {k: w for seed in seeds for k, w in trained(options, [seed], steps, "loop", False).items()}
-        backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
         for backend, compile in itertools.product(backends, (False, True)):
             name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
-            found[name] = compare(trained(options, seeds, steps, backend, compile), alone, start)
-            print(f"{name}: {found[name]}", flush=True)
-    if options.json:
-        content = {"machine": machine(), "options": asked(options), "found": found}
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+            found.more[name] = apart = compare(trained(options, seeds, steps, backend, compile), alone, start)
+            print(f"{name}: {apart}", flush=True)
+            what = f"update of a member, {name}: largest relative difference"
+            goal = goal_of(backend, compile, steps, options.device)
+            found.lines.append(Line(what, "trained alone", Ratio.of(apart["largest"]), goal))
+    return found
+
+
+def goal_of(backend: str, compile: bool, steps: int, device: str) -> float | None:
+    """Of the relative difference: 0 is every bit. None where ReLUs will have switched, whatever the rounding."""
+    if (backend, compile, device) == ("loop", False, "cpu"):
+        return 0.0
+    return None if compile and steps > 1 else 1e-4
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parser())

@@ -4,18 +4,17 @@ Contenders take turns in one process, in an order that is reversed every other r
 The median of these ratios is what a benchmark reports, with its range beside it.
 """
 
-import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-__all__ = ["Comparison", "Ratio", "finish", "interleave", "machine", "save", "seconds"]
+__all__ = ["Comparison", "Ratio", "finish", "interleave", "machine", "processor", "seconds", "ticks"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,11 @@ class Ratio:
     median: float
     lowest: float
     highest: float
+
+    @classmethod
+    def of(cls, *values: float) -> "Ratio":
+        """Of one value a round, or of a number that needs no rounds."""
+        return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,7 @@ class Comparison:
 
     def ratio(self, name: str, reference: str) -> Ratio:
         """`name` / `reference`, taken round by round."""
-        ratios = [one / other for one, other in zip(self.values[name], self.values[reference])]
-        return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+        return Ratio.of(*(one / other for one, other in zip(self.values[name], self.values[reference])))
 
     def table(self, reference: str) -> str:
         """A line for each contender: median, and its ratio to `reference` with the range over the rounds."""
@@ -90,6 +93,22 @@ def seconds(run: Callable[[], float | None]) -> tuple[float, float | None]:
     return time.perf_counter() - start, value
 
 
+def ticks() -> float:
+    """Seconds of processor time, which others on the machine hardly touch; on a GPU of wall time."""
+    return time.perf_counter() if torch.cuda.is_available() else time.process_time()
+
+
+def processor(run: Callable[[], object]) -> Callable[[], float | None]:
+    """For `interleave`: the processor time of a call, which others on the machine hardly touch; on a GPU its wall time."""
+
+    def timed() -> float | None:
+        start = time.process_time()
+        run()
+        return None if torch.cuda.is_available() else time.process_time() - start
+
+    return timed
+
+
 def machine() -> dict[str, str | int | float]:
     """What a figure depends on besides the code."""
     return {
@@ -101,13 +120,6 @@ def machine() -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def save(file: Path, comparison: Comparison, reference: str, **more: object) -> None:
-    """Write all values, the ratios to `reference` and the machine as JSON."""
-    ratios = {name: asdict(comparison.ratio(name, reference)) for name in comparison.values}
-    content = {"machine": machine(), "reference": reference, **asdict(comparison), "ratios": ratios, **more}
-    file.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def finish() -> None:

@@ -53,7 +53,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(file)
     config.nav = [
         *({"Start": "index.md"}, {"Measure any model": "measuring.md"}, {"In your project": "your-project.md"}),
-        *({"Run folders and frames": "runs.md"}, {"Conventions": "conventions.md"}, {"Papers": "papers/index.md"}),
+        *(
+            {"Run folders and frames": "runs.md"},
+            {"Conventions": "conventions.md"},
+            {"Speed": "speed.md"},
+            {"Papers": "papers/index.md"},
+        ),
         {"Measures": [*listed, *pages]},
         {"Functions": list(functions)},
     ]

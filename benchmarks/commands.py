@@ -1,0 +1,51 @@
+"""What a command costs before it does anything: the wall time of processes, in units of a Python that does nothing.
+
+    python -m benchmarks.commands [--rounds 7]
+
+The goal for ``main.py --help`` is one second, the one figure here that is no ratio.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import Ratio, interleave
+
+MAIN = str(Path(__file__).resolve().parents[1] / "main.py")
+NOTHING, HELP = "python that does nothing", "main.py --help"
+COMMANDS = {
+    NOTHING: ("-c", "pass"),
+    HELP: (MAIN, "--help"),
+    "import torch": ("-c", "import torch"),
+    "import pytorch_lightning, torchmetrics": ("-c", "import pytorch_lightning, torchmetrics"),
+    "main.py fit --help": (MAIN, "fit", "--help"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    return options_of(__doc__, rounds=7)
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    found = Findings("processes, from their start to their end")
+    timed = {name: process(*words) for name, words in COMMANDS.items()}
+    times = found.add("commands", interleave(timed, options.rounds), NOTHING)
+    found.lines = [
+        Line(HELP, "1 second", Ratio.of(*times.values[HELP]), goal=1),
+        *(Line(name, NOTHING, times.ratio(name, NOTHING)) for name in COMMANDS if name != NOTHING),
+    ]
+    return found
+
+
+def process(*words: str) -> Callable[[], None]:
+    def wait() -> None:
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    return wait
+
+
+if __name__ == "__main__":
+    run(measure, parser())

@@ -1,0 +1,189 @@
+"""What looking costs: evaluation and every measure of base.yaml in units of a training epoch of all CIFAR-10.
+
+    python -m benchmarks.epoch --root data [--images 3200] [--rounds 5] [--modes eager compiled] [--net full]
+
+The parts of an epoch of `fit` take turns: training on some of the images (scaled to 50,000), evaluation on 1.2 times as many
+(scaled to 60,000), and each measuring callback of base.yaml, as configured there, on the whole probe of 1,000 images, plus
+interlayer cushions of the probe. A measure counts as often as its schedule says. "60,000 images, all cushions" is the
+evaluation and the layer cushions in one forward pass, which is what cushions of every image would cost. In the second mode
+the net trains and is evaluated compiled, and that pass too; measures are as base.yaml has them.
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.timing import Comparison, Ratio, finish, interleave, ticks
+from benchmarks.training import KINDS, classifier, through_lightning
+from callbacks import InterlayerCushion
+from callbacks.base import Measure
+from lightning_app.datamodules import CIFAR10
+from lightning_app.measures import cushions, probe_forward
+from lightning_app.modules import ImageClassifier
+from lightning_app.networks import layers_of
+from lightning_app.shipped import configs
+
+EPOCH = 50_000
+TRAINING, EVALUATION, EVERYTHING = "training", "evaluation", "60,000 images, all cushions"
+MOST = 0.4  # of an epoch, for all that is looked at after every epoch
+GOALS = {"HessianSpectrum": 0.05}
+PROBE = 1000  # images, as base.yaml has it
+MODES = {"eager": False, "compiled": True}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options_of(__doc__, rounds=5, images=3200)  # whole batches of 128 and of 50
+    parser.add_argument("--net", default="simplified", choices=KINDS)
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--probe", type=int, default=PROBE, help="images that measures look at")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    if options.images < options.probe:
+        raise SystemExit(
+            f"--images must be at least --probe, of which measures are taken, got {options.images} and {options.probe}."
+        )
+    found = Findings(
+        f"residual {options.net} net of depth {options.depth}, channels_last; an epoch is {EPOCH:,} images; processor time"
+    )
+    for mode in options.modes:
+        every, contenders = parts_of_epoch(options, MODES[mode])
+        parts = found.add(mode, interleave(contenders, options.rounds), TRAINING)
+        found.lines += lines(parts, every, mode)
+    return found
+
+
+def parts_of_epoch(options: argparse.Namespace, compile: bool) -> tuple[dict[str, int], dict[str, Callable[[], float]]]:
+    """After how many epochs each measure comes, and all parts, in seconds of an epoch."""
+    scale = EPOCH / options.images
+    limits = {"train_limit": options.images, "test_limit": options.images // 5, "probe_size": options.probe}
+    data = CIFAR10(root=str(options.root), **limits)
+    module = classifier(options.depth, None, compile, KINDS[options.net])
+    trainer = begun(module, data)
+    measures = {type(each).__name__: each for each in (*measures_of_base(), InterlayerCushion())}
+    contenders = {
+        TRAINING: scaled(through_lightning(module, data), scale),
+        EVALUATION: scaled(evaluation(module, data), scale),
+        EVERYTHING: scaled(everything(trainer, module, compile), scale),
+    }
+    contenders |= {name: timed(each, trainer, module) for name, each in measures.items()}
+    return {name: each.every_n_epochs for name, each in measures.items()}, contenders
+
+
+def lines(parts: Comparison, every: dict[str, int], mode: str) -> list[Line]:
+    """Each part by its schedule, and two sums against their goals."""
+
+    def line(what: str, names: dict[str, int], goal: float | None = None) -> Line:
+        return Line(what, f"a training epoch, {mode}", share(parts, names), goal)
+
+    alone = {EVALUATION: 1, EVERYTHING: 1} | every
+    inter = InterlayerCushion.__name__
+    return [
+        *(line(_spelled(name, n), {name: n}, GOALS.get(name)) for name, n in alone.items()),
+        line(f"{EVERYTHING}, and interlayer cushions of the probe", {EVERYTHING: 1, inter: 1}, MOST),
+        line(
+            "evaluation and all measures of base.yaml",
+            {EVALUATION: 1} | {k: n for k, n in every.items() if k != inter},
+            MOST,
+        ),
+    ]
+
+
+def share(parts: Comparison, every: dict[str, int]) -> Ratio:
+    """Of a training epoch, what these parts take that come after so many epochs.
+
+    >>> share(Comparison({"training": [10.0], "evaluation": [3.0], "Slow": [4.0]}), {"evaluation": 1, "Slow": 2}).median
+    0.5
+    """
+    rounds = zip(parts.values[TRAINING], *(parts.values[name] for name in every), strict=True)
+    return Ratio.of(*(sum(t / n for t, n in zip(times, every.values())) / training for training, *times in rounds))
+
+
+def _spelled(name: str, every: int) -> str:
+    return name if every == 1 else f"{name}, after every {every} epochs"
+
+
+def measures_of_base() -> list[Measure]:
+    """The callbacks of base.yaml that measure nets, as it configures them."""
+    listed = yaml.safe_load((configs() / "base.yaml").read_text())["trainer"]["callbacks"]
+    made = [
+        getattr(importlib.import_module("callbacks"), each["class_path"])(**each.get("init_args", {}))
+        for each in listed
+    ]
+    return [callback for callback in made if isinstance(callback, Measure)]
+
+
+def begun(module: ImageClassifier, data: CIFAR10) -> pl.Trainer:
+    """A trainer whose net has seen a step, so that measures find all that they ask for."""
+    trainer = pl.Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, **plain())
+    trainer.fit(module, datamodule=data)
+    return trainer
+
+
+def plain() -> dict[str, Any]:
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return {"accelerator": "cpu", "devices": 1} | dict.fromkeys(off, False)
+
+
+def evaluation(module: ImageClassifier, data: CIFAR10) -> Callable[[], float]:
+    """Risk and error on training and test images, through Lightning."""
+
+    def evaluate() -> float:
+        trainer = pl.Trainer(callbacks=[clock := EvaluationClock()], **plain())
+        trainer.validate(module, datamodule=data, verbose=False)
+        return clock.seconds
+
+    return evaluate
+
+
+class EvaluationClock(pl.Callback):
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.started = ticks()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        finish()
+        self.seconds = ticks() - self.started
+
+
+def everything(trainer: pl.Trainer, module: ImageClassifier, compile: bool) -> Callable[[], float]:
+    """Risk, error and all cushions of all images in one pass."""
+    ((_, net),) = module.members
+    layers = layers_of(net)
+
+    def forward() -> float:
+        started = ticks()
+        net.eval()
+        for loader in trainer.datamodule.val_dataloader():
+            cushions(layers, probe_forward(net, layers, loader, compile).layers)
+        net.train()
+        finish()
+        return ticks() - started
+
+    return forward
+
+
+def timed(callback: Measure, trainer: pl.Trainer, module: ImageClassifier) -> Callable[[], float]:
+    ((_, net),) = module.members
+
+    def once() -> float:
+        started = ticks()
+        callback.attempt(trainer, net)
+        finish()
+        return ticks() - started
+
+    return once
+
+
+def scaled(run: Callable[[], float], factor: float) -> Callable[[], float]:
+    return lambda: run() * factor
+
+
+if __name__ == "__main__":
+    run(measure, parser())

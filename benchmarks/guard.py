@@ -1,0 +1,74 @@
+"""The few figures that every change must keep, with a wide margin, for a continuous integration on any machine.
+
+    python -m benchmarks.guard [--margin 3]
+
+Benchmarks at a small size on made images, each a ratio of one run: a figure fails where its median misses its goal by more
+than the margin's factor, so that only what is broken fails and not what is noisy. Goals that are missed by about as much
+anyway say nothing about a change, and are left out. Exit code 1, and the figures that failed.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.data import CACHED
+from benchmarks.frame import Line, run
+
+# Benchmark -> its options at a size of seconds.
+GUARDED = {
+    "data": "--images 640 --files 1000 --rounds 3 --no-compile",
+    "training": "--images 256 --rounds 3 --depth 8 --skip-switches",
+    "seeds": "--images 256 --rounds 3 --depth 8 --nets 6 --stacked",
+    "solo": "--seeds 2 --steps 2 --depth 5",
+    "hessian": "--images 32 --rounds 3 --depth 8",
+    "linear_hessian": "--rounds 3",
+}
+MISSED = {
+    CACHED
+}  # what figures are against whose goal is missed: looking at every picture's size and time is most of it
+IMAGES = 2000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--margin", type=float, default=3, help="factor by which a goal may be missed")
+    margin = parser.parse_args().margin
+    failed = []
+    with tempfile.TemporaryDirectory() as root:
+        make_images(Path(root) / "cifar10", IMAGES, IMAGES)
+        for name, options in GUARDED.items():
+            print(f"\n== {name}", flush=True)
+            benchmark = importlib.import_module(f"benchmarks.{name}")
+            found = run(benchmark.measure, benchmark.parser(), ["--root", root, *options.split()])
+            failed += [line for line in found.lines if not within(line, margin)]
+    print("", *(f"beyond {margin:g} times its goal: {line}" for line in failed), sep="\n")
+    sys.exit(1 if failed else 0)
+
+
+def within(line: Line, margin: float) -> bool:
+    """Is the figure's median at most that factor off its goal? Figures without a goal are, and those left out.
+
+    >>> from benchmarks.timing import Ratio
+    >>> [within(Line("a", "b", Ratio.of(1.7), goal=0.6), margin) for margin in (2, 3)]
+    [False, True]
+    """
+    if line.goal is None or line.against in MISSED:
+        return True
+    return line.ratio.median <= line.goal * margin if line.better == "less" else line.ratio.median >= line.goal / margin
+
+
+def make_images(folder: Path, train: int, test: int) -> None:
+    """CIFAR-10's four arrays, of noise."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for split, count in (("train", train), ("test", test)):
+        np.save(folder / f"{split}_images.npy", rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))
+        np.save(folder / f"{split}_labels.npy", np.arange(count) % 10)
+
+
+if __name__ == "__main__":
+    main()

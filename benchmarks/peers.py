@@ -1,0 +1,240 @@
+"""What users run today, side by side with this application in one run: the training script, and libraries for Hessians.
+
+    python -m benchmarks.peers --root data [--images 2560] [--rounds 5] [--only epoch curvature]
+
+**epoch**: a whole training epoch with an evaluation of a fifth as many test images at its end. The script is what most public
+repositories have, written here as a neutral baseline: a PIL image at a time through torchvision's transforms, a DataLoader
+with 0, 1 or 2 workers, eager float32, two ``.item()`` a step. Ours goes through Lightning, with its metrics on, eager and with
+each switch of `fit` on top. Wall time: workers are processes of their own.
+
+**curvature**: a product with the Hessian, the five largest eigenvalues and the density, by this project, by curvlinops and by
+hessian-eigenthings, in processor time. Here a spectrum is both at once, from the same products; the others make a run for
+each, and what building an operator costs is in all of them. Do they agree? The largest eigenvalue and a product must.
+hessian-eigenthings is no requirement: where it is not installed, it is left out, and a line says so.
+
+Peers of the data loader, v2 of torchvision's transforms among them, are in `benchmarks.data`.
+"""
+
+import argparse
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from scipy.sparse.linalg import eigsh
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from benchmarks.cifar10 import DEVICE, Batches, load
+from benchmarks.data import Pictures
+from benchmarks.frame import Findings, Line, options_of, run
+from benchmarks.hessian import trained
+from benchmarks.timing import Ratio, finish, interleave, processor
+from benchmarks.training import classifier, through_lightning
+from lightning_app.datamodules import CIFAR10
+from lightning_app.measures import Hessian, spectrum
+from lightning_app.networks import SimplifiedNet
+
+RATE, MOMENTUM, DECAY, BATCH = 0.01, 0.9, 1e-4, 128
+WORKERS = (0, 1, 2)
+EAGER, COMPILED, HALF = "ours, eager", "ours, compile + channels_last", "ours, compile + channels_last + bf16"
+OURS = {EAGER: (False, "32-true"), COMPILED: (True, "32-true"), HALF: (True, "bf16-mixed")}  # both switches, precision
+
+US, CURVLINOPS, EIGENTHINGS = "ours", "curvlinops", "hessian-eigenthings"
+INSTALL = "pip install --no-deps hessian-eigenthings==1.0.0a5"
+TOP, STEPS, DENSITY_STEPS = 5, 30, 40
+PRODUCT, DENSITY = "product", "density (ours: and the ends)"
+GOALS = {(PRODUCT, CURVLINOPS): 0.7, (DENSITY, CURVLINOPS): 0.4}
+
+Epoch = Callable[[], float]
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options_of(__doc__, rounds=5, images=2560)
+    parser.add_argument("--hessian-images", type=int, default=32)
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--checkpoint", type=Path, help="of a bank with the arm residual, for the Hessian")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    return parser
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    found = Findings(
+        f"residual simplified net of depth {options.depth}; epochs of {options.images:,} images in batches of {BATCH}, "
+        f"Hessians of {options.hessian_images}"
+    )
+    for part in options.only:
+        PARTS[part](found, options)
+    return found
+
+
+# -- a training epoch ----------------------------------------------------------------------------------------------------
+
+
+def training_epoch(found: Findings, options: argparse.Namespace) -> None:
+    def data(**more: bool) -> CIFAR10:
+        limits = {"train_limit": options.images, "test_limit": max(options.images // 5, 10), "evaluate_train": False}
+        return CIFAR10(root=str(options.root), batch_size=BATCH, **limits, **more)
+
+    scripts = {
+        f"usual script, {workers} workers": usual_script(options.depth, data(), DEVICE, False, workers, evaluate=True)
+        for workers in WORKERS
+    }
+    ours = {
+        name: through_lightning(
+            classifier(options.depth, channels_last=fast, compile=fast),
+            data(channels_last=fast),
+            precision,
+            "gpu" if DEVICE == "cuda" else "cpu",
+            evaluate=True,
+            clock=time.perf_counter,
+        )
+        for name, (fast, precision) in OURS.items()
+        if options.compile or not fast
+    }
+    epochs = interleave(scripts | ours, options.rounds)
+    best = min(scripts, key=epochs.median)
+    found.add("training epoch", epochs, best)
+    found.lines += [Line(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in ours]
+
+
+def usual_script(depth: int, data: CIFAR10, device: str, bf16: bool, workers: int = 4, evaluate: bool = False) -> Epoch:
+    """One net as most public scripts train it, and evaluate it after the epoch."""
+    train = Pictures(data)
+    options = {"num_workers": workers, "pin_memory": device == "cuda", "persistent_workers": workers > 0}
+    loader = DataLoader(train, BATCH, shuffle=True, **options)
+    tests = DataLoader(Pictures(data, "test"), BATCH, **options) if evaluate else []
+    net = SimplifiedNet(depth, residual=True).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+
+    def epoch() -> float:
+        started, seen, right = time.perf_counter(), 0.0, 0
+        net.train()
+        for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
+            with torch.autocast(device, torch.bfloat16, enabled=bf16):
+                logits = net(images)
+                risk = F.cross_entropy(logits, labels)
+            optimizer.zero_grad()
+            risk.backward()
+            optimizer.step()
+            seen += risk.item() + (logits.argmax(1) == labels).float().mean().item()
+        net.eval()
+        with torch.no_grad():
+            for images, labels in tests:
+                right += (net(images.to(device)).argmax(1) == labels.to(device)).sum().item()
+        finish()
+        return time.perf_counter() - started
+
+    return epoch
+
+
+# -- curvature -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Library:
+    """What it takes to get the same numbers from it."""
+
+    product: Callable[[Tensor], Tensor]  # H v, of an operator that is built
+    top: Callable[[], Tensor]  # the largest eigenvalues, descending, operator included
+    density: Callable[[], object]  # likewise
+
+
+def curvature(found: Findings, options: argparse.Namespace) -> None:
+    batches = load(options.root, options.hessian_images, options.hessian_images)
+    net = trained(SimplifiedNet(options.depth), "residual", options.checkpoint).to(DEVICE).eval()
+    libraries = libraries_for(net, batches, found)
+    vector = torch.randn(sum(w.numel() for w in net.parameters()), generator=torch.Generator().manual_seed(1)).to(
+        DEVICE
+    )
+    work = {
+        PRODUCT: {name: lambda its=its: its.product(vector) for name, its in libraries.items()},
+        f"top {TOP} eigenvalues": {name: its.top for name, its in libraries.items()},
+        DENSITY: {name: its.density for name, its in libraries.items()},
+        f"top {TOP} eigenvalues and density": {name: both(name, its) for name, its in libraries.items()},
+    }
+    for what, contenders in work.items():
+        timed = interleave({name: processor(one) for name, one in contenders.items()}, options.rounds)
+        found.add(f"Hessian: {what}", timed, US)
+        found.lines += [
+            Line(f"Hessian: {what}, ours", name, timed.ratio(US, name), GOALS.get((what, name)))
+            for name in timed.values
+            if name != US
+        ]
+    found.lines += agreement(libraries, vector)
+
+
+def libraries_for(net: nn.Module, batches: Batches, found: Findings) -> dict[str, Library]:
+    libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
+    if importlib.util.find_spec("hessian_eigenthings"):
+        return libraries | {EIGENTHINGS: with_eigenthings(net, batches)}
+    found.more["left out"] = missing = f"{EIGENTHINGS} is not installed and left out: {INSTALL}"
+    print(f"\n{missing}")
+    return libraries
+
+
+def both(name: str, its: Library) -> Callable[[], object]:
+    """Ours are of one run."""
+    return its.density if name == US else lambda: (its.top(), its.density())
+
+
+def ours(net: nn.Module, batches: Batches) -> Library:
+    return Library(
+        product=Hessian(net, batches).__matmul__,
+        top=lambda: spectrum(Hessian(net, batches), k=TOP, steps=STEPS)[0].top,
+        density=lambda: spectrum(Hessian(net, batches), k=TOP, steps=DENSITY_STEPS),
+    )
+
+
+def with_curvlinops(net: nn.Module, batches: Batches) -> Library:
+    """Its manual takes eigenvalues from scipy, and its own Lanczos for the density."""
+    import curvlinops  # here: a machine that only trains has none
+
+    def operator() -> "curvlinops.HessianLinearOperator":
+        weights = list(net.parameters())
+        return curvlinops.HessianLinearOperator(net, nn.CrossEntropyLoss(), weights, batches, check_deterministic=False)
+
+    def top() -> Tensor:
+        values = eigsh(operator().to_scipy(), k=TOP, which="LA", tol=1e-3, return_eigenvectors=False)
+        return torch.from_numpy(values.copy()).sort(descending=True).values
+
+    return Library(
+        operator().__matmul__, top, lambda: curvlinops.lanczos_approximate_spectrum(operator(), DENSITY_STEPS)
+    )
+
+
+def with_eigenthings(net: nn.Module, batches: Batches) -> Library:
+    import hessian_eigenthings as theirs
+
+    def operator() -> "theirs.HessianOperator":
+        return theirs.HessianOperator(net, batches, theirs.supervised_loss(F.cross_entropy))
+
+    return Library(
+        operator().matvec,
+        lambda: theirs.lanczos(operator(), k=TOP, max_iter=STEPS, which="LA", seed=0).eigenvalues,
+        lambda: theirs.spectral_density(operator(), num_runs=1, lanczos_steps=DENSITY_STEPS, seed=0),
+    )
+
+
+def agreement(libraries: dict[str, Library], vector: Tensor) -> list[Line]:
+    """Relative differences of products and of the largest eigenvalue."""
+    products = {name: its.product(vector) for name, its in libraries.items()}
+    largest = {name: float(its.top()[0]) for name, its in libraries.items()}
+    lines = []
+    for name in (name for name in libraries if name != US):
+        apart = float((products[US] - products[name]).norm() / products[name].norm())
+        lines.append(Line("Hessian: product, relative difference", name, Ratio.of(apart), goal=1e-5))
+        apart = abs(largest[US] / largest[name] - 1)
+        lines.append(Line("Hessian: largest eigenvalue, relative difference", name, Ratio.of(apart), goal=1e-3))
+    return lines
+
+
+PARTS: dict[str, Callable[[Findings, argparse.Namespace], None]] = {"epoch": training_epoch, "curvature": curvature}
+
+if __name__ == "__main__":
+    run(measure, parser())
