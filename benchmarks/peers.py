@@ -4,8 +4,8 @@
 
 **epoch**: a whole training epoch with an evaluation of a fifth as many test images at its end. The script is what most public
 repositories have, written here as a neutral baseline: a PIL image at a time through torchvision's transforms, a DataLoader
-with 0, 1 or 2 workers, eager float32, two ``.item()`` a step. Ours goes through Lightning, with its metrics on, eager and with
-each switch of `fit` on top. Wall time: workers are processes of their own.
+with 0, 1 or 2 workers, eager float32, two ``.item()`` a step. Ours goes through Lightning, with its metrics on, eager,
+compiled, and in bfloat16 besides. Wall time, each loop in a process of its own: workers are processes, too.
 
 **curvature**: a product with the Hessian, the five largest eigenvalues and the density, by this project, by curvlinops and by
 hessian-eigenthings, in processor time. Here a spectrum is both at once, from the same products; the others make a run for
@@ -28,6 +28,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from benchmarks.apart import AS_IT_COMES, apart
 from benchmarks.cifar10 import DEVICE, Batches, load
 from benchmarks.data import Pictures
 from benchmarks.frame import Findings, Line, options_of, run
@@ -40,8 +41,8 @@ from lightning_app.networks import SimplifiedNet
 
 RATE, MOMENTUM, DECAY, BATCH = 0.01, 0.9, 1e-4, 128
 WORKERS = (0, 1, 2)
-EAGER, COMPILED, HALF = "ours, eager", "ours, compile + channels_last", "ours, compile + channels_last + bf16"
-OURS = {EAGER: (False, "32-true"), COMPILED: (True, "32-true"), HALF: (True, "bf16-mixed")}  # both switches, precision
+EAGER, COMPILED, HALF = "ours, eager", "ours, compiled", "ours, compiled, bf16"
+OURS = {EAGER: (False, "32-true"), COMPILED: (True, "32-true"), HALF: (True, "bf16-mixed")}  # compile, precision
 
 US, CURVLINOPS, EIGENTHINGS = "ours", "curvlinops", "hessian-eigenthings"
 INSTALL = "pip install --no-deps hessian-eigenthings==1.0.0a5"
@@ -76,30 +77,35 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def training_epoch(found: Findings, options: argparse.Namespace) -> None:
-    def data(**more: bool) -> CIFAR10:
-        limits = {"train_limit": options.images, "test_limit": max(options.images // 5, 10), "evaluate_train": False}
-        return CIFAR10(root=str(options.root), batch_size=BATCH, **limits, **more)
-
     scripts = {
-        f"usual script, {workers} workers": usual_script(options.depth, data(), DEVICE, False, workers, evaluate=True)
+        f"usual script, {workers} workers": apart(theirs, options, workers, environment=AS_IT_COMES)
         for workers in WORKERS
     }
-    ours = {
-        name: through_lightning(
-            classifier(options.depth, channels_last=fast, compile=fast),
-            data(channels_last=fast),
-            precision,
-            "gpu" if DEVICE == "cuda" else "cpu",
-            evaluate=True,
-            clock=time.perf_counter,
-        )
-        for name, (fast, precision) in OURS.items()
-        if options.compile or not fast
-    }
-    epochs = interleave(scripts | ours, options.rounds)
+    contenders = {name: apart(ours_of, options, *how) for name, how in OURS.items() if options.compile or not how[0]}
+    epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)
     found.add("training epoch", epochs, best)
-    found.lines += [Line(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in ours]
+    found.lines += [Line(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in contenders]
+
+
+def theirs(options: argparse.Namespace, workers: int) -> Epoch:
+    return usual_script(options.depth, images(options), DEVICE, False, workers, evaluate=True)
+
+
+def ours_of(options: argparse.Namespace, compile: bool, precision: str) -> Epoch:
+    return through_lightning(
+        classifier(options.depth, channels_last=None, compile=compile),
+        images(options),
+        precision,
+        "gpu" if DEVICE == "cuda" else "cpu",
+        evaluate=True,
+        clock=time.perf_counter,
+    )
+
+
+def images(options: argparse.Namespace) -> CIFAR10:
+    limits = {"train_limit": options.images, "test_limit": max(options.images // 5, 10), "evaluate_train": False}
+    return CIFAR10(root=str(options.root), batch_size=BATCH, **limits)
 
 
 def usual_script(depth: int, data: CIFAR10, device: str, bf16: bool, workers: int = 4, evaluate: bool = False) -> Epoch:

@@ -2,20 +2,22 @@
 
     python -m benchmarks.seeds --root data [--nets 1 13] [--images 640] [--rounds 5]
 
-"one net, eager" is a loop over resident batches, as a user would write it. A bank runs as `fit` runs it by default
-(channels_last), on contiguous images, and compiled. "stacked" is the method that lost on a CPU and is not in the
-application: all nets' weights in one tensor, torch.func.vmap (grouped convolutions). On a GPU: `benchmarks.gpu`.
+"one net, eager" is a loop over resident batches, as a user would write it, with PyTorch as it comes. A bank runs as `fit`
+runs it by default (channels_last), on contiguous images, and compiled. "stacked" is the method that lost on a CPU and is not
+in the application: all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each in a process of its own. On
+a GPU: `benchmarks.gpu`.
 """
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
+from benchmarks.apart import AS_IT_COMES, apart
 from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.peers import BATCH, DECAY, MOMENTUM, RATE, Epoch
 from benchmarks.timing import Comparison, Ratio, interleave, ticks
@@ -115,16 +117,31 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def contenders(options: argparse.Namespace, data: Callable[[], Resident]) -> dict[str, Epoch]:
-    depth, made = options.depth, {ONE: by_hand(options.depth, data(), "cpu", False)}
+def one(options: argparse.Namespace) -> Epoch:
+    return by_hand(options.depth, resident(options), "cpu", False)
+
+
+def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: bool | None) -> Epoch:
+    return through_lightning(bank(nets, options.depth, "loop", compile, channels_last), resident(options))
+
+
+def in_one_tensor(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
+    return stacked(nets, options.depth, resident(options), "cpu", False, compile)
+
+
+def resident(options: argparse.Namespace) -> Resident:
+    return Resident(root=str(options.root), train_limit=options.images, batch_size=BATCH)
+
+
+def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
+    made = {ONE: apart(one, options, environment=AS_IT_COMES)}
     for nets in options.nets:
-        for name, (compile, channels_last) in BANKS.items():
-            module = bank(nets, depth, "loop", compile, channels_last)
-            made[f"{nets} nets{name}"] = through_lightning(module, data())
+        for name, switches in BANKS.items():
+            made[f"{nets} nets{name}"] = apart(many, options, nets, *switches)
     for nets in options.stacked:
         for compile in (False, True):
             name = f"{nets} nets, stacked" + (", compiled" if compile else "")
-            made[name] = stacked(nets, depth, data(), "cpu", False, compile)
+            made[name] = apart(in_one_tensor, options, nets, compile)
     return made
 
 
@@ -145,13 +162,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    def data() -> Resident:
-        return Resident(root=str(options.root), train_limit=options.images, batch_size=BATCH)
-
     found = Findings(
         f"residual simplified nets of depth {options.depth}, {options.images:,} images in batches of {BATCH}; processor time"
     )
-    timed = found.add("epochs", interleave(contenders(options, data), options.rounds), ONE)
+    timed = found.add("epochs", interleave(contenders(options), options.rounds), ONE)
     found.lines += [against(timed, name) for name in timed.values if name != ONE]
     return found
 

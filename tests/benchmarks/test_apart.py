@@ -1,0 +1,62 @@
+"""A contender in its own process keeps what it made, knows its environment, and is missed when it is gone."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.apart import AS_IT_COMES, apart
+from skipscope import ENVIRONMENT
+
+
+def counter(start: int) -> Callable[[], float]:
+    """Made once: counts its turns."""
+    turns = iter(range(start, 100))
+    return lambda: float(next(turns))
+
+
+def told(name: str) -> Callable[[], float]:
+    return lambda: float(os.environ[name])
+
+
+def threads() -> Callable[[], float]:
+    return lambda: float(torch.get_num_threads())
+
+
+def sleeper() -> Callable[[], None]:
+    return lambda: None
+
+
+def dying() -> Callable[[], float]:
+    return lambda: os._exit(7)
+
+
+def test_it_is_made_once_and_called_at_every_turn():
+    turn = apart(counter, 5)
+    assert [turn(), turn(), turn()] == [5, 6, 7]
+
+
+def test_what_returns_nothing_is_timed():
+    assert 0 < apart(sleeper)() < 1
+
+
+def test_it_has_our_environment_unless_it_is_to_be_as_it_comes():
+    (name,) = AS_IT_COMES
+    assert apart(told, name)() == float(ENVIRONMENT[name]) == 1
+    assert apart(told, name, environment=AS_IT_COMES)() == 0
+    assert os.environ[name] == "1"  # here
+
+
+def test_it_has_our_threads():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert apart(threads)() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_that_ends_is_named():
+    with pytest.raises(RuntimeError, match=r"dying\(\) ended with code 7"):
+        apart(dying)()
