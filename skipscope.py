@@ -8,17 +8,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "main", "prepare"]
+__all__ = ["main"]
 
 HOME = Path(__file__).resolve().parent
-ENVIRONMENT = {
-    # Threads that wait spin, by default so long that beside another program all processors are busy waiting for a thread
-    # that has none. A thirtieth of it costs nothing on a quiet machine; none at all costs a third.
-    "GOMP_SPINCOUNT": "10000",
-    # Tensors lie on pages of 2 MB, where the system lends such: what one step gives back and the next asks for anew is
-    # one page fault then, not 512, which are a tenth of an eager step.
-    "THP_MEM_ALLOC_ENABLE": "1",
-}
+SPINS = "GOMP_SPINCOUNT"
 PACKAGES = ("lightning_app", "callbacks")  # names that PyPI's lightning-app, or a folder of the user's, may have too
 
 
@@ -31,17 +24,13 @@ def main() -> int:
             return _refuse(
                 f"{found} was overwritten by another package.", "Uninstall lightning-app, then install again."
             )
-    prepare()
+    # Read when PyTorch loads OpenMP: threads that wait spin, by default so long that beside another program all processors
+    # are busy waiting for a thread that has none. A thirtieth of it costs nothing on a quiet machine; none at all costs a third.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(SPINS, "10000")
     from lightning_app.cli import main as run
 
     return run(sys.argv[1:])
-
-
-def prepare() -> None:
-    """Say in the environment how PyTorch is to use this machine, unless the user does. Read when PyTorch is loaded."""
-    for name, value in ENVIRONMENT.items():
-        if name != "GOMP_SPINCOUNT" or "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault(name, value)
 
 
 def _found(name: str) -> Path | None:

@@ -1,48 +1,42 @@
 """Contenders that live in processes of their own.
 
-What a step takes depends on the memory that its process holds already: a PyTorch loop that starts alone spends a tenth of
-its time on page faults, the same loop after another contender none, or a fifth. So whole training loops are timed each in
-a process of its own, as their users run them, and still take turns.
+What a step takes depends on the memory that its process holds already: an eager PyTorch loop that starts alone spends a tenth
+of its time on page faults, the same loop after another contender none, or a fifth. So whole training loops are timed each
+in a process of its own, as their users run them, and still take turns.
 """
 
 import atexit
 import multiprocessing
-import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from unittest.mock import patch
 
 import torch
 
 from benchmarks.frame import quiet
 from benchmarks.timing import seconds
 
-__all__ = ["AS_IT_COMES", "apart"]
-
-AS_IT_COMES = {"THP_MEM_ALLOC_ENABLE": "0"}  # PyTorch as users have it, without what `skipscope.prepare` asks for
+__all__ = ["apart"]
 
 Run = Callable[[], float | None]
 
 
-def apart(make: Callable[..., Run], *args: object, environment: Mapping[str, str] = {}) -> Callable[[], float]:
+def apart(make: Callable[..., Run], *args: object) -> Callable[[], float]:
     """What ``make(*args)`` makes, in a new process; for `timing.interleave`.
 
     Args:
         make: a function of a module, called once there; what it returns is called at every turn.
         args: whatever can be pickled.
-        environment: variables of that process, besides those of this one.
 
     Raises:
         RuntimeError: at a turn, if the process has ended. Its traceback is on standard error.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    # No daemon, which could not start a DataLoader's workers: it ends when our side of the pipe is closed, at the latest here.
+    # No daemon, which could not start a DataLoader's workers. It ends when our side of the pipe is closed.
     process = context.Process(target=_serve, args=(theirs, torch.get_num_threads(), make, args))
-    with patch.dict(os.environ, environment):
-        process.start()
+    process.start()
     theirs.close()
-    atexit.register(ours.close)
 
     def turn() -> float:
         try:
@@ -52,6 +46,8 @@ def apart(make: Callable[..., Run], *args: object, environment: Mapping[str, str
             process.join(10)
             raise RuntimeError(f"the process of {make.__name__}{args} ended with code {process.exitcode}.") from error
 
+    weakref.finalize(turn, ours.close)
+    atexit.register(ours.close)  # before multiprocessing's own, which waits for processes
     return turn
 
 

@@ -20,10 +20,10 @@ import torch
 from benchmarks.timing import Comparison, Ratio, machine
 from lightning_app.runs.provenance import commit, versions
 
-__all__ = ["Findings", "Line", "lines_of", "options_of", "quiet", "run"]
+__all__ = ["Findings", "Line", "command_of", "lines_of", "options_of", "quiet", "run"]
 
 LIBRARIES = ("torch", "pytorch-lightning", "torchvision", "numpy")
-PLACES = ("root", "out", "work")  # options that say where, which a file of results does not
+APART = ("root", "out", "work", "minutes", "command")  # what a file of results does not depend on
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def run(
     """Measure with one thread, as the command line says; print the figures, and write them where it says."""
     options = parser.parse_args(argv)
     name = measure.__globals__["__spec__"].name.removeprefix("benchmarks.")
+    options.command = command_of(name, parser, options)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     quiet()
@@ -108,10 +109,8 @@ def run(
     found = measure(options)
     print("", *found.lines, sep="\n", flush=True)
     if options.out:
-        chosen = {key: value for key, value in vars(options).items() if key not in PLACES}
-        words = [word for key, value in chosen.items() for word in _spelled(key, value, parser.get_default(key))]
         content = {
-            "command": shlex.join(["python", "-m", f"benchmarks.{name}", *words]),
+            "command": options.command,
             "commit": code,
             "machine": here,
             "versions": versions(LIBRARIES),
@@ -124,6 +123,13 @@ def run(
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     return found
+
+
+def command_of(name: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """What is typed for a benchmark with these options, those by default spelled out, places and times left out."""
+    chosen = {key: value for key, value in vars(options).items() if key not in APART}
+    words = [word for key, value in chosen.items() for word in _spelled(key, value, parser.get_default(key))]
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *words])
 
 
 def lines_of(content: Mapping[str, Any]) -> list[Line]:

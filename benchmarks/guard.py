@@ -23,7 +23,7 @@ GUARDED = {
     "data": "--images 640 --files 1000 --rounds 3 --no-compile",
     "training": "--images 256 --rounds 3 --depth 8 --skip-switches",
     "seeds": "--images 256 --rounds 3 --depth 8 --nets 6 --stacked",
-    "solo": "--seeds 2 --steps 2 --depth 5",
+    "solo": "--seeds 2 --steps 2 --depth 5 --skip-compiled",
     "hessian": "--images 32 --rounds 3 --depth 8",
     "linear_hessian": "--rounds 3",
 }

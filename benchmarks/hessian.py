@@ -25,7 +25,8 @@ from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
 REFERENCE, OURS, THEIRS = "gradient", "H v", "H v, curvlinops"
-LIGHT = "light spectrum"  # as base.yaml has it after every second epoch
+LIGHT_IMAGES = 128  # as base.yaml has it after every second epoch
+LIGHT = f"light spectrum of {LIGHT_IMAGES} images"
 EPOCH = 50_000  # images
 TRUTH = 100  # products
 ERRORS, TWICE = "error of top 5", "twice"
@@ -45,7 +46,9 @@ def measure(options: argparse.Namespace) -> Findings:
     found = Findings(f"simplified nets of depth {options.depth}, {state}; {options.images:,} images; processor time")
     for arm in ("plain", "residual"):
         net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).to(DEVICE).eval()
-        comparison = found.add(arm, interleave(contenders(net, batches), options.rounds), REFERENCE)
+        comparison = found.add(
+            arm, interleave(contenders(net, batches, load(options.root, LIGHT_IMAGES, 64)), options.rounds), REFERENCE
+        )
         found.more[f"spectra, {arm}"] = spectra = accuracy(net, batches)
         found.lines += lines_of(f"{arm}-{options.depth}", comparison, options.images, spectra)
     return found
@@ -75,7 +78,7 @@ def trained(net: nn.Module, arm: str, checkpoint: Path | None) -> nn.Module:
     return net
 
 
-def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], float | None]]:
+def contenders(net: nn.Module, batches: Batches, light: Batches) -> dict[str, Callable[[], float | None]]:
     import curvlinops  # here: a machine that has none can import the rest
 
     weights = dict(net.named_parameters())
@@ -91,7 +94,7 @@ def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], float
         OURS: processor(lambda: ours @ vector),
         THEIRS: processor(lambda: theirs @ vector),
         "H v, linearize": processor(lambda: [product(parts) for product in products]),
-        LIGHT: processor(lambda: spectrum(Hessian(net, batches), k=2, steps=12)),
+        LIGHT: processor(lambda: spectrum(Hessian(net, light), k=2, steps=12)),
     }
 
 

@@ -28,7 +28,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from benchmarks.apart import AS_IT_COMES, apart
+from benchmarks.apart import apart
 from benchmarks.cifar10 import DEVICE, Batches, load
 from benchmarks.data import Pictures
 from benchmarks.frame import Findings, Line, options_of, run
@@ -77,10 +77,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def training_epoch(found: Findings, options: argparse.Namespace) -> None:
-    scripts = {
-        f"usual script, {workers} workers": apart(theirs, options, workers, environment=AS_IT_COMES)
-        for workers in WORKERS
-    }
+    scripts = {f"usual script, {workers} workers": apart(theirs, options, workers) for workers in WORKERS}
     contenders = {name: apart(ours_of, options, *how) for name, how in OURS.items() if options.compile or not how[0]}
     epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.seeds --root data [--nets 1 13] [--images 640] [--rounds 5]
 
-"one net, eager" is a loop over resident batches, as a user would write it, with PyTorch as it comes. A bank runs as `fit`
+"one net, eager" is a loop over resident batches, as a user would write it. A bank runs as `fit`
 runs it by default (channels_last), on contiguous images, and compiled. "stacked" is the method that lost on a CPU and is not
 in the application: all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each in a process of its own. On
 a GPU: `benchmarks.gpu`.
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from benchmarks.apart import AS_IT_COMES, apart
+from benchmarks.apart import apart
 from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.peers import BATCH, DECAY, MOMENTUM, RATE, Epoch
 from benchmarks.timing import Comparison, Ratio, interleave, ticks
@@ -134,7 +134,7 @@ def resident(options: argparse.Namespace) -> Resident:
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
-    made = {ONE: apart(one, options, environment=AS_IT_COMES)}
+    made = {ONE: apart(one, options)}
     for nets in options.nets:
         for name, switches in BANKS.items():
             made[f"{nets} nets{name}"] = apart(many, options, nets, *switches)

@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=13)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--skip-compiled", action="store_true")
     parser.add_argument("--precision", default="32-true", help="Lightning's word")
     return parser
 
@@ -89,7 +90,7 @@ def measure(options: argparse.Namespace) -> Findings:
     backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
     for steps in (1, options.steps):
         alone = {k: w for seed in seeds for k, w in trained(options, [seed], steps, "loop", False).items()}
-        for backend, compile in itertools.product(backends, (False, True)):
+        for backend, compile in itertools.product(backends, (False,) if options.skip_compiled else (False, True)):
             name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
             found.more[name] = apart = compare(trained(options, seeds, steps, backend, compile), alone, start)
             print(f"{name}: {apart}", flush=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import benchmarks.gpu
+from benchmarks.frame import command_of
 from benchmarks.gpu.part import finished_file, is_finished, present, unfinished_file
 from benchmarks.gpu.runs import AGAIN, lacking
 
@@ -78,7 +80,7 @@ def _state_after(part: Part, options: argparse.Namespace, until: float) -> str:
     if options.again:
         for file in (finished_file(options.out, part.name), unfinished_file(options.out, part.name)):
             file.unlink(missing_ok=True)
-    if is_finished(options.out, part.name):
+    if is_finished(options.out, part.name, _command(part, options)):
         return "done"
     if names := ", ".join(part.lacking()):
         print(
@@ -94,6 +96,12 @@ def _state_after(part: Part, options: argparse.Namespace, until: float) -> str:
     if code == 0:
         return "done"
     return "left (under way)" if code in (None, AGAIN) else f"failed (exit code {code})"
+
+
+def _command(part: Part, options: argparse.Namespace) -> str:
+    """As its file of findings has it."""
+    parser = importlib.import_module(f"benchmarks.gpu.{part.name}").parser()
+    return command_of(f"gpu.{part.name}", parser, parser.parse_args(_words(part, options, 0)[3:]))
 
 
 def _words(part: Part, options: argparse.Namespace, left: float) -> list[str]:

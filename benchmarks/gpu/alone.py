@@ -27,7 +27,7 @@ def measure(options: argparse.Namespace) -> Findings:
         found = kept.once(name, partial(gaps, options, precision, steps, backends))
         findings.more["updates"][name] = found
         for way, gap in found.items():
-            exactly = Ratio(gap["largest"], gap["largest"], gap["largest"])
+            exactly = Ratio.of(gap["largest"])
             findings.lines.append(Line(f"{name}: largest gap in a bank, {way}", "the update alone", exactly, goal=1e-4))
     return findings
 

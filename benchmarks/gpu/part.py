@@ -42,15 +42,16 @@ class Kept:
 
     Args:
         file: where they are; None keeps nothing.
+        command: with which they are measured; what another one kept is none of ours.
     """
 
     @classmethod
     def of(cls, options: argparse.Namespace, part: str) -> "Kept":
-        return cls(options.out and unfinished_file(options.out, part))
+        return cls(options.out and unfinished_file(options.out, part), options.command)
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, command: str) -> None:
         self._file = file
-        self._made_by = _made_by(commit(), machine())
+        self._made_by = _made_by(command, commit(), machine())
         self._results: dict[str, Any] = self._read()
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
@@ -73,7 +74,7 @@ class Kept:
             beside.replace(self._file)
 
     def _read(self) -> dict[str, Any]:
-        """Nothing of another commit or machine: one file of findings is of one."""
+        """Nothing of another command, commit or machine: one file of findings is of one."""
         content = json.loads(self._file.read_text()) if self._file and self._file.exists() else {}
         results = content.pop("results", {})
         if content == self._made_by:
@@ -83,8 +84,8 @@ class Kept:
         return {}
 
 
-def is_finished(out: Path, part: str) -> bool:
-    """Are its findings there, of this commit, GPU and torch? Says so where they are of others."""
+def is_finished(out: Path, part: str, command: str) -> bool:
+    """Are its findings there, of this command, commit, GPU and torch? Says so where they are of others."""
     file = finished_file(out, part)
     if not file.exists():
         return False
@@ -92,14 +93,15 @@ def is_finished(out: Path, part: str) -> bool:
         content = json.loads(file.read_text())
     except ValueError:  # cut off while it was written
         return False
-    found, here = _made_by(content["commit"], content["machine"]), _made_by(commit(), machine())
+    found = _made_by(content["command"], content["commit"], content["machine"])
+    here = _made_by(command, commit(), machine())
     if found != here:
         print(f"{file} is of {found}, here is {here}: measured again", flush=True)
     return found == here
 
 
-def _made_by(commit: str, machine: dict[str, Any]) -> dict[str, Any]:
-    return {"commit": commit, "gpu": machine["gpu"], "torch": machine["torch"]}
+def _made_by(command: str, commit: str, machine: dict[str, Any]) -> dict[str, Any]:
+    return {"command": command, "commit": commit, "gpu": machine["gpu"], "torch": machine["torch"]}
 
 
 def finished_file(out: Path, part: str) -> Path:

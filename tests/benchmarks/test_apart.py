@@ -1,23 +1,20 @@
-"""A contender in its own process keeps what it made, knows its environment, and is missed when it is gone."""
+"""A contender in its own process keeps what it made, ends when nobody can call it, and is missed when it is gone."""
 
+import gc
+import multiprocessing
 import os
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from benchmarks.apart import AS_IT_COMES, apart
-from skipscope import ENVIRONMENT
+from benchmarks.apart import apart
 
 
 def counter(start: int) -> Callable[[], float]:
     """Made once: counts its turns."""
     turns = iter(range(start, 100))
     return lambda: float(next(turns))
-
-
-def told(name: str) -> Callable[[], float]:
-    return lambda: float(os.environ[name])
 
 
 def threads() -> Callable[[], float]:
@@ -41,13 +38,6 @@ def test_what_returns_nothing_is_timed():
     assert 0 < apart(sleeper)() < 1
 
 
-def test_it_has_our_environment_unless_it_is_to_be_as_it_comes():
-    (name,) = AS_IT_COMES
-    assert apart(told, name)() == float(ENVIRONMENT[name]) == 1
-    assert apart(told, name, environment=AS_IT_COMES)() == 0
-    assert os.environ[name] == "1"  # here
-
-
 def test_it_has_our_threads():
     before = torch.get_num_threads()
     try:
@@ -60,3 +50,14 @@ def test_it_has_our_threads():
 def test_one_that_ends_is_named():
     with pytest.raises(RuntimeError, match=r"dying\(\) ended with code 7"):
         apart(dying)()
+
+
+def test_one_that_nobody_can_call_again_ends():
+    before = set(multiprocessing.active_children())
+    turn = apart(sleeper)
+    turn()
+    (process,) = set(multiprocessing.active_children()) - before
+    del turn
+    gc.collect()
+    process.join(20)
+    assert process.exitcode == 0

@@ -155,17 +155,23 @@ def test_what_is_finished_is_not_measured_again(tmp_path):
         calls.append(1)
         return Comparison({"a": [1.0, 2.0]}, "us")
 
-    first = Kept(file).comparison("one", measure)
-    assert Kept(file).comparison("one", measure) == first and len(calls) == 1
-    Kept(file).comparison("other", measure)
+    first = Kept(file, "command").comparison("one", measure)
+    assert Kept(file, "command").comparison("one", measure) == first and len(calls) == 1
+    Kept(file, "command").comparison("other", measure)
     assert len(calls) == 2 and set(json.loads(file.read_text())["results"]) == {"one", "other"}
 
 
 def test_what_another_commit_measured_is_measured_again(tmp_path, monkeypatch):
     file = tmp_path / "gpu.x.unfinished.json"
-    Kept(file).keep("one", 1)
+    Kept(file, "command").keep("one", 1)
     monkeypatch.setattr(part, "commit", lambda: "another")
-    assert Kept(file).once("one", lambda: 2) == 2
+    assert Kept(file, "command").once("one", lambda: 2) == 2
+
+
+def test_what_another_command_measured_is_measured_again(tmp_path):
+    file = tmp_path / "gpu.x.unfinished.json"
+    Kept(file, "quick").keep("one", 1)
+    assert Kept(file, "whole").once("one", lambda: 2) == 2
 
 
 def test_a_part_that_was_killed_goes_on(tmp_path, monkeypatch):
@@ -204,7 +210,7 @@ PARTS = {
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """Parts of one line."""
-    made = {"commit": part.commit(), "machine": machine()}
+    made = {"command": "command", "commit": part.commit(), "machine": machine()}
 
     def words(each, options, left):
         (options.out / "started").open("a").write(f"{each.name}\n")
@@ -215,6 +221,7 @@ def stand_in(tmp_path, monkeypatch):
         ]
 
     monkeypatch.setattr(conductor, "_words", words)
+    monkeypatch.setattr(conductor, "_command", lambda each, options: "command")
     monkeypatch.setattr(conductor, "NAMES", list(PARTS))
     monkeypatch.setattr(conductor, "GRACE", 2.0)
 
@@ -238,22 +245,33 @@ def test_a_second_call_does_what_the_first_left(stand_in):
     assert stand_in(1, "quick", again=True)[2] == ["quick", "broken", "quick"]
 
 
+def test_what_was_found_quickly_is_not_taken_for_the_whole(tmp_path):
+    """A part's file has the command that the conductor expects of it, and of it only."""
+    (roofline_part,) = (each for each in conductor.PARTS if each.name == "roofline")
+    words = ["--out", str(tmp_path), "--device", "cpu"]
+    quick, whole = (conductor._parse([*words, *more]) for more in (["--quick"], []))
+    part.run(roofline.measure, roofline.parser(), conductor._words(roofline_part, quick, 60)[3:])
+    assert part.is_finished(tmp_path, "roofline", conductor._command(roofline_part, quick))
+    assert not part.is_finished(tmp_path, "roofline", conductor._command(roofline_part, whole))
+
+
 @pytest.mark.parametrize(
-    "differs", [{"commit": "another"}, {"machine": {"gpu": "another", "torch": torch.__version__}}]
+    "differs",
+    [{"command": "another"}, {"commit": "another"}, {"machine": {"gpu": "another", "torch": torch.__version__}}],
 )
-def test_what_another_commit_or_gpu_finished_is_measured_again(stand_in, tmp_path, capsys, differs):
+def test_what_another_command_commit_or_gpu_finished_is_measured_again(stand_in, tmp_path, capsys, differs):
     stand_in(1, "quick")
     file = tmp_path / "gpu.quick.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | differs))
     code, states, started = stand_in(1, "quick")
     assert (code, states, started) == (0, {"quick": "done"}, ["quick", "quick"])
     assert "gpu.quick.json is of" in (said := capsys.readouterr().out) and "another" in said
-    assert part.is_finished(tmp_path, "quick")
+    assert part.is_finished(tmp_path, "quick", "command")
 
 
 def test_what_was_cut_off_while_it_was_written_is_not_finished(tmp_path):
     (tmp_path / "gpu.x.json").write_text('{"commit": "on')
-    assert not part.is_finished(tmp_path, "x")
+    assert not part.is_finished(tmp_path, "x", "command")
 
 
 def test_a_part_whose_packages_are_not_here_is_left_and_the_others_decide(stand_in, monkeypatch, capsys):

@@ -61,9 +61,9 @@ def test_hessian_is_in_units_of_gradients_and_of_curvlinops(found, monkeypatch):
     findings = found(hessian, "--images", "4", "--rounds", "1", "--depth", "5")
     goals = {line.against: line.goal for line in findings.lines if line.what.startswith("plain-5: H v")}
     assert goals == {"a gradient of the same images": 2.2, "curvlinops' product": 0.7}
-    light = next(line for line in findings.lines if line.what == "plain-5: light spectrum")
+    light = next(line for line in findings.lines if line.what == f"plain-5: {hessian.LIGHT}")
     values = findings.values["plain"].values
-    assert light.ratio.median == pytest.approx(values["light spectrum"][0] / values["gradient"][0] * 4 / 50_000)
+    assert light.ratio.median == pytest.approx(values[hessian.LIGHT][0] / values["gradient"][0] * 4 / 50_000)
 
 
 def test_eigenvalues_against_the_truth():
