@@ -111,6 +111,7 @@ def interlayer_cushions(
     if any(module.training for module in net.modules()):
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
+    taken: dict[str, int] = {}  # span -> its probes, 0 where exact
     inputs: dict[str, torch.Size] = {}
     size = _samples_at_once(bn_mode, probes)
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
@@ -122,15 +123,16 @@ def interlayer_cushions(
             inputs[span.name] = own[0].x.shape[1:]
             jacobian = span_jacobian(span, own, bn_mode, before_relu)
             generator = _generator(images.device, seed, number, span.name)
-            found[span.name].append(_measure(jacobian, own[0].x, probes, half, generator))
+            taken[span.name] = 0 if probes is None or jacobian.has_closed_form else probes
+            found[span.name].append(_measure(jacobian, own[0].x, taken[span.name], half, generator))
     if not inputs and spans:
         raise ValueError("interlayer cushions need at least one batch of images, got none.")
-    return {name: _statistics(torch.cat(parts, 1), inputs[name], probes or 0) for name, parts in found.items()}
+    return {name: _statistics(torch.cat(parts, 1), inputs[name], taken[name]) for name, parts in found.items()}
 
 
-def _measure(jacobian: Jacobian, x: Tensor, probes: int | None, half: bool, generator: torch.Generator) -> Tensor:
+def _measure(jacobian: Jacobian, x: Tensor, probes: int, half: bool, generator: torch.Generator) -> Tensor:
     """||x||, ||J x||, ||J||_F and its standard error. (4, B) float64 on the CPU"""
-    if probes is None or jacobian.has_closed_form:
+    if not probes:
         frobenius = jacobian.frobenius()
     else:
         pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
@@ -157,7 +159,7 @@ def _statistics(measured: Tensor, size: torch.Size, probes: int) -> InterlayerSt
         frobenius=float(norm.mean()),
         gain=float((image / x)[kept].mean()),
         relative_error=float((error / norm)[kept].square().mean().sqrt()),
-        probes=probes if error.any() else 0,
+        probes=probes,
         dead=int(dead.sum()),
         flat=int(flat.sum()),
         histogram=histogram(mu, INTERLAYER_EDGES),

@@ -61,8 +61,8 @@ class ImageClassifier(pl.LightningModule):
         backend: how the members' gradients are computed: "loop" (one net after the other), "graph" (all in one CUDA
             graph), or "auto" (the loop on a CPU; on a GPU whichever measures faster in the first step).
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
-        channels_last: keep weights and images in channels_last memory format: a quarter faster on a CPU. None does so for
-            images on a CPU, where every net takes them.
+        channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
+            on a CPU, where every net takes them: say False or True for the same bits whatever nets are trained beside.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One image through every net before training: what cannot work is a sentence now, not a traceback later."""
+"""Two images through every net before training: what cannot work is a sentence now, not a traceback later."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,8 @@ from lightning_app.errors import UserError
 from lightning_app.modules.members import Member
 
 __all__ = ["check_outputs", "lay_out"]
+
+IMAGES = 2  # in one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 
 def check_outputs(members: Sequence[Member], shape: Sequence[int], classes: int) -> None:
@@ -25,7 +27,7 @@ def check_outputs(members: Sequence[Member], shape: Sequence[int], classes: int)
                 f"member '{name}' cannot take images of shape {tuple(shape)} (channels, height, width) and return "
                 f"logits: {_reason(error)}"
             ) from error
-        if got != (1, classes):
+        if got != (IMAGES, classes):
             raise UserError(
                 f"member '{name}' has outputs {got[1:]} an image, the data has {classes} classes: set the net's "
                 f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
@@ -39,13 +41,19 @@ def lay_out(members: Sequence[Member], shape: Sequence[int] | None, asked: bool 
         members: the nets.
         shape: (C, H, W) of the images, where it is known.
         asked: True or False decide. None is channels_last for images on a CPU, unless a net cannot take it: one that
-            flattens by ``view`` what is not contiguous then, or has weights of five dimensions.
+            flattens by ``view`` what is not contiguous then, or has weights of five dimensions. Members share batches, so
+            one such net decides for all.
         device: where the nets will be trained or evaluated; until then they are on the CPU.
 
     Raises:
-        UserError: where it was asked for and a net cannot take it.
+        UserError: where it was asked for, and the data are vectors or a net cannot take it.
     """
     images = shape is not None and len(shape) == 3
+    if asked and shape is not None and not images:
+        raise UserError(
+            f"channels_last is a memory format of images, (channels, height, width), and the data have shape {tuple(shape)}: "
+            "leave it out."
+        )
     if asked is False or (asked is None and not (images and device.type == "cpu")):
         return False
     refused = _refusal(members, shape if images else None)
@@ -69,18 +77,18 @@ def _refusal(members: Sequence[Member], shape: Sequence[int] | None) -> tuple[st
             net.to(memory_format=torch.channels_last)
             if shape is not None:
                 _answer(net, shape, torch.channels_last)
-        except RuntimeError as error:
+        except Exception as error:  # an assertion of the net's own, too
             return name, _reason(error)
     return None
 
 
 def _answer(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:
-    """The net's output for one black image, in evaluation mode; the net and the random state stay as they are."""
-    image = next(net.parameters()).new_zeros(1, *shape).contiguous(memory_format=layout)
+    """The net's output for black images, in evaluation mode; the net and the random state stay as they are."""
+    images = next(net.parameters()).new_zeros(IMAGES, *shape).contiguous(memory_format=layout)
     modes = {module: module.training for module in net.modules()}
     try:
-        with torch.random.fork_rng([image.device] if image.is_cuda else []), torch.no_grad():
-            return net.eval().forward(image)  # not net(image), which may be compiled
+        with torch.random.fork_rng([images.device] if images.is_cuda else []), torch.no_grad():
+            return net.eval().forward(images)  # not net(image), which may be compiled
     finally:
         for module, mode in modes.items():
             module.training = mode

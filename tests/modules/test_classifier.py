@@ -113,7 +113,9 @@ def test_net_or_arms_but_not_both_or_neither():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"channels_last": True}, {"compile": True}])
+@pytest.mark.parametrize(
+    "options", [{"channels_last": True}, {"compile": True}, {"compile": True, "channels_last": True}]
+)
 def test_fast_switches_change_rounding_only(options):
     usual = {"channels_last": False}
     plain, fast = (fit(classifier({"net": arm(True)}, **switch), epochs=1) for switch in (usual, usual | options))

@@ -35,6 +35,29 @@ class FiveDimensions(nn.Module):
         return self.fc(self.conv(x).flatten(1)) * self.scale.flatten()
 
 
+class Merging(nn.Module):
+    """A convolution for each sample, as one of many groups: `view` wants samples and channels to lie in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        merged = x.view(1, -1, 30, 30)
+        return self.fc(merged.view(len(x), 4, 900).mean(2))
+
+
+class Asserting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        return self.fc(x.flatten(1))
+
+
 class Seen(nn.Sequential):
     """Notes how the images lay that it was given."""
 
@@ -58,6 +81,13 @@ def test_weights_and_images_lie_as_asked_and_by_default_channels_last(asked, fou
     assert (module.channels_last, channels_last(net[0].weight), net.last) == (found, found, found)
 
 
+@pytest.mark.parametrize("kind", [Merging, Asserting, FiveDimensions])
+def test_a_net_that_cannot_take_it_stays_contiguous(kind):
+    module = fit(classifier({"net": Arm(net=kind)}), epochs=1, limit_train_batches=1)
+    assert not module.channels_last
+    assert not any(channels_last(w) for w in module.members[0].net.parameters() if w.ndim == 4)
+
+
 def test_a_net_that_flattens_by_view_keeps_the_whole_bank_contiguous():
     module = fit(classifier({"view": Arm(net=Flattening), "other": Arm(net=simple)}), epochs=1, limit_train_batches=1)
     assert not module.channels_last
@@ -72,9 +102,10 @@ def test_where_it_was_asked_for_such_a_net_is_a_sentence():
             fit(classifier({"net": Arm(net=Flattening)}, **model), epochs=1, data=digits(**data))
 
 
-def test_a_net_with_weights_of_five_dimensions_stays_contiguous():
-    module = fit(classifier({"net": Arm(net=FiveDimensions)}), epochs=1, limit_train_batches=1)
-    assert not module.channels_last and not channels_last(module.members[0].net.conv.weight)
+def test_asked_for_vectors_it_is_a_sentence():
+    member = Member("net", "net", 0, nn.Linear(7, 2))
+    with pytest.raises(UserError, match=r"a memory format of images, .* shape \(7,\): leave it out"):
+        lay_out([member], (7,), True, torch.device("cpu"))
 
 
 def test_images_lie_anew_for_a_model_that_wants_them_otherwise():
