@@ -20,10 +20,11 @@ BEGIN, END = "<!-- speed: made by python -m benchmarks.page -->", "<!-- /speed -
 HEAD = "| what | against | ratio (range over rounds) | goal | |\n|---|---|---|---|---|"
 INTRODUCTION = """# Speed
 
-Every figure is a ratio: contenders take turns in one process, in an order that is reversed every other round, and are
-compared round by round; the table has the median and the range. `python -m benchmarks --root data --out FOLDER` measures all
-of it again, `python -m benchmarks.NAME --help` one of them. Other load on a shared machine widens the range. A goal that is
-missed says so. Below each heading: what was measured, on which machine, by which code.
+Every figure is a ratio: contenders take turns, in an order that is reversed every other round, and are compared round by
+round; the table has the median and the range. Training loops live in a process each, the rest share one. `python -m benchmarks
+--root data --out FOLDER` measures all of it again, `python -m benchmarks.NAME --help` one of them. Other load on a shared
+machine widens the range. A goal that is missed says so. Below each heading: what was measured, on which machine, by which
+code.
 """
 
 

@@ -1,6 +1,6 @@
 """Timing side by side: whatever else the machine does meets all the contenders alike.
 
-Contenders take turns in one process, in an order that is reversed every other round, and are compared round by round.
+Contenders take turns, in an order that is reversed every other round, and are compared round by round.
 The median of these ratios is what a benchmark reports, with its range beside it.
 """
 

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 
+from lightning_app.allocation import keep_freed_memory
 from lightning_app.cli.help import brief, overview
 from lightning_app.errors import MachineError, UserError
 from lightning_app.stopping import requeue, stopping
@@ -53,6 +54,7 @@ def _other(module: str, words: list[str]) -> int:
 
 def _train(argv: list[str]) -> int:
     stopping.listen()
+    keep_freed_memory()
     try:
         code = _run(argv)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
