@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.timing import Comparison, Ratio, machine
+from lightning_app.allocation import keep_freed_memory
 from lightning_app.runs.provenance import commit, versions
 
 __all__ = ["Findings", "Line", "command_of", "lines_of", "options_of", "quiet", "run"]
@@ -104,6 +105,7 @@ def run(
     torch.set_num_threads(1)
     torch.manual_seed(0)
     quiet()
+    keep_freed_memory()  # as `fit` does; see `apart` for who has a process without that
     here, code = machine(), commit()  # before: the code can change and the load rises while it measures
     print(" | ".join(f"{key}: {value}" for key, value in here.items()), flush=True)
     found = measure(options)
