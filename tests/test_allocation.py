@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lightning_app import cli
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
@@ -52,3 +53,12 @@ def test_the_users_word_stands(variables):
     kept, faults = stepped(**variables)
     assert kept == "False"
     assert min(faults) > 1000
+
+
+def test_training_asks_for_it_before_it_imports_anything(monkeypatch):
+    called = []
+    monkeypatch.setattr(cli.stopping, "listen", lambda: None)
+    monkeypatch.setattr(cli, "keep_freed_memory", lambda: called.append("keep"))
+    monkeypatch.setattr(cli, "_run", lambda argv: called.append(argv[0]) or 0)
+    assert cli.main(["fit"]) == 0
+    assert called == ["keep", "fit"]
