@@ -40,6 +40,12 @@ def quiet_machine():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def no_lent_wandb_service(monkeypatch):
+    """A W&B run of this process would lend what a test starts its service, which may have ended: waited for for ever."""
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)
+
+
 def real_data(name: str, sign: str, folder: Path) -> Path:
     """A data root with a real data set, unpacked from the folder beside the checkout when need be.
 

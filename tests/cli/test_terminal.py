@@ -16,7 +16,7 @@ ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 def shown(tmp_path_factory) -> tuple[str, RunFolder]:
     """What a fit says on a terminal, and its run."""
     cwd = tmp_path_factory.mktemp("terminal")
-    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, "--data.eval_batch_size", "5"]  # bars move by tens
+    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, "--data.eval_batch_size", "1"]  # bars are drawn ten times a second
     code, said = on_terminal(*words, cwd=cwd, columns=110)
     assert code == 0, said
     return said, RunFolder(cwd / "runs" / "digits" / "quickstart")
