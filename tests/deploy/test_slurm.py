@@ -17,6 +17,7 @@ from tests.deploy.support import DEPLOY, DIGITS, checkout
 from tests.helpers import command
 
 SCRIPTS = sorted((DEPLOY / "slurm").iterdir())
+ASKED = dict(os.environ)  # before any test: what others set in this process is nothing to the ranks
 SEEDS, DDP = "deploy/slurm/seeds.sbatch", "deploy/slurm/ddp.sbatch"
 # srun starts every rank, each the only one of its node, and returns the worst exit code; of a SIGTERM it kills them.
 # scancel sends its signal to the ranks. scontrol notes that it was called.
@@ -58,7 +59,7 @@ def environment(cluster: Path, **variables: str) -> dict[str, str]:
     job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
     job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_TASK_ID": "0", "PYTHON": sys.executable}
     own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
-    return os.environ | job | own | variables
+    return ASKED | job | own | variables
 
 
 def submit(cluster: Path, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
