@@ -16,7 +16,14 @@ ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 def shown(tmp_path_factory) -> tuple[str, RunFolder]:
     """What a fit says on a terminal, and its run."""
     cwd = tmp_path_factory.mktemp("terminal")
-    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, "--data.eval_batch_size", "1"]  # bars are drawn ten times a second
+    words = [
+        sys.executable,
+        ROOT / "main.py",
+        *TINY,
+        *LEARNING,
+        "--data.eval_batch_size",
+        "1",
+    ]  # a bar is drawn by time
     code, said = on_terminal(*words, cwd=cwd, columns=110)
     assert code == 0, said
     return said, RunFolder(cwd / "runs" / "digits" / "quickstart")
