@@ -108,13 +108,25 @@ def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_p
     (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
     (tmp_path / "scontrol").chmod(0o755)
     slurm = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGUSR1, False, *LONG, *FEW, "--data.batch_size", "1", **slurm)
+    words = (
+        *LONG,
+        *FEW,
+        "--data.train_limit",
+        "192",
+        "--data.batch_size",
+        "1",
+    )  # epochs of some seconds: measured, then hit
+    process = started(tmp_path, *words, **slurm)
+    until(process, (tmp_path / RUN / "checkpoints" / "last.ckpt").exists)  # the last thing before the second epoch
+    time.sleep(0.5)
+    process.send_signal(signal.SIGUSR1)
+    code, said = ended(process)
     assert code == 138, said
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
-    resumed = command(*TINY, *LONG, *FEW, "--data.batch_size", "1", "--ckpt_path", "last", cwd=tmp_path)
+    resumed = command(*TINY, *words, "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     (line,) = [line for line in resumed.stdout.splitlines() if line.startswith("going on after epoch 1, step ")]
-    assert 64 < int(line.split()[-1]) < 128
+    assert 192 < int(line.split()[-1]) < 384
 
 
 def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
