@@ -2,10 +2,10 @@
 
     python -m benchmarks.seeds --root data [--nets 1 13] [--images 640] [--rounds 5]
 
-"one net, eager" is a loop over resident batches, as a user would write it. A bank runs as `fit`
-runs it by default (channels_last), on contiguous images, and compiled. "stacked" is the method that lost on a CPU and is not
-in the application: all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each in a process of its own. On
-a GPU: `benchmarks.gpu`.
+"one net, eager" is a loop over resident batches, as a user would write it. A bank runs as `fit` runs it by default
+(channels_last), on contiguous images, and compiled. "stacked" is the method that lost on a CPU and is not in the application:
+all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each is in a process of its own. On a GPU:
+`benchmarks.gpu`.
 """
 
 import argparse

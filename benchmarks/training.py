@@ -68,11 +68,9 @@ def through_lightning(
 ) -> Callable[[], float]:
     """An epoch as `fit` runs it, without measures and, unless asked, evaluation: those are not the loop's.
 
-    As there, memory that is freed stays in the process, from now on.
-
-    On a GPU the second one of a fit: in the first a graph is captured.
+    As there, memory that is freed stays in the process, from now on. On a GPU it is the second epoch of a fit: in the first
+    a graph is captured.
     """
-
     keep_freed_memory()
 
     def epoch() -> float:
