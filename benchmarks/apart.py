@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.frame import quiet
 from benchmarks.timing import seconds
+from lightning_app.errors import UserError
 
 __all__ = ["apart"]
 
@@ -29,6 +30,7 @@ def apart(make: Callable[..., Run], *args: object) -> Callable[[], float]:
         args: whatever can be pickled.
 
     Raises:
+        UserError: at a turn, if making or running it raised one there.
         RuntimeError: at a turn, if the process has ended. Its traceback is on standard error.
     """
     context = multiprocessing.get_context("spawn")
@@ -41,10 +43,13 @@ def apart(make: Callable[..., Run], *args: object) -> Callable[[], float]:
     def turn() -> float:
         try:
             ours.send(None)
-            return ours.recv()
+            said = ours.recv()
         except (EOFError, OSError) as error:
             process.join(10)
             raise RuntimeError(f"the process of {make.__name__}{args} ended with code {process.exitcode}.") from error
+        if isinstance(said, UserError):
+            raise said
+        return said
 
     weakref.finalize(turn, ours.close)
     atexit.register(ours.close)  # before multiprocessing's own, which waits for processes
@@ -55,11 +60,16 @@ def _serve(requests: Connection, threads: int, make: Callable[..., Run], args: t
     quiet()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    run = make(*args)
+    run = None
     while True:
         try:
             requests.recv()
         except EOFError:
             return
-        wall, value = seconds(run)
-        requests.send(wall if value is None else value)
+        try:
+            run = run or make(*args)
+            wall, value = seconds(run)
+        except UserError as error:
+            requests.send(error)
+        else:
+            requests.send(wall if value is None else value)

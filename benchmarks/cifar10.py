@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_app.errors import UserError
+
 __all__ = ["DEVICE", "Batches", "load"]
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -14,8 +16,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load(root: Path, count: int, batch: int, device: str = DEVICE) -> Batches:
-    """The first images, normalised by their own moments and channels_last, with their labels, in batches."""
-    images = torch.from_numpy(np.load(root / "cifar10" / "train_images.npy", mmap_mode="r")[:count].copy())
+    """The first images, normalised by their own moments and channels_last, with their labels, in batches.
+
+    Raises:
+        UserError: where there are no arrays.
+    """
+    if not (file := root / "cifar10" / "train_images.npy").exists():
+        raise UserError(
+            f"expected CIFAR-10's arrays in {file.parent}, found none: --root names the folder that has cifar10."
+        )
+    images = torch.from_numpy(np.load(file, mmap_mode="r")[:count].copy())
     images = (images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images).to(device).float() / 255
     images = ((images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)).contiguous(
         memory_format=torch.channels_last

@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.timing import Comparison, Ratio, machine
 from lightning_app.allocation import keep_freed_memory
+from lightning_app.errors import UserError
 from lightning_app.runs.provenance import commit, versions
 
 __all__ = ["Findings", "Line", "command_of", "lines_of", "options_of", "quiet", "run"]
@@ -98,7 +99,11 @@ def options_of(what: str | None, rounds: int = 7, **images: int) -> argparse.Arg
 def run(
     measure: Callable[[argparse.Namespace], Findings], parser: argparse.ArgumentParser, argv: list[str] | None = None
 ) -> Findings:
-    """Measure with one thread, as the command line says; print the figures, and write them where it says."""
+    """Measure with one thread, as the command line says; print the figures, and write them where it says.
+
+    Raises:
+        SystemExit: 2, with a sentence, for a user's mistake, such as a folder without data.
+    """
     options = parser.parse_args(argv)
     name = measure.__globals__["__spec__"].name.removeprefix("benchmarks.")
     options.command = command_of(name, parser, options)
@@ -108,7 +113,10 @@ def run(
     keep_freed_memory()  # as `fit` does; see `apart` for who has a process without that
     here, code = machine(), commit()  # before: the code can change and the load rises while it measures
     print(" | ".join(f"{key}: {value}" for key, value in here.items()), flush=True)
-    found = measure(options)
+    try:
+        found = measure(options)
+    except UserError as error:
+        parser.exit(2, f"error: {error}\n")
     print("", *found.lines, sep="\n", flush=True)
     if options.out:
         content = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.apart import apart
+from lightning_app.errors import UserError
 
 
 def counter(start: int) -> Callable[[], float]:
@@ -45,6 +46,15 @@ def test_it_has_our_threads():
         assert apart(threads)() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def mistaken() -> Callable[[], float]:
+    raise UserError("no data there")
+
+
+def test_a_users_mistake_is_its_sentence_here_too():
+    with pytest.raises(UserError, match="no data there"):
+        apart(mistaken)()
 
 
 def test_one_that_ends_is_named():

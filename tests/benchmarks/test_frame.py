@@ -4,13 +4,14 @@ import argparse
 import importlib
 import json
 import pkgutil
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import benchmarks
-from benchmarks import data, epoch, guard, page, seeds, solo, training
+from benchmarks import data, epoch, guard, hessian, page, seeds, solo, training
 from benchmarks.__main__ import NAMES, main
 from benchmarks.frame import Findings, Line, lines_of, options_of, run
 from benchmarks.timing import Comparison, Ratio
@@ -135,6 +136,14 @@ def test_the_loop_is_compared_with_a_bare_one(found):
     values = findings.values["epochs"].values
     assert line.ratio.median == pytest.approx(values[training.OURS][0] / values[training.KEPT][0])
     assert kept.ratio.median == pytest.approx(values[training.KEPT][0] / values[training.BARE][0])
+
+
+@pytest.mark.parametrize("benchmark", [training, hessian], ids=["in processes of their own", "in one"])
+def test_no_data_is_a_sentence(benchmark, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(benchmark.measure, benchmark.parser(), ["--root", str(tmp_path), *TINY])
+    assert stopped.value.code == 2
+    assert re.match(r"error: expected CIFAR-10.* in ", capsys.readouterr().err)
 
 
 def test_a_bank_is_counted_in_nets(found, monkeypatch):
