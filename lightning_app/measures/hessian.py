@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_app.errors import UserError
+from lightning_app.measures.bilinear import BilinearConvolutions
 from lightning_app.measures.watch import shared_copy
 
 __all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]
@@ -166,6 +167,7 @@ class Hessian:
             with (
                 torch.enable_grad(),
                 sdpa_kernel(SDPBackend.MATH),
+                BilinearConvolutions(),
                 _no_tf32(),
             ):  # fused attention has no second derivative
                 share = self._of(inputs, labels) * (len(labels) / self._samples)

@@ -1,0 +1,102 @@
+"""Convolutions within BilinearConvolutions against PyTorch's own, up to second derivatives."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightning_app.measures.bilinear import BilinearConvolutions
+
+FORMS = {
+    "plain": {},
+    "padded": {"padding": 1},
+    "strided": {"stride": 2, "padding": 1},
+    "oblong": {"stride": (1, 2), "padding": (0, 1)},
+    "dilated": {"dilation": 2, "padding": 2},
+    "in groups": {"groups": 2},
+    "by name": {"padding": "same"},
+}
+
+
+def tensors(groups: int = 1) -> tuple[torch.Tensor, ...]:
+    """Input, weights and bias of a convolution of 4 to 6 channels, float64."""
+    made = torch.Generator().manual_seed(0)
+    shapes = (2, 4, 6, 7), (6, 4 // groups, 3, 3), (6,)
+    return tuple(torch.randn(shape, generator=made, dtype=torch.float64).requires_grad_() for shape in shapes)
+
+
+def second(args: tuple, form: dict, of: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Output, gradients, and the gradients of a random combination of these, of a sum of cubes of the output."""
+    made = torch.Generator().manual_seed(1)
+    out = F.conv2d(*args, **form)
+    first = torch.autograd.grad(out.pow(3).sum(), of, create_graph=True)
+    turned = sum((g * torch.randn(g.shape, generator=made, dtype=g.dtype)).sum() for g in first)
+    return [out, *first, *torch.autograd.grad(turned, of)]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_output_and_derivatives_are_those_of_pytorch(form):
+    args = tensors(form.get("groups", 1))
+    plain = second(args, form, list(args))
+    with BilinearConvolutions():
+        ours = second(args, form, list(args))
+        assert ("_Convolution" in F.conv2d(*args, **form).grad_fn.name()) == (form != FORMS["by name"])
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)  # float64, sums of 54 products, in another order
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_derivatives_are_those_of_finite_differences(form):
+    """Also with respect to the gradient that comes in."""
+    with BilinearConvolutions():
+        args = tensors(form.get("groups", 1))
+        assert torch.autograd.gradgradcheck(lambda *parts: F.conv2d(*parts, **form), args)
+
+
+@pytest.mark.parametrize("chosen", [c for n in (1, 2) for c in itertools.combinations(range(3), n)], ids=str)
+def test_what_is_not_differentiated_in_may_be_frozen(chosen):
+    """No gradient, none computed: of images, of frozen weights, of a bias."""
+    args = tuple(t.requires_grad_(i in chosen) for i, t in enumerate(tensors()))
+    of = [args[i] for i in chosen]
+    plain = second(args, {}, of)
+    with BilinearConvolutions():
+        for one, other in zip(second(args, {}, of), plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_a_convolution_that_does_not_matter_gives_nothing():
+    """Where only the bias' gradient is looked at, nothing depends on the weights twice."""
+    x, w, bias = tensors()
+    with BilinearConvolutions():
+        (g,) = torch.autograd.grad(F.conv2d(x, w, bias).square().sum(), bias, create_graph=True)
+        assert torch.autograd.grad(g.sum(), bias)[0].tolist() == [2.0 * 2 * 4 * 5] * 6  # of 2 (w x + b), all outputs
+
+
+def test_one_picture_without_batch_dimension_is_pytorchs_own():
+    x, w, bias = tensors()
+    with BilinearConvolutions():
+        assert torch.equal(F.conv2d(x[0], w, bias), F.conv2d(x, w, bias)[0])
+
+
+def test_several_directions_at_once():
+    x = tensors()[0]
+    net = nn.Conv2d(4, 6, 3, padding=1).double()
+    directions = torch.randn(5, *net.weight.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    with BilinearConvolutions():
+        (g,) = torch.autograd.grad(net(x).pow(3).sum(), net.weight, create_graph=True)
+    (together,) = torch.autograd.grad(g, net.weight, directions, is_grads_batched=True, retain_graph=True)
+    for direction, row in zip(directions, together):
+        torch.testing.assert_close(row, torch.autograd.grad(g, net.weight, direction, retain_graph=True)[0])
+
+
+def test_third_derivatives_are_there_too():
+    x, w, _ = tensors()
+    with BilinearConvolutions():
+        (g,) = torch.autograd.grad(F.conv2d(x, w).pow(4).sum(), w, create_graph=True)
+        (h,) = torch.autograd.grad(g.square().sum(), w, create_graph=True)
+        (third,) = torch.autograd.grad(h.square().sum(), w)
+    (g,) = torch.autograd.grad(F.conv2d(x, w).pow(4).sum(), w, create_graph=True)
+    (h,) = torch.autograd.grad(g.square().sum(), w, create_graph=True)
+    torch.testing.assert_close(third, torch.autograd.grad(h.square().sum(), w)[0], rtol=1e-10, atol=1e-10)
