@@ -45,7 +45,8 @@ def measure(options: argparse.Namespace) -> Findings:
     state = "trained" if options.checkpoint else "as initialised"
     found = Findings(f"simplified nets of depth {options.depth}, {state}; {options.images:,} images; processor time")
     for arm in ("plain", "residual"):
-        net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).to(DEVICE).eval()
+        net = trained(SimplifiedNet(options.depth, arm == "residual"), arm, options.checkpoint).eval()
+        net.to(DEVICE, memory_format=torch.channels_last)
         comparison = found.add(
             arm, interleave(contenders(net, batches, load(options.root, LIGHT_IMAGES, 64)), options.rounds), REFERENCE
         )

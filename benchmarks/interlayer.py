@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     for residual in (True, False):
         torch.manual_seed(0)
-        net = CifarResNet(20, residual).to(DEVICE)
+        net = CifarResNet(20, residual).to(DEVICE, memory_format=torch.channels_last)
         train(net, batches, options.steps)
         name = f"{'residual' if residual else 'plain'}-20"
         exact_norms(found, name, net.eval(), images, options)

@@ -150,7 +150,8 @@ class Library:
 
 def curvature(found: Findings, options: argparse.Namespace) -> None:
     batches = load(options.root, options.hessian_images, options.hessian_images)
-    net = trained(SimplifiedNet(options.depth), "residual", options.checkpoint).to(DEVICE).eval()
+    net = trained(SimplifiedNet(options.depth), "residual", options.checkpoint).eval()
+    net.to(DEVICE, memory_format=torch.channels_last)
     libraries = libraries_for(net, batches, found)
     vector = torch.randn(sum(w.numel() for w in net.parameters()), generator=torch.Generator().manual_seed(1)).to(
         DEVICE

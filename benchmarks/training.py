@@ -6,16 +6,20 @@ The bare loop is what a user would write: eager float32 on contiguous images. Th
 ``model.channels_last`` (on by default on a CPU), ``model.compile`` and ``trainer.precision bf16-mixed``. Every loop is in a
 process of its own; those of ours keep freed memory, as `fit` does, and a second bare loop does, too. One thread, so that
 other load on the machine does not decide.
+
+"convolutions alone" is nothing but the step's convolutions and their gradients, by the library that all these loops call,
+channels_last. What they take of a loop, no compiler or layout can save: their share is how near that loop is to its limit.
 """
 
 import argparse
 import itertools
+import math
 from collections.abc import Callable
 
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.apart import apart
 from benchmarks.frame import Findings, Line, options_of, run
@@ -31,6 +35,8 @@ BARE, KEPT = "bare loop, eager float32", "bare loop, freed memory kept"
 OURS = "through Lightning"
 FAST, FASTEST = "channels_last + compile", "channels_last + compile + bf16"
 GOALS = {FAST: 1 / 1.6, FASTEST: 1 / 3}
+FLOORS = {"convolutions alone": FAST, "convolutions alone, bf16": FASTEST}  # of which loop each is the floor
+BATCH = 128
 
 
 class EpochClock(pl.Callback):
@@ -137,16 +143,51 @@ def ours(
     )
 
 
+def convolutions(options: argparse.Namespace, bf16: bool = False) -> Callable[[], float]:
+    """An epoch's convolutions, each on its own map of noise: forward, and the gradients of its input and its weights."""
+    keep_freed_memory()
+    net = SimplifiedNet(options.depth, residual=True).to(memory_format=torch.channels_last)
+    net.to(torch.bfloat16 if bf16 else torch.float32)
+    first = torch.randn(BATCH, 3, 32, 32, dtype=next(net.parameters()).dtype).contiguous(
+        memory_format=torch.channels_last
+    )
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []  # convolution, its input, the gradient of its output
+
+    def keep(conv: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        x = torch.randn_like(inputs[0]).requires_grad_(inputs[0] is not first)
+        calls.append((conv, x, torch.randn_like(output)))
+
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(keep)
+    with torch.no_grad():
+        net(first)
+    steps = math.ceil(options.images / BATCH)
+
+    def epoch() -> float:
+        started = ticks()
+        for conv, x, gradient in calls * steps:
+            weight = conv.weight
+            out = F.conv2d(x, weight, stride=conv.stride, padding=conv.padding)
+            torch.autograd.grad(out, [x, weight] if x.requires_grad else weight, gradient)
+        return (ticks() - started) * options.images / (steps * BATCH)
+
+    return epoch
+
+
 def images(options: argparse.Namespace, **more: bool) -> CIFAR10:
     return CIFAR10(root=str(options.root), train_limit=options.images, **more)
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[], float]]:
     made = {BARE: apart(bare, options), KEPT: apart(bare, options, True), OURS: apart(ours, options)}
-    chosen = [] if options.skip_switches else [on for on in itertools.product((False, True), repeat=3) if any(on)]
-    return made | {
+    if options.skip_switches:
+        return made
+    chosen = [on for on in itertools.product((False, True), repeat=3) if any(on)]
+    switched = {
         " + ".join(name for name, on in zip(SWITCHES, which) if on): apart(ours, options, *which) for which in chosen
     }
+    return made | switched | {name: apart(convolutions, options, "bf16" in name) for name in FLOORS}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -165,7 +206,12 @@ def measure(options: argparse.Namespace) -> Findings:
     found.lines += [
         Line(f"training epoch, {name}", BARE, epochs.ratio(name, BARE), GOALS.get(name))
         for name in epochs.values
-        if name not in (BARE, OURS)
+        if name not in (BARE, OURS, *FLOORS)
+    ]
+    found.lines += [
+        Line(name, f"training epoch, {loop}", epochs.ratio(name, loop))
+        for name, loop in FLOORS.items()
+        if name in epochs.values
     ]
     return found
 
