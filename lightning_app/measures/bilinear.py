@@ -63,11 +63,16 @@ def _pair(value: int | tuple[int, ...]) -> list[int]:
 
 
 class _Convolution(torch.autograd.Function):
+    generate_vmap_rule = True  # nets may map over their own convolutions
+
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, w: Tensor, bias: Maybe, form: Form) -> Tensor:
-        ctx.save_for_backward(x, w)
-        ctx.form = form
+    def forward(x: Tensor, w: Tensor, bias: Maybe, form: Form) -> Tensor:
         return _convolve(x, w, bias, *form)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Maybe, Form], output: Tensor) -> None:
+        x, w, _, ctx.form = inputs
+        ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Maybe, Maybe, Maybe, None]:
@@ -77,22 +82,25 @@ class _Convolution(torch.autograd.Function):
 class _Gradients(torch.autograd.Function):
     """(g, x, w) -> the gradients of x, of w and of the bias, those that are wanted."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, g: Tensor, x: Tensor, w: Tensor, form: Form, wanted: tuple[bool, ...]
-    ) -> tuple[Maybe, Maybe, Maybe]:
+    def forward(g: Tensor, x: Tensor, w: Tensor, form: Form, wanted: tuple[bool, ...]) -> tuple[Maybe, Maybe, Maybe]:
+        return _backward(g, x, w, [len(w)], *form, [*wanted])
+
+    @staticmethod
+    def setup_context(
+        ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, Form, tuple[bool, ...]], output: tuple[Maybe, ...]
+    ) -> None:
+        g, x, w, ctx.form, _ = inputs
         ctx.save_for_backward(g, x, w)
         ctx.set_materialize_grads(False)  # no convolution with zeros
-        ctx.form = form
-        return _backward(g, x, w, [len(w)], *form, [*wanted])
 
     @staticmethod
     def backward(ctx: FunctionCtx, v_x: Maybe, v_w: Maybe, v_bias: Maybe) -> tuple[Maybe, Maybe, Maybe, None, None]:
         g, x, w = ctx.saved_tensors
         for_g, for_x, for_w = ctx.needs_input_grad[:3]
         terms, dx, dw = [], None, None
-        if v_bias is not None and for_g:
-            terms.append(v_bias[:, None, None])
         if v_x is not None:
             if for_g:
                 terms.append(_convolve(v_x, w, None, *ctx.form))
@@ -103,4 +111,6 @@ class _Gradients(torch.autograd.Function):
                 terms.append(_convolve(x, v_w, None, *ctx.form))
             if for_x:
                 dx = _backward(g, x, v_w, None, *ctx.form, [True, False, False])[0]
-        return (sum(terms[1:], terms[0]).expand_as(g) if terms else None), dx, dw, None, None
+        if v_bias is not None and for_g:
+            terms.append(v_bias[:, None, None].expand_as(g))
+        return (sum(terms[1:], terms[0]) if terms else None), dx, dw, None, None

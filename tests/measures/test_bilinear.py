@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lightning_app.measures.bilinear import BilinearConvolutions
 
@@ -100,3 +101,24 @@ def test_third_derivatives_are_there_too():
     (g,) = torch.autograd.grad(F.conv2d(x, w).pow(4).sum(), w, create_graph=True)
     (h,) = torch.autograd.grad(g.square().sum(), w, create_graph=True)
     torch.testing.assert_close(third, torch.autograd.grad(h.square().sum(), w)[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", ["mapped", "differentiated inside", "checkpointed"])
+def test_nets_may_transform_their_own_convolutions(how):
+    """A forward pass that maps over stacked weights, takes a gradient, or is computed anew in the backward pass."""
+    x, w, _ = tensors()
+
+    def net(w: torch.Tensor) -> torch.Tensor:
+        if how == "mapped":
+            return torch.func.vmap(lambda one: F.conv2d(x, one))(torch.stack([w, 2 * w]))
+        if how == "differentiated inside":
+            return torch.func.grad(lambda one: F.conv2d(one, w).pow(3).sum())(x)
+        return checkpoint(lambda one: F.conv2d(F.conv2d(x, one, padding=1)[:, :4].relu(), one), w, use_reentrant=False)
+
+    def gradient() -> torch.Tensor:
+        return torch.autograd.grad(net(w).pow(3).sum(), w, create_graph=True)[0]
+
+    with BilinearConvolutions():
+        g = gradient()
+    ours, plain = (torch.autograd.grad(each.square().sum(), w)[0] for each in (g, gradient()))
+    torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
