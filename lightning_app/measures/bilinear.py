@@ -10,6 +10,7 @@ four convolutions, each of a kind that libraries have kernels for. PyTorch write
 whose kernel is as large as the picture, which no library is made for.
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -113,4 +114,5 @@ class _Gradients(torch.autograd.Function):
                 dx = _backward(g, x, v_w, None, *ctx.form, [True, False, False])[0]
         if v_bias is not None and for_g:
             terms.append(v_bias[:, None, None].expand_as(g))
-        return (sum(terms[1:], terms[0]) if terms else None), dx, dw, None, None
+        # In place: of several, the first is a convolution of v_x or v_w, which is mapped over wherever anything is.
+        return (reduce(Tensor.add_, terms) if terms else None), dx, dw, None, None
