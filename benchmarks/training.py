@@ -169,7 +169,7 @@ def convolutions(options: argparse.Namespace, bf16: bool = False) -> Callable[[]
         for conv, x, gradient in calls * steps:
             weight = conv.weight
             out = F.conv2d(x, weight, stride=conv.stride, padding=conv.padding)
-            torch.autograd.grad(out, [x, weight] if x.requires_grad else weight, gradient)
+            torch.autograd.grad(out, [x, weight] if x.requires_grad else [weight], gradient)
         return (ticks() - started) * options.images / (steps * BATCH)
 
     return epoch

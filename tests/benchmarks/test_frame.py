@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import benchmarks
 from benchmarks import data, epoch, guard, hessian, page, seeds, solo, training
@@ -136,6 +137,22 @@ def test_the_loop_is_compared_with_a_bare_one(found):
     values = findings.values["epochs"].values
     assert line.ratio.median == pytest.approx(values[training.OURS][0] / values[training.KEPT][0])
     assert kept.ratio.median == pytest.approx(values[training.KEPT][0] / values[training.BARE][0])
+
+
+def test_the_floor_is_every_convolution_of_every_step(monkeypatch):
+    """And its gradients, but for the images, of which a step takes none."""
+    convolved, differentiated = [], []
+    conv2d, grad = torch.nn.functional.conv2d, torch.autograd.grad
+    monkeypatch.setattr(
+        "benchmarks.training.F.conv2d", lambda *a, **b: convolved.append(a[0].shape[1:]) or conv2d(*a, **b)
+    )
+    monkeypatch.setattr("torch.autograd.grad", lambda out, of, g: differentiated.append(len(of)) or grad(out, of, g))
+    epoch = training.convolutions(training.parser().parse_args(["--images", "192", "--depth", "8"]))
+    convolved.clear()
+    assert epoch() > 0
+    maps = [(3, 32, 32), (16, 32, 32), (16, 32, 32), (16, 32, 32), (32, 16, 16), (32, 16, 16), (64, 8, 8)]
+    assert sorted(map(tuple, convolved)) == sorted(2 * maps)  # two steps
+    assert sorted(differentiated) == sorted(2 * ([1] + 6 * [2]))
 
 
 @pytest.mark.parametrize("benchmark", [training, hessian], ids=["in processes of their own", "in one"])
