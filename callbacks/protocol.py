@@ -276,8 +276,13 @@ def _described(thing: Any) -> str:
 
 
 def few_samples(trainer: pl.Trainer, net: nn.Module, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """So many of the probe samples, evenly spread over it (a source may be sorted by class), in the loader's batches."""
-    return _in_pieces(_spread(list(_batches(trainer, net)), samples))
+    """So many of the probe samples, evenly spread over it (a source may be sorted by class).
+
+    In batches that are as large as the loader's, as far as shapes allow: six samples of each of its batches by themselves
+    would take a Hessian 1.4 times as long.
+    """
+    batches = list(_batches(trainer, net))
+    return _in_pieces(_joined(_spread(batches, samples), max((len(labels) for _, labels in batches), default=0)))
 
 
 def _spread(batches: Sequence[tuple[Tensor, Tensor]], samples: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -289,6 +294,19 @@ def _spread(batches: Sequence[tuple[Tensor, Tensor]], samples: int) -> Iterator[
         if len(rows):
             yield images[rows], labels[rows]
         start += len(labels)
+
+
+def _joined(batches: Iterable[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Neighbours together, where they are of the same shape and no more than ``size`` samples."""
+    held: list[tuple[Tensor, Tensor]] = []
+    for batch in batches:
+        alike = all(a.shape[1:] == b.shape[1:] for a, b in zip(batch, held[0])) if held else True
+        if not alike or sum(len(labels) for _, labels in (*held, batch)) > size:
+            yield tuple(torch.cat(parts) for parts in zip(*held))
+            held = []
+        held.append(batch)
+    if held:
+        yield tuple(torch.cat(parts) for parts in zip(*held))
 
 
 def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:

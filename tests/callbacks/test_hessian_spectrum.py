@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from callbacks import HessianSpectrum
 from callbacks.base import isolated
-from callbacks.protocol import few_samples
+from callbacks.protocol import _joined, few_samples
 from lightning_app.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense
 from lightning_app.modules import Arm
@@ -116,9 +116,28 @@ def test_few_samples_are_spread_over_the_probe():
     net = runner.lightning_module.members[0].net
     everything = torch.cat([labels for _, labels in runner.datamodule.probe_loader()])
     for samples in (1, 3, 10, 20, 50):
-        few = torch.cat([labels for _, labels in few_samples(runner, net, samples)])
+        batches = list(few_samples(runner, net, samples))
         rows = [number * 20 // min(samples, 20) for number in range(min(samples, 20))]
-        assert torch.equal(few, everything[rows])
+        assert torch.equal(torch.cat([labels for _, labels in batches]), everything[rows])
+        joined = {
+            1: [1],
+            3: [3],
+            10: [7, 3],
+            20: [7, 7, 6],
+            50: [7, 7, 6],
+        }  # of 4, 3 and 3 samples in the loader's batches
+        assert [len(labels) for _, labels in batches] == joined[samples]
+
+
+def test_batches_of_different_shapes_are_not_joined():
+    """Texts, say, that a loader pads batch by batch."""
+    pairs = [
+        (torch.full((count, width), float(width)), torch.arange(count))
+        for count, width in [(2, 3), (1, 3), (2, 4), (3, 4)]
+    ]
+    joined = list(_joined(pairs, 4))
+    assert [tuple(images.shape) for images, _ in joined] == [(3, 3), (2, 4), (3, 4)]
+    assert torch.equal(torch.cat([labels for _, labels in joined]), torch.cat([labels for _, labels in pairs]))
 
 
 def test_a_diverged_net_has_no_spectrum_and_stops_nobody(caplog):
