@@ -137,12 +137,16 @@ def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
     made = {ONE: apart(one, options)}
     for nets in options.nets:
         for name, switches in BANKS.items():
-            made[f"{nets} nets{name}"] = apart(many, options, nets, *switches)
+            made[f"{counted(nets)}{name}"] = apart(many, options, nets, *switches)
     for nets in options.stacked:
         for compile in (False, True):
-            name = f"{nets} nets, stacked" + (", compiled" if compile else "")
+            name = f"{counted(nets)}, stacked" + (", compiled" if compile else "")
             made[name] = apart(in_one_tensor, options, nets, compile)
     return made
+
+
+def counted(nets: int) -> str:
+    return "1 net" if nets == 1 else f"{nets} nets"
 
 
 def against(found: Comparison, name: str) -> Line:
