@@ -8,7 +8,7 @@ process of its own; those of ours keep freed memory, as `fit` does, and a second
 other load on the machine does not decide.
 
 "convolutions alone" is nothing but the step's convolutions and their gradients, by the library that all these loops call,
-channels_last. What they take of a loop, no compiler or layout can save: their share is how near that loop is to its limit.
+channels_last, whole batches, each on maps of its own. Their share of a loop is about what no compiler can save.
 """
 
 import argparse
@@ -198,9 +198,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    found = Findings(
-        f"residual simplified net of depth {options.depth}, epochs of {options.images:,} images in batches of 128; processor time"
-    )
+    net = f"residual simplified net of depth {options.depth}"
+    found = Findings(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; processor time")
     epochs = found.add("epochs", interleave(contenders(options), options.rounds), BARE)
     found.lines.append(Line(f"training epoch {OURS}", KEPT, epochs.ratio(OURS, KEPT), goal=1.03))
     found.lines += [

@@ -297,10 +297,10 @@ def _spread(batches: Sequence[tuple[Tensor, Tensor]], samples: int) -> Iterator[
 
 
 def _joined(batches: Iterable[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Neighbours together, where they are of the same shape and no more than ``size`` samples."""
+    """Neighbours together, where they are of the same shape and kind and no more than ``size`` samples."""
     held: list[tuple[Tensor, Tensor]] = []
     for batch in batches:
-        alike = all(a.shape[1:] == b.shape[1:] for a, b in zip(batch, held[0])) if held else True
+        alike = all((a.shape[1:], a.dtype) == (b.shape[1:], b.dtype) for a, b in zip(batch, held[0])) if held else True
         if not alike or sum(len(labels) for _, labels in (*held, batch)) > size:
             yield tuple(torch.cat(parts) for parts in zip(*held))
             held = []

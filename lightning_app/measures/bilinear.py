@@ -10,6 +10,7 @@ four convolutions, each of a kind that libraries have kernels for. PyTorch write
 whose kernel is as large as the picture, which no library is made for.
 """
 
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -29,7 +30,11 @@ Maybe = Tensor | None
 class BilinearConvolutions(TorchFunctionMode):
     """Within it, ``torch.conv2d`` is the same map with a cheaper second derivative, up to rounding.
 
-    Calls of another form (padding by name, pictures without batch dimension) stay PyTorch's own.
+    Calls of another form (padding by name, pictures without batch dimension, complex numbers, under autocast) stay PyTorch's
+    own. Of the others, forward-mode derivatives do not exist.
+
+    Args:
+        of: the parameters that will be differentiated in; None for all. A convolution computes no gradients of others.
 
     >>> x, w = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2, requires_grad=True)
     >>> with BilinearConvolutions():
@@ -39,24 +44,35 @@ class BilinearConvolutions(TorchFunctionMode):
     tensor([8., 8., 8., 8.])
     """
 
+    def __init__(self, of: Iterable[Tensor] | None = None) -> None:
+        super().__init__()
+        self._of = None if of is None else {id(parameter) for parameter in of}
+
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return (_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
+        return (self._conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
 
+    def _conv2d(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Maybe = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """As ``torch.conv2d``, whose argument names these are."""
+        usual = input.ndim == weight.ndim and not isinstance(padding, str) and not input.is_complex()
+        if not usual or torch.is_autocast_enabled(input.device.type):
+            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        form = (_pair(stride), _pair(padding), _pair(dilation), False, [0, 0], groups)
+        return _Convolution.apply(input, self._wanted(weight), self._wanted(bias), form)
 
-def _conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Maybe = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] | str = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-) -> Tensor:
-    """As ``torch.conv2d``, whose argument names these are."""
-    if isinstance(padding, str) or input.ndim != weight.ndim:
-        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    form = (_pair(stride), _pair(padding), _pair(dilation), False, [0, 0], groups)
-    return _Convolution.apply(input, weight, bias, form)
+    def _wanted(self, parameter: Maybe) -> Maybe:
+        """Detached where nobody asks for it: a Function is not told which gradients autograd goes on with."""
+        if parameter is None or self._of is None or not parameter.is_leaf or id(parameter) in self._of:
+            return parameter
+        return parameter.detach()
 
 
 def _pair(value: int | tuple[int, ...]) -> list[int]:
@@ -114,5 +130,5 @@ class _Gradients(torch.autograd.Function):
                 dx = _backward(g, x, v_w, None, *ctx.form, [True, False, False])[0]
         if v_bias is not None and for_g:
             terms.append(v_bias[:, None, None].expand_as(g))
-        # In place: of several, the first is a convolution of v_x or v_w, which is mapped over wherever anything is.
+        # In place: of several terms the first is a new tensor, mapped over (by vmap) if the others are.
         return (reduce(Tensor.add_, terms) if terms else None), dx, dw, None, None

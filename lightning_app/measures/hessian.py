@@ -166,10 +166,10 @@ class Hessian:
         try:
             with (
                 torch.enable_grad(),
-                sdpa_kernel(SDPBackend.MATH),
-                BilinearConvolutions(),
+                sdpa_kernel(SDPBackend.MATH),  # fused attention has no second derivative
+                BilinearConvolutions(self._weights),
                 _no_tf32(),
-            ):  # fused attention has no second derivative
+            ):
                 share = self._of(inputs, labels) * (len(labels) / self._samples)
                 gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         except RuntimeError as error:

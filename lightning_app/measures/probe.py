@@ -76,11 +76,12 @@ def probe_forward(
         size, count = size or len(images), count + len(images)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, images, labels, loss)
-        results.append((risk, errors, _stack(norms)))
+        results.append((risk, errors, _stack(norms) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
     losses, wrong, norms = zip(*results)
-    norms = torch.cat(norms, -1).cpu()  # (called layers, 3, n): one transfer
+    stacked = [batch for batch in norms if batch is not None]
+    norms = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
     called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
     return ProbeResult(
         loss=float(torch.stack(losses).sum()) / count,
@@ -129,7 +130,7 @@ def _stack(norms: list[Norms]) -> Tensor:
     One tensor a batch and not three a layer: what is kept lies where maps were freed, and leaves too little room there for
     the next one. By 2,000 images the heap had grown by gigabytes.
     """
-    return torch.stack([torch.stack(of_layer) for of_layer in norms]) if norms else torch.empty(0, 3, 0)
+    return torch.stack([torch.stack(of_layer) for of_layer in norms])
 
 
 def _skip(tap: nn.Module, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from lightning_app.measures import bilinear
 from lightning_app.measures.bilinear import BilinearConvolutions
 
 FORMS = {
@@ -58,7 +59,7 @@ def test_derivatives_are_those_of_finite_differences(form):
 
 @pytest.mark.parametrize("chosen", [c for n in (1, 2) for c in itertools.combinations(range(3), n)], ids=str)
 def test_what_is_not_differentiated_in_may_be_frozen(chosen):
-    """No gradient, none computed: of images, of frozen weights, of a bias."""
+    """Images, frozen weights, a bias."""
     args = tuple(t.requires_grad_(i in chosen) for i, t in enumerate(tensors()))
     of = [args[i] for i in chosen]
     plain = second(args, {}, of)
@@ -67,8 +68,44 @@ def test_what_is_not_differentiated_in_may_be_frozen(chosen):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_a_convolution_that_does_not_matter_gives_nothing():
-    """Where only the bias' gradient is looked at, nothing depends on the weights twice."""
+@pytest.mark.parametrize("asked, products", [(None, 14), ([0], 6), ([1], 4), ([2], 2)], ids=str)
+def test_gradients_that_nobody_asks_for_are_not_computed(asked, products, monkeypatch):
+    """Three layers on images. A product for all weights takes four convolutions a layer, but one for the first, and on the way
+    back two, but one. For one layer's weights ``C(x, v_w)`` there, ``C(v_x, w)`` behind it, and as many on the way back."""
+    made = torch.Generator().manual_seed(0)
+    weights = [torch.randn(2, 2, 3, 3, generator=made, dtype=torch.float64).requires_grad_() for _ in range(3)]
+    images, of = torch.randn(1, 2, 9, 9, generator=made, dtype=torch.float64), asked and [weights[i] for i in asked]
+
+    def gradient() -> tuple[torch.Tensor, ...]:
+        x = images
+        for w in weights:
+            x = F.conv2d(x, w).tanh()
+        return torch.autograd.grad(x.sum(), of or weights, create_graph=True)
+
+    with BilinearConvolutions(of):
+        ours = gradient()
+    calls = []
+    for name in ("_convolve", "_backward"):
+        call = getattr(bilinear, name)
+        monkeypatch.setattr(bilinear, name, lambda *a, call=call: calls.append(a[-1]) or call(*a))
+    directions = [torch.ones_like(g) for g in ours]
+    found = torch.autograd.grad(ours, of or weights, directions)
+    for one, other in zip(found, torch.autograd.grad(gradient(), of or weights, directions), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    kinds = [sum(mask) if isinstance(mask, list) else 1 for mask in calls]
+    assert sum(kinds) == products
+
+
+@pytest.mark.parametrize("kind", ["complex", "under autocast"])
+def test_other_kinds_are_pytorchs_own(kind):
+    x, w, bias = (t.detach().to(torch.complex64 if kind == "complex" else torch.float32) for t in tensors())
+    with BilinearConvolutions(), torch.autocast("cpu", torch.bfloat16, enabled=kind != "complex"):
+        out = F.conv2d(x, w.requires_grad_(), bias)
+    assert out.dtype == (torch.complex64 if kind == "complex" else torch.bfloat16)
+    assert "_Convolution" not in out.grad_fn.name()
+
+
+def test_without_directions_of_weights_and_input_that_of_the_bias_is_left():
     x, w, bias = tensors()
     with BilinearConvolutions():
         (g,) = torch.autograd.grad(F.conv2d(x, w, bias).square().sum(), bias, create_graph=True)

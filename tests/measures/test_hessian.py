@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.errors import UserError
 from lightning_app.measures import Hessian, Restricted, dense
+from lightning_app.measures.hessian import _graph
 from lightning_app.networks import CifarResNet, SimplifiedNet
 
 
@@ -104,6 +105,16 @@ def test_any_batch_size(size, monkeypatch):
     whole, parts = Hessian(net, [(x, y)]), Hessian(net, batches)
     vector = torch.ones(whole.size).double()
     assert largest_difference(parts @ vector, whole @ vector) < 1e-12
+
+
+def test_its_graphs_are_of_bilinear_convolutions_and_lead_to_the_chosen_weights_alone():
+    """What makes a product two gradients, and of a block less."""
+    net, pairs = conv_net(), [images()]
+    for names, first in ((None, True), (["0.weight"], True), (["4.weight"], False)):
+        nodes = _graph(Hessian(net, pairs, names=names)._graphs[0])
+        assert any("_Gradients" in node.name() for node in nodes)
+        assert not any(node.name().startswith("Convolution") for node in nodes)  # PyTorch's own
+        assert any(getattr(node, "variable", None) is net[0].weight for node in nodes) == first
 
 
 def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
