@@ -82,12 +82,15 @@ def row(line: Line) -> str:
     >>> from benchmarks.timing import Ratio
     >>> row(Line("compiled", "eager", Ratio(0.6, 0.55, 0.7), goal=0.625))
     '| compiled | eager | 0.6 (0.55 - 0.7) | ≤ 0.625 | met |'
+    >>> print(row(Line("||J||", "exact", Ratio.of(0.1))))  # a bar would be the end of a cell
+    | \\|\\|J\\|\\| | exact | 0.1 |  |  |
     """
     ratio = line.ratio
+    what, against = (text.replace("|", r"\|") for text in (line.what, line.against))
     spread = "" if ratio.lowest == ratio.highest else f" ({ratio.lowest:.3g} - {ratio.highest:.3g})"
     goal = "" if line.goal is None else f"{'≤' if line.better == 'less' else '≥'} {line.goal:.3g}"
     met = {None: "", True: "met", False: "**missed**"}[line.met]
-    return f"| {line.what} | {line.against} | {ratio.median:.3g}{spread} | {goal} | {met} |"
+    return f"| {what} | {against} | {ratio.median:.3g}{spread} | {goal} | {met} |"
 
 
 if __name__ == "__main__":
