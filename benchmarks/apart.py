@@ -37,10 +37,13 @@ def apart(make: Callable[..., Run], *args: object) -> Callable[[], float]:
     ours, theirs = context.Pipe()
     # No daemon, which could not start a DataLoader's workers. It ends when our side of the pipe is closed.
     process = context.Process(target=_serve, args=(theirs, torch.get_num_threads(), make, args))
-    process.start()
-    theirs.close()
 
     def turn() -> float:
+        if (
+            process.pid is None
+        ):  # at the first turn: if an earlier contender's first one fails, none was started for nothing
+            process.start()
+            theirs.close()
         try:
             ours.send(None)
             said = ours.recv()
