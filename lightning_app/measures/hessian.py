@@ -291,7 +291,8 @@ def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         if not len(labels):
             continue
         size = max(1, CHUNK // max(1, inputs[:1].numel()))
-        inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+        # Labels too: in torch 2.11 the squared error of a float64 output and float32 targets has no gradient.
+        inputs, labels = (part.to(dtype) if part.is_floating_point() else part for part in (inputs, labels))
         pieces += zip(inputs.split(size), labels.split(size))
     return pieces
 

@@ -111,7 +111,8 @@ def test_its_graphs_are_of_bilinear_convolutions_and_lead_to_the_chosen_weights_
     """What makes a product two gradients, and of a block less."""
     net, pairs = conv_net(), [images()]
     for names, first in ((None, True), (["0.weight"], True), (["4.weight"], False)):
-        nodes = _graph(Hessian(net, pairs, names=names)._graphs[0])
+        hessian = Hessian(net, pairs, names=names)  # nodes do not outlive it
+        nodes = _graph(hessian._graphs[0])
         assert any("_Gradients" in node.name() for node in nodes)
         assert not any(node.name().startswith("Convolution") for node in nodes)  # PyTorch's own
         assert any(getattr(node, "variable", None) is net[0].weight for node in nodes) == first
