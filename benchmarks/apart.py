@@ -39,9 +39,7 @@ def apart(make: Callable[..., Run], *args: object) -> Callable[[], float]:
     process = context.Process(target=_serve, args=(theirs, torch.get_num_threads(), make, args))
 
     def turn() -> float:
-        if (
-            process.pid is None
-        ):  # at the first turn: if an earlier contender's first one fails, none was started for nothing
+        if process.pid is None:  # not earlier: where another contender's first turn fails, none is started for nothing
             process.start()
             theirs.close()
         try:
