@@ -119,13 +119,8 @@ def test_few_samples_are_spread_over_the_probe():
         batches = list(few_samples(runner, net, samples))
         rows = [number * 20 // min(samples, 20) for number in range(min(samples, 20))]
         assert torch.equal(torch.cat([labels for _, labels in batches]), everything[rows])
-        joined = {
-            1: [1],
-            3: [3],
-            10: [7, 3],
-            20: [7, 7, 6],
-            50: [7, 7, 6],
-        }  # of 4, 3 and 3 samples in the loader's batches
+        # The loader's batches of 7, 7 and 6 hold 4, 3 and 3 of ten.
+        joined = {1: [1], 3: [3], 10: [7, 3], 20: [7, 7, 6], 50: [7, 7, 6]}
         assert [len(labels) for _, labels in batches] == joined[samples]
 
 

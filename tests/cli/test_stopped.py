@@ -108,14 +108,8 @@ def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_p
     (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
     (tmp_path / "scontrol").chmod(0o755)
     slurm = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    words = (
-        *LONG,
-        *FEW,
-        "--data.train_limit",
-        "192",
-        "--data.batch_size",
-        "1",
-    )  # epochs of some seconds: measured, then hit
+    # Epochs of some seconds: the first is awaited, the second hit.
+    words = (*LONG, *FEW, "--data.train_limit", "192", "--data.batch_size", "1")
     process = started(tmp_path, *words, **slurm)
     until(process, (tmp_path / RUN / "checkpoints" / "last.ckpt").exists)  # the last thing before the second epoch
     time.sleep(0.5)
