@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import yaml
@@ -10,9 +11,9 @@ from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from lightning_app.runs.folder import CONFIG, write_atomically, writing
+from lightning_app.runs.folder import CONFIG, RunFolder, write_atomically, writing
 from lightning_app.runs.loggers import RunLogger
-from lightning_app.runs.provenance import commit, versions
+from lightning_app.runs.provenance import commit, made_with, processor, threads, versions
 from lightning_app.untrusted import read_text
 
 __all__ = ["SaveRunConfig"]
@@ -31,8 +32,22 @@ class SaveRunConfig(SaveConfigCallback):
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 _write_config(logger.folder.path / CONFIG, text)
+                logger.folder.add_made(_facts(trainer, logger.folder))
             elif isinstance(logger, WandbLogger):
                 logger.log_hyperparams(yaml.safe_load(text))
+
+
+def _facts(trainer: pl.Trainer, folder: RunFolder) -> dict[str, Any]:
+    """What trains, on which machine and data, from which epoch on."""
+    fingerprint = getattr(trainer.datamodule, "fingerprint", None)
+    return made_with() | {
+        "command": f"main.py {shlex.join(sys.argv[1:])}",
+        "precision": str(trainer.precision),
+        "processes": trainer.world_size,
+        "device": trainer.strategy.root_device.type,
+        "after_epoch": folder.last_epoch or 0,
+        "data": fingerprint() if fingerprint else None,  # of all that the source gave
+    }
 
 
 def _write_config(target: Path, text: str) -> None:
@@ -49,5 +64,6 @@ def _write_config(target: Path, text: str) -> None:
         f"command: main.py {shlex.join(sys.argv[1:])}",
         f"commit: {commit()}",
         f"python {sys.version.split()[0]}, {versions(NOTED)}",
+        f"processor: {processor()}, {threads()} threads",
     ]
     write_atomically(target, ("".join(f"# {fact}\n" for fact in facts) + text).encode())

@@ -227,7 +227,7 @@ class Hessian:
 
         def count(tensor: Tensor) -> Tensor:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
+            return tensor.detach()  # a saved output with its history would keep the graph, which holds it, for ever
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             self._gradient(inputs[:1], labels[:1])

@@ -5,6 +5,8 @@ what decides it stays the same: an interruption loses one piece, a second asking
 """
 
 import io
+import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from lightning_app.errors import UserError
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
 from lightning_app.runs.folder import write_atomically
 from lightning_app.runs.lock import claimed
+from lightning_app.runs.provenance import made_with
 from lightning_app.untrusted import read_npz
 
 __all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "state"]
@@ -23,6 +26,7 @@ __all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "f
 Arrays = Mapping[str, np.ndarray]
 CAPS = {"epochs": "epochs", "seeds": "seeds", "limit": "train_limit"}  # parameter -> what of a scale caps it
 DIGEST, DATA = "digest", "data"  # arrays of every file; of those made of data
+MADE = "made"  # array of every file: commit, versions, machine and seconds, as JSON
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,9 @@ def complete(task: Task, root: Path, data: Path) -> None:
         for number, piece in enumerate(task.computation.pieces, 1):
             if not _is_made(task, piece, root):
                 print(f"compute {task.name}: {piece} ({number} of {len(task.computation.pieces)})", flush=True)
-                _write(task, piece, root, task.computation.compute(source, **task.asked(piece)))
+                started = time.perf_counter()
+                arrays = task.computation.compute(source, **task.asked(piece))
+                _write(task, piece, root, arrays, time.perf_counter() - started)
 
 
 def _capped(value: Any, cap: int | None) -> Any:
@@ -140,9 +146,10 @@ def _read(task: Task, piece: str, root: Path) -> Arrays:
     return read_npz(task.file(piece, root))
 
 
-def _write(task: Task, piece: str, root: Path, arrays: Arrays) -> None:
+def _write(task: Task, piece: str, root: Path, arrays: Arrays, seconds: float) -> None:
+    made = json.dumps(made_with() | {"seconds": round(seconds, 2)})
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{DIGEST: task.digest(piece)}, **arrays)
+    np.savez_compressed(buffer, **{DIGEST: task.digest(piece), MADE: made}, **arrays)
     target = task.file(piece, root)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, buffer.getvalue())

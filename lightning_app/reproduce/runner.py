@@ -99,7 +99,7 @@ def _covered(plan: Plan, root: Path) -> set[int]:
 
 
 def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
-    words = [sys.executable, str(MAIN), "fit", "--config", str(plan.config), "--run.root", str(root)]
+    words = [sys.executable, str(MAIN), "fit", "--config", _from_here(plan.config), "--run.root", str(root)]
     words += ["--run.group", plan.group, "--run.name", plan.name, "--run.plan", plan.digest]
     words += ["--model.seeds", spell_seeds(seeds)]
     words += [word for key, value in plan.options.items() for word in (f"--{key}", value)]
@@ -110,6 +110,11 @@ def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], l
         raise RunFailed(plan, code)
     if not set(seeds) <= _covered(plan, root):
         raise RunFailed(plan, 1)
+
+
+def _from_here(path: Path) -> str:
+    """Relative to the working folder where it lies below: a run's own record should name no folder of one machine."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _wait(process: subprocess.Popen) -> int:

@@ -6,6 +6,7 @@
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
         layers.csv                          which layers each net has, and why one cannot be measured
         notes.txt                           what a measurement could not measure, a sentence a line
+        made.jsonl                          a line for each start and resume: commit, versions, machine, command, data
         checkpoints/  wandb/  report.html  id
         finished                            the number of epochs, once training came to its end
 
@@ -18,6 +19,7 @@ This file knows no torch and no Lightning, so that the report starts fast.
 
 import csv
 import io
+import json
 import os
 import re
 import tempfile
@@ -26,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +45,7 @@ LAST = "last.ckpt"
 ID = "id"
 LAYERS = "layers.csv"
 NOTES = "notes.txt"
+MADE = "made.jsonl"
 FINISHED = "finished"
 COLUMNS = ("member", "epoch", "step", "name", "value")
 EPOCH = re.compile(r"epoch=(?:[0-9]{4}|[1-9][0-9]{4,8})")  # as `RunFolder` spells them
@@ -130,6 +133,11 @@ class RunFolder:
             with writing(self.path / NOTES):
                 os.replace(self.path / NOTES, self.path / f"damaged-{NOTES}")
         write_atomically(_with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
+
+    def add_made(self, facts: Mapping[str, Any]) -> None:
+        """Write down what trains from here on: one JSON object a line, one line for each start and resume."""
+        earlier = "".join(f"{json.dumps(part)}\n" for part in self.made())
+        write_atomically(_with_folder(self.path / MADE), f"{earlier}{json.dumps(dict(facts))}\n".encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
@@ -252,6 +260,22 @@ class RunFolder:
         """What could not be measured, in sentences."""
         file = self.path / NOTES
         return read_text(file).splitlines() if file.exists() else []
+
+    def made(self) -> list[dict[str, Any]]:
+        """What trained this run, a part for each start and resume; empty where nobody wrote it down.
+
+        Raises:
+            UserError: if the file holds something else.
+        """
+        file = self.path / MADE
+        lines = read_text(file).splitlines() if file.exists() else []
+        try:
+            parts = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise UserError(f"{file} should hold one JSON object a line ({error}): remove it to go on without.") from error
+        if not all(isinstance(part, dict) for part in parts):
+            raise UserError(f"{file} should hold one JSON object a line: remove it to go on without.")
+        return parts
 
     def members(self) -> list[str]:
         """Names of the nets trained in this run, in the order of the log."""

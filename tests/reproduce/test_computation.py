@@ -106,7 +106,7 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
         for piece in PIECES:  # what the holder of the lock does
             from lightning_app.reproduce.computation import _write
 
-            _write(task(slow), piece, tmp_path, slow(None, depth=2, seeds=1))
+            _write(task(slow), piece, tmp_path, slow(None, depth=2, seeds=1), seconds=0.1)
     waiting.join(10)
     assert not waiting.is_alive()
     assert second.asked == []

@@ -25,6 +25,9 @@ def test_smoke_changes_only_epochs_seeds_and_subset():
     paper, smoke = written_config(DEPTH_20, DEPTH_20.seeds), written_config(SMOKE_20, SMOKE_20.seeds)
     assert paper["trainer"].pop("max_epochs") == 200
     assert smoke["trainer"].pop("max_epochs") == 2
+    # which changes nothing that is trained: only when it is looked at
+    assert paper["trainer"].pop("check_val_every_n_epoch") == 5
+    assert smoke["trainer"].pop("check_val_every_n_epoch") == 1
     for config in (paper, smoke):
         config["run"].pop("plan")
         config["model"].pop("seeds")
@@ -57,9 +60,18 @@ def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp
     base = "model: {weight_decay: 0.1}\ntrainer: {max_epochs: 3, callbacks: [{class_path: Learning}]}\n"
     assert digest(base) == digest(base + "run: {group: elsewhere}\n") == digest(base + "data: {init_args: {root: x}}\n")
     assert digest(base) != digest(base.replace("0.1", "0.2"))
-    assert digest(base) != digest(base.replace("Learning", "WeightMass"))
+    assert digest(base) != digest(base + "data: {init_args: {batch_size: 64}}\n")
+    looked_at = base.replace("Learning", "WeightMass").replace("callbacks:", "check_val_every_n_epoch: 2, callbacks:")
+    assert digest(base) == digest(looked_at), "measuring less often must not orphan a run"
     assert digest(base) != digest(base, "data: {init_args: {train_limit: 5, augment: false}}\n")
     assert SMOKE_20.digest != DEPTH_20.digest
+
+
+def test_runs_trained_under_the_digests_of_before_stay_usable():
+    """Those hashed the callbacks of base.yaml and the YAML too; what was trained is the same."""
+    assert DEPTH_20.matches(changed(DEPTH_20, "run.plan", "a3abc04591b02f37"))
+    assert not SMOKE_20.matches(changed(SMOKE_20, "run.plan", "a3abc04591b02f37"))
+    assert not DEPTH_20.matches(changed(DEPTH_20, "run.plan", "ba3793286f3f8a3b"))
 
 
 def test_what_the_plan_s_own_yaml_decides():

@@ -28,7 +28,7 @@ SUBSET = 10_000  # training images where every step passes over the data; linear
 class Whitened:
     """Samples of the regression that the nets are trained on."""
 
-    name: str  # "MNIST (60,000 images)"
+    name: str  # "MNIST (60,000 images, sha256 0123456789abcdef)": 16 hex digits of their pixels and labels
     x: "Tensor"  # (m, 10) float64, mean 0 and covariance I
     y: "Tensor"  # (m, 10) float64, one-hot
 
@@ -59,7 +59,8 @@ def whitened(source: Source, limit: int | None) -> Whitened:
     """
     import torch
 
-    from lightning_app.datamodules import whitened as of_source
+    from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
+    from lightning_app.datamodules.trained_on import digest
 
     there = any((source.root / place).is_dir() for place in PLACES)
     if not there and not source.stand_in:
@@ -68,6 +69,8 @@ def whitened(source: Source, limit: int | None) -> Whitened:
             f'or download it: python -c "from lightning_app.datamodules import WhitenedMNIST as M; '
             f"M('{source.root}').prepare_data()\"."
         )
-    x, labels = of_source(str(source.root), WIDTH, limit, "mnist" if there else "digits")
+    module = (WhitenedMNIST if there else WhitenedDigits)(str(source.root), WIDTH, train_limit=limit)
+    x, labels = module.vectors()
     name = "MNIST" if there else "the embedded digits, which stand in for MNIST"
-    return Whitened(f"{name} ({len(x):,} images)", x, torch.nn.functional.one_hot(labels, WIDTH).double())
+    images = f"{len(x):,} images, sha256 {digest(*module.of_split('train'))}"
+    return Whitened(f"{name} ({images})", x, torch.nn.functional.one_hot(labels, WIDTH).double())
