@@ -1,8 +1,16 @@
-"""Claims, the readings under which they can be tested, and the verdict.
+"""Claims, the readings under which they can be tested, and the outcome.
 
-A claim of a paper may have several defensible readings (of a norm, of a cost, of an initialisation). True under all of
-them it is reproduced, under none not reproduced, under some an artefact of a convention. A claim whose test needs more
-than the runs hold is not tested, and says what is missing. What the paper shows without claiming a number is described.
+A claim of a paper may have several defensible readings: of a convention of measuring (a norm, a cost), or of a setting
+that the paper does not give (a learning rate, where BatchNorm stands). True under all of them it is reproduced, under none
+not reproduced; under some it is an artefact of the convention, or depends on the setting. A claim whose test needs more
+than the runs hold is not tested, and says what is missing.
+
+What a row rests on decides the word: a statement of the paper is *reproduced*; one that we rebuilt, because the text lost
+its formula, *holds as rebuilt*; an identity, an executed proof or an addition of ours is *checked*; a number without a
+test is *described*. What a row is about is its class. Counts are per class, and never one sum.
+
+At reduced scale (fewer epochs or seeds than the paper) only orderings and dimensionless ratios are judged, in words of
+their own: agrees, disagrees, undecided.
 """
 
 import math
@@ -12,15 +20,62 @@ from enum import StrEnum
 
 import numpy as np
 
-__all__ = ["Claim", "Outcome", "Reading", "Sample", "Verdict", "described", "holds", "judge", "one", "untested"]
+__all__ = [
+    # what a claim is
+    "Basis",
+    "Claim",
+    "Class",
+    "Reading",
+    "Sample",
+    "Varies",
+    "one",
+    # what comes out
+    "Outcome",
+    "Verdict",
+    "described",
+    "holds",
+    "judge",
+    "judge_reduced",
+    "untested",
+]
 
 
 class Verdict(StrEnum):
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
     ARTEFACT = "artefact of a convention"
+    DEPENDS = "depends on a setting that the paper does not give"
+    REBUILT = "holds as rebuilt"
+    CHECKED = "checked"
+    DESCRIBED = "described"
     NOT_TESTED = "not tested"
-    DESCRIBED = "described"  # nothing was claimed: our number, for the reader
+    # at reduced scale
+    AGREES = "agrees"
+    DISAGREES = "disagrees"
+    UNDECIDED = "undecided"
+
+
+class Class(StrEnum):
+    """What a claim is about."""
+
+    FORMULA = "formula"  # closed forms, theorems, constructions
+    INITIALISATION = "initialisation"  # nets before training
+    TRAINED = "trained"  # nets during and after training
+
+
+class Basis(StrEnum):
+    """Whose statement is tested."""
+
+    PAPER = "paper"
+    REBUILT = "rebuilt"  # the paper's, but the text at hand lost its formula or constants
+    OURS = "ours"  # an identity, an executed proof, or an addition of ours: the paper states no such thing
+
+
+class Varies(StrEnum):
+    """What the readings of a claim differ in."""
+
+    CONVENTION = "convention"  # of measuring, and nothing else
+    SETTING = "setting"  # of the experiment, which the paper does not give
 
 
 @dataclass(frozen=True)
@@ -58,12 +113,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one test: did it hold? None: cannot be told, ``why`` says what is missing; or was not asked, if not ``judged``."""
+    """Result of one test.
+
+    ``held`` is None if it could not be evaluated (``why`` says what is missing), or if there is no test (``judged`` is
+    False). ``unresolved``: it did not hold, but the data do not contradict it either, as an interval that contains zero.
+    """
 
     held: bool | None
     why: str = ""
     finding: str = ""  # said even where it held
     judged: bool = True
+    unresolved: bool = False
 
 
 def holds(condition: bool, why: str = "", finding: str = "") -> Outcome:
@@ -83,7 +143,7 @@ def untested(why: str) -> Outcome:
 class Reading:
     """One way to read a claim, with our number under it."""
 
-    convention: str  # "" where there is only one
+    convention: str  # or setting; "" where there is only one
     ours: Sample
     outcome: Outcome
 
@@ -93,9 +153,14 @@ class Claim:
     """One line of an artefact's table."""
 
     quantity: str
-    paper: float | str  # as printed
+    paper: float | str  # as printed, nothing of ours; "" where the paper has no such number or statement
     test: str  # in words, with its tolerance, fixed before any run
     readings: tuple[Reading, ...]
+    about: Class | None = None  # None: what the artefact says
+    basis: Basis = Basis.PAPER
+    varies: Varies = Varies.CONVENTION
+    power: str = ""  # what the test would let pass, where that is much
+    ratio: bool = False  # an ordering or a dimensionless ratio, which reduced scale may judge
 
     @property
     def ours(self) -> Sample:
@@ -103,9 +168,18 @@ class Claim:
         return self.readings[0].ours
 
 
-def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome) -> Claim:
-    """A claim that has one reading."""
-    return Claim(quantity, paper, test, (Reading("", ours, outcome),))
+def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome, **more) -> Claim:
+    """A claim that has one reading; ``more`` are further fields of `Claim`."""
+    return Claim(quantity, paper, test, (Reading("", ours, outcome),), **more)
+
+
+HELD = {Basis.PAPER: Verdict.REPRODUCED, Basis.REBUILT: Verdict.REBUILT, Basis.OURS: Verdict.CHECKED}
+MIXED = {Varies.CONVENTION: Verdict.ARTEFACT, Varies.SETTING: Verdict.DEPENDS}
+REDUCED = dict.fromkeys((Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED), Verdict.AGREES) | {
+    Verdict.NOT_REPRODUCED: Verdict.DISAGREES,
+    Verdict.ARTEFACT: Verdict.UNDECIDED,
+    Verdict.DEPENDS: Verdict.UNDECIDED,
+}
 
 
 def judge(claim: Claim) -> tuple[Verdict, str]:
@@ -115,8 +189,10 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     >>> one, other = Reading("kernel", sample, holds(True)), Reading("operator", sample, holds(False, "3 > 2"))
     >>> judge(Claim("mu", 1.0, "larger", (one, other)))
     (<Verdict.ARTEFACT: 'artefact of a convention'>, 'true only under: kernel')
-    >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value
-    'reproduced'
+    >>> judge(Claim("mu", 1.0, "larger", (one, other), varies=Varies.SETTING))[0].value
+    'depends on a setting that the paper does not give'
+    >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value, judge(Claim("mu", "", "is 1", (one,), basis=Basis.OURS))[0].value
+    ('reproduced', 'checked')
     """
     missing = [lacking for reading in claim.readings if (lacking := _lacking(reading))]
     if missing:
@@ -126,10 +202,28 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
         return Verdict.DESCRIBED, claim.readings[0].outcome.why
     held = [reading for reading in judged if reading.outcome.held]
     if len(held) == len(judged):
-        return Verdict.REPRODUCED, _joined(reading.outcome.finding for reading in held)
+        return HELD[claim.basis], _joined(reading.outcome.finding for reading in held)
     if not held:
         return Verdict.NOT_REPRODUCED, _joined(reading.outcome.why for reading in judged)
-    return Verdict.ARTEFACT, f"true only under: {'; '.join(reading.convention for reading in held)}"
+    return MIXED[claim.varies], f"true only under: {'; '.join(reading.convention for reading in held)}"
+
+
+def judge_reduced(claim: Claim) -> tuple[Verdict, str]:
+    """Verdict at reduced scale and its reason: never on a printed value, and undecided where the data do not decide.
+
+    >>> near, far = Reading("", Sample((1.2,)), holds(True)), Reading("", Sample((0.9,)), holds(False, "0.9"))
+    >>> judge_reduced(Claim("plain / residual", "> 1", "above 1", (far,), ratio=True))
+    (<Verdict.DISAGREES: 'disagrees'>, '0.9')
+    >>> judge_reduced(Claim("L", 0.07, "within 10 %", (near,)))[0].value
+    'not tested'
+    """
+    verdict, why = judge(claim)
+    if verdict in REDUCED and not claim.ratio:
+        return Verdict.NOT_TESTED, "only orderings and dimensionless ratios are judged at reduced scale"
+    judged = [reading.outcome for reading in claim.readings if reading.outcome.judged]
+    if verdict is Verdict.NOT_REPRODUCED and any(outcome.unresolved for outcome in judged):
+        return Verdict.UNDECIDED, why
+    return REDUCED.get(verdict, verdict), why
 
 
 def _joined(words: Iterable[str]) -> str:
