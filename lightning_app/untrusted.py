@@ -8,6 +8,7 @@ This file knows no torch until it reads what torch wrote, so that the report sta
 """
 
 import json
+import lzma
 import math
 import os
 import zipfile
@@ -28,6 +29,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_text",
+    "read_xz",
     # YAML
     "check_yaml",
     "read_yaml",
@@ -67,6 +69,19 @@ def read_text(file: Path, limit: int = TEXT) -> str:
     content = read_bytes(file, limit)
     with _sentences(file, "read as UTF-8 text", UnicodeDecodeError):
         return content.decode().replace("\r\n", "\n")
+
+
+def read_xz(file: Path, limit: int = TEXT_OF_A_LOG) -> bytes:
+    """What ``lzma.compress`` packed into a file; raises as `read_bytes`, and for a damaged or larger one."""
+    packed = read_bytes(file, limit)
+    with _sentences(file, "unpacked", lzma.LZMAError, EOFError):
+        reader = lzma.LZMADecompressor()
+        content = reader.decompress(packed, max_length=limit + 1)
+        if len(content) > limit:
+            raise UserError(f"{file} would unpack to more than {limit:,} bytes: it is not what its name says.")
+        if not reader.eof:
+            raise EOFError("it ends too early")
+        return content
 
 
 def read_json(file: Path) -> Any:

@@ -18,6 +18,7 @@ OTHERS = {  # command -> the module whose main(argv) it is, imported when asked 
     "transfer": "lightning_app.cli.transfer",
     "extract": "lightning_app.cli.extract",
     "reproduce": "lightning_app.reproduce",
+    "verify": "lightning_app.reproduce.verify",
     "report": "lightning_app.report",
 }
 RESUME = "What was logged is kept; go on from the last finished epoch with --ckpt_path last."

@@ -23,6 +23,7 @@ commands:
   transfer   a residual net's checkpoint made plain           transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
   extract    one net of a bank as a checkpoint                extract IN.ckpt OUT.ckpt --member residual-seed03
   reproduce  a paper's table or figure, ours beside           reproduce yu-tomasi/table-1 (--list: all of them)
+  verify     judge again from the committed evidence          verify yu-tomasi/table-3
   report     run folders -> one HTML page                     report runs/cifar10/res20 runs/cifar10/pln20
 
 COMMAND -h has examples and the options that matter; COMMAND --help lists every option.

@@ -422,6 +422,11 @@ class ImageClassifier(pl.LightningModule):
         check_members(checkpoint.get("members", []), [describe(member) for member in self.members])
         check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
+            if "optimizer_states" not in checkpoint:
+                raise UserError(
+                    "training cannot go on from this file: it holds the final weights of a finished run, without the "
+                    "optimizer's state. Validate, test or measure it, or name a checkpoint (last.ckpt)."
+                )
             self._check_data(checkpoint)
             keep_configured_schedule(checkpoint, self.configure_optimizers())
             keep_one_place(checkpoint)

@@ -9,7 +9,7 @@ from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import export_folder, write_report
 from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
-from lightning_app.runs.folder import LOG
+from lightning_app.runs.folder import LOG, LOG_PACKED
 
 __all__ = ["main"]
 
@@ -51,8 +51,12 @@ def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
         UserError: a path that holds neither.
     """
     made = artefacts(paths)
-    with_runs = [path for path in paths if not artefacts([path]) or next(path.rglob(LOG), None)]
+    with_runs = [path for path in paths if not artefacts([path]) or _holds_a_run(path)]
     return find_runs(with_runs), made
+
+
+def _holds_a_run(path: Path) -> bool:
+    return any(next(path.rglob(name), None) for name in (LOG, LOG_PACKED))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,8 +1,13 @@
 """The command ``python main.py reproduce``."""
 
 import argparse
+import contextlib
+import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +16,10 @@ import yaml
 from lightning_app.arguments import Parser
 from lightning_app.cli.console import table
 from lightning_app.errors import UserError
-from lightning_app.reproduce.plan import SCALES, Scale
+from lightning_app.reproduce.plan import PAPER, REDUCED, SCALES, Scale
 from lightning_app.runs.places import PLACE_OPTIONS
 from lightning_app.seeds import parse_seeds, spell_seeds
-from lightning_app.untrusted import read_json
+from lightning_app.stopping import SIGNALS, Stopped, stopping
 
 if TYPE_CHECKING:
     from lightning_app.reproduce.artefact import Artefact, Paper
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DATA = Path("data")  # where `fit` looks too
+RESERVE = 120.0  # seconds that saving and packing may take, of the time of --for
 
 EPILOG = """\
 examples:
@@ -31,18 +37,26 @@ examples:
   python main.py reproduce yu-tomasi/table-1 --scale paper            the real thing
   python main.py reproduce yu-tomasi --scale paper --no-train         what the runs that are there show
   python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
+  python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m stop in time, saved and packed; again to go on
   python main.py reproduce li-et-al/fig-4 --scale paper               computed, not trained: minutes
   python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
 
-Runs and computations that have finished are reused, interrupted ones go on where they stopped. Options behind -- go to
-`fit`; they may say where and how fast to train, not what. Results lie in results/<paper>/<artefact>/.
+Runs and computations that have finished are reused, interrupted ones go on where they stopped, from what is kept in
+results/ if need be. Options behind -- go to `fit`; they may say where and how fast to train, not what. Results lie in
+results/<paper>/<artefact>/, what they rest on in results/<paper>/runs/ and pieces/: `verify` judges again by it.
 """
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code: 0 whatever the verdicts, 2 for a user's mistake, a run's own if it fails."""
     try:
-        return _run(_parse(argv))
+        options = _parse(argv)
+        with _listening(), _ending_after(options.limit) as time_is_up:
+            try:
+                code = _run(options)
+            except Stopped as stop:
+                code = int(stop.code)
+        return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
     except (ValueError, OSError, yaml.YAMLError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -50,6 +64,54 @@ def main(argv: list[str]) -> int:
         return 130
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[None]:
+    """A signal ends computations and training; what is kept with the results is written first."""
+    which = (*SIGNALS, signal.SIGINT)
+    earlier = [signal.getsignal(one) for one in which]
+    stopping.listen()
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for one, handler in zip(which, earlier):
+                signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def _ending_after(seconds: float | None) -> Iterator[threading.Event]:
+    """After so many seconds, less what saving and packing take, what a scheduler does: SIGTERM to this process."""
+    time_is_up = threading.Event()
+
+    def end() -> None:
+        time_is_up.set()
+        print("time is up: saving and packing. The same command goes on where this one stopped.", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if seconds is None:
+        yield time_is_up
+        return
+    timer = threading.Timer(max(0.0, seconds - min(RESERVE, seconds / 4)), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield time_is_up
+    finally:
+        timer.cancel()
+
+
+def _seconds(text: str) -> float:
+    """
+    >>> _seconds("165m"), _seconds("2h30m"), _seconds("90")
+    (9900.0, 9000.0, 90.0)
+    """
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
+    if not text or not found:
+        raise UserError(f"--for takes a time like 165m, 2h30m or 90s, got '{text}'.")
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 3600.0 * hours + 60.0 * minutes + seconds
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -60,17 +122,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.list:
         _list(options)
         return 0
-    chosen = [pair for name in options.artefacts for pair in find(name)]
+    named = [pair for name in options.artefacts for pair in find(name)]
+    chosen = [(paper, artefact) for paper, artefact in named if artefact.has(options.scale)]
+    if not chosen:
+        raise UserError(f"{', '.join(options.artefacts)} cannot be made at {options.scale.name} scale: use smoke or paper.")
     _check_names(options.only, [part.name for _, artefact in chosen for part in artefact.runs + artefact.computations])
     _check_against_plans(options, chosen)
-    if options.no_train and not options.runs.is_dir():
-        raise UserError(f"--no-train: expected a folder of runs at {options.runs}, found none.")
+    if options.no_train and not options.runs.is_dir() and not options.out.is_dir():
+        raise UserError(
+            f"--no-train: expected a folder of runs at {options.runs} or of results at {options.out}, found neither."
+        )
     work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
     for paper, artefact in chosen:
         try:
             made = make(paper, artefact, options.scale, options.runs, options.out, work)
         except RunFailed as failure:
-            print(f"error: {failure}", file=sys.stderr)
+            by_signal = failure.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+            print(f"{'stopped' if by_signal else 'error'}: {failure}", file=sys.stderr)
             return failure.code if failure.code > 0 else 128 - failure.code
         _say(f"{paper.key}/{artefact.key}", artefact.title, made)
     return 0
@@ -81,7 +149,7 @@ def _say(key: str, title: str, made: "Made") -> None:
     columns = [column for column in made.table if column not in ("ratio", "test")]
     print()
     table(f"{key}: {title}", columns, made.table[columns].itertuples(index=False))
-    print(f"{key}: {made.counts}. Runs, {made.standing}. Files: {made.folder}\n", flush=True)
+    print(f"{key}: {made.counts}. Evidence, {made.standing}. Files: {made.folder}\n", flush=True)
 
 
 def _check_names(only: Sequence[str] | None, known: Sequence[str]) -> None:
@@ -106,35 +174,37 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
 
 
 def _list(options: argparse.Namespace) -> None:
-    """One line an artefact: how far its runs and computations are at each scale, and the verdicts there are."""
+    """One line an artefact: the verdicts there are at each scale, by class, and how far what is open is."""
     from lightning_app.reproduce.papers import PAPERS, find
 
     rows = [
-        [f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in SCALES.values())]
+        [f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in (PAPER, REDUCED))]
         + [artefact.title]
         for name in options.artefacts or PAPERS
         for paper, artefact in find(name)
     ]
-    table("", ["artefact", *SCALES, "what"], rows)
+    table("", ["artefact", "paper scale", "reduced scale", "what"], rows)
 
 
-def _state(paper, artefact, scale: Scale, options: argparse.Namespace) -> str:
+def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> str:
+    """Verdicts as recorded, and what is open; a dash where there is no such scale."""
     from lightning_app.reproduce import computation, runner
     from lightning_app.reproduce.making import folder_of
+    from lightning_app.reproduce.records import RECORD, counted, in_words, read_record
 
-    states = {name: runner.state(plan, options.runs) for name, plan in artefact.plans(paper.key, scale).items()}
-    states |= {name: computation.state(task, options.runs) for name, task in artefact.tasks(paper.key, scale).items()}
-    if set(states.values()) == {"not run"}:
-        return "not run"
-    if open_parts := [f"{name}: {how}" for name, how in states.items() if how != "finished"]:
-        return "; ".join(open_parts)
-    file = folder_of(options.out, paper, artefact, scale) / "verdict.json"
-    if not file.exists():
-        return "runs finished"
-    verdict = read_json(file)
-    if not isinstance(verdict, dict) or not isinstance(verdict.get("counts"), str):
-        raise UserError(f"{file} is no verdict of ours: it has no counts. Remove it, and reproduce it again.")
-    return verdict["counts"]
+    if not artefact.has(scale):
+        return "–"
+    states = {name: runner.state(plan, options.runs, options.out) for name, plan in artefact.plans(paper.key, scale).items()}
+    states |= {
+        name: computation.state(task, options.runs, options.out)
+        for name, task in artefact.tasks(paper.key, scale).items()
+    }
+    open_parts = "; ".join(f"{name}: {how}" for name, how in states.items() if how != "finished")
+    folder = folder_of(options.out, paper, artefact, scale)
+    if not (folder / RECORD).exists():
+        return open_parts if set(states.values()) != {"not run"} else "not run"
+    verdicts = in_words(counted(read_record(folder)["rows"]))
+    return f"{verdicts} ({open_parts})" if open_parts else verdicts
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -147,7 +217,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
     parser.add_argument("--list", action="store_true", help="every artefact with its state")
-    parser.add_argument("--scale", choices=SCALES, default="smoke", help="smoke (default): minutes; paper: in full")
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="smoke",
+        help="smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full",
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")
@@ -155,12 +230,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", type=lambda text: text.split(","), metavar="RUN,...", help="make only these runs or computations now"
     )
+    parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
     options = parser.parse_args(own)
     if not options.artefacts and not options.list:
         raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
     options.scale = SCALES[options.scale]
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
+    options.limit = None if options.limit is None else _seconds(options.limit)
     root = ["--data.init_args.root", str(options.data_root)] if options.data_root else []
     options.fit = [*root, *_checked(fit)]
     return options

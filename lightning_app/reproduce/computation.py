@@ -8,20 +8,21 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lightning_app.errors import UserError
+from lightning_app.reproduce.packing import home_of_pieces
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
-from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.folder import write_atomically, writing
 from lightning_app.runs.lock import claimed
 from lightning_app.runs.provenance import made_with
 from lightning_app.untrusted import read_npz
 
-__all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "state"]
+__all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "keep", "state"]
 
 Arrays = Mapping[str, np.ndarray]
 CAPS = {"epochs": "epochs", "seeds": "seeds", "limit": "train_limit"}  # parameter -> what of a scale caps it
@@ -86,6 +87,7 @@ class Computed:
 
     task: Task
     pieces: Mapping[str, Arrays]
+    made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece: what computed it, and seconds
 
     @property
     def missing(self) -> str:
@@ -99,24 +101,33 @@ class Computed:
         return ", ".join(dict.fromkeys(str(arrays[DATA]) for arrays in self.pieces.values() if DATA in arrays))
 
 
-def found(task: Task, root: Path) -> Computed:
-    """The pieces below the root of all runs that were made for this task."""
-    there = {piece: _read(task, piece, root) for piece in task.computation.pieces if _is_made(task, piece, root)}
-    return Computed(task, there)
+def found(task: Task, root: Path, kept: Path | None = None) -> Computed:
+    """The pieces that were made for this task.
+
+    Args:
+        root: folder of all runs.
+        kept: folder of all results, whose pieces come first; None: only those below the root count.
+    """
+    files = {piece: _made(task, piece, root, kept) for piece in task.computation.pieces}
+    there = {piece: read_npz(file) for piece, file in files.items() if file is not None}
+    made = {piece: json.loads(str(arrays.pop(MADE))) for piece, arrays in there.items() if MADE in arrays}
+    return Computed(task, there, made)
 
 
-def state(task: Task, root: Path) -> str:
+def state(task: Task, root: Path, kept: Path | None = None) -> str:
     """ "finished", "not run" or "3 of 12 pieces"."""
-    have, want = sum(_is_made(task, piece, root) for piece in task.computation.pieces), len(task.computation.pieces)
+    pieces = task.computation.pieces
+    have, want = sum(_made(task, piece, root, kept) is not None for piece in pieces), len(pieces)
     return "finished" if have == want else f"{have} of {want} pieces" if have else "not run"
 
 
-def complete(task: Task, root: Path, data: Path) -> None:
+def complete(task: Task, root: Path, data: Path, kept: Path | None = None) -> None:
     """Compute whatever pieces are still lacking; nothing if all are there.
 
     Args:
         root: folder of all runs.
         data: folder of all data.
+        kept: folder of all results: what is kept there is not computed again.
 
     Raises:
         UserError: if data are missing, saying how to get them.
@@ -124,7 +135,7 @@ def complete(task: Task, root: Path, data: Path) -> None:
     source = Source(data, stand_in=task.scale is not PAPER)
     with claimed(root / task.group, task.name, f"computation {task.name}"):
         for number, piece in enumerate(task.computation.pieces, 1):
-            if not _is_made(task, piece, root):
+            if _made(task, piece, root, kept) is None:
                 print(f"compute {task.name}: {piece} ({number} of {len(task.computation.pieces)})", flush=True)
                 started = time.perf_counter()
                 arrays = task.computation.compute(source, **task.asked(piece))
@@ -135,15 +146,36 @@ def _capped(value: Any, cap: int | None) -> Any:
     return value if cap is None else cap if value is None else min(value, cap)
 
 
-def _is_made(task: Task, piece: str, root: Path) -> bool:
+def keep(task: Task, root: Path, kept: Path) -> bool:
+    """Copy the pieces below the root to the results, as evidence; a piece that is kept already stays.
+
+    Returns:
+        Whether there is one more.
+    """
+    home = home_of_pieces(kept, task.paper, task.scale) / task.name
+    new = False
+    for piece in task.computation.pieces:
+        file = task.file(piece, root)
+        if not _is_piece(home / file.name, task.digest(piece)) and _is_piece(file, task.digest(piece)):
+            with writing(home):
+                home.mkdir(parents=True, exist_ok=True)
+            write_atomically(home / file.name, file.read_bytes())
+            new = True
+    return new
+
+
+def _made(task: Task, piece: str, root: Path, kept: Path | None) -> Path | None:
+    """The file of a piece that was made for this task; None if there is none."""
+    file = task.file(piece, root)
+    evidence = [] if kept is None else [home_of_pieces(kept, task.paper, task.scale) / task.name / file.name]
+    return next((each for each in [*evidence, file] if _is_piece(each, task.digest(piece))), None)
+
+
+def _is_piece(file: Path, digest: str) -> bool:
     try:
-        return str(read_npz(task.file(piece, root), DIGEST.__eq__)[DIGEST]) == task.digest(piece)
+        return str(read_npz(file, DIGEST.__eq__)[DIGEST]) == digest
     except (UserError, KeyError):  # not there, or nothing that we wrote
         return False
-
-
-def _read(task: Task, piece: str, root: Path) -> Arrays:
-    return read_npz(task.file(piece, root))
 
 
 def _write(task: Task, piece: str, root: Path, arrays: Arrays, seconds: float) -> None:

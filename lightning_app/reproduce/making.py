@@ -1,22 +1,26 @@
-"""One artefact, from its runs and computations to the files of its result."""
+"""One artefact, from its runs and computations to its evidence, its record, and the files made of these."""
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from lightning_app.reproduce import computation, figures, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computed, Task
-from lightning_app.reproduce.plan import PAPER, Plan, Scale
+from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_pieces, home_of_runs, pack, packed_name
+from lightning_app.reproduce.plan import PAPER, REDUCED, SMOKE, Plan, Scale
+from lightning_app.reproduce.records import RECORD, SCHEMA_VERSION, counted, in_words, read_record, rows_of
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.runner import complete, found_runs
-from lightning_app.runs.provenance import commit, versions
+from lightning_app.reproduce.runner import Found, RunFailed, complete, found_runs
+from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.provenance import made_with
+from lightning_app.stopping import stopping
 
-__all__ = ["Made", "Work", "folder_of", "make"]
-
-NOTED = ("torch", "pytorch-lightning", "numpy")  # versions kept with a result
+__all__ = ["Made", "Work", "folder_of", "make", "results_of"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Made:
     """What a reproduction wrote."""
 
     folder: Path
-    counts: str  # "3 reproduced, 1 not tested"
+    counts: str  # "formula: 3 reproduced; trained: 1 not tested"
     table: pd.DataFrame  # as table.md shows it
     standing: str  # "paper scale: depth20 200 of 200 epochs, 2 of 2 seeds"
 
@@ -50,42 +54,128 @@ def make(
     out: Path,
     work: Work | None = None,
 ) -> Made:
-    """Train and compute what is missing, then write figure, tables and verdict.
+    """Train and compute what is missing, keep the evidence, judge by it, and write record, tables and figure.
 
     Args:
         runs: folder of all runs.
-        out: folder of all results; this one goes to ``out/<paper>/<artefact>``, at smoke scale to its ``smoke`` below.
+        out: folder of all results; this one goes to ``out/<paper>/<artefact>``, at other scales than the paper's to a
+            folder of that name below.
         work: what to make of what is missing; None: nothing, say what is there shows.
 
     Raises:
-        RunFailed: if a training process does not end well.
+        RunFailed: if a training process does not end well. What there is by then is kept all the same.
     """
-    plans, tasks = artefact.plans(paper.key, scale), artefact.tasks(paper.key, scale)
+    stopped: BaseException | None = None
     if work is not None:
-        _complete(plans.values(), tasks.values(), runs, work)
-    found = {name: found_runs(plan, runs) for name, plan in plans.items()}
-    computed = {name: computation.found(task, runs) for name, task in tasks.items()}
-    results = Results(plans, found, scale, computed)
-    standing = _standing(results, plans, computed)
+        try:
+            _complete(artefact.plans(paper.key, scale).values(), artefact.tasks(paper.key, scale).values(), runs, out, work)
+        except (RunFailed, SystemExit, KeyboardInterrupt) as error:
+            stopped = error
+    with stopping.held():  # a second signal does not cut what is kept in two
+        if scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out):
+            _judge_others(paper, artefact, scale, runs, out)
+        made = judged(paper, artefact, scale, runs, out)
+    if stopped is not None:
+        raise stopped
+    return made
+
+
+def _judge_others(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> None:
+    """Records of other artefacts that rest on the same runs and computations, written anew."""
+    own = {part.name for part in artefact.runs + artefact.computations}
+    for other in paper.artefacts:
+        shared = own & {part.name for part in other.runs + other.computations}
+        if other is not artefact and shared and (folder_of(out, paper, other, scale) / RECORD).exists():
+            judged(paper, other, scale, runs, out)
+
+
+def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
+    """Judge by what there is, and write record, tables and figure."""
+    results = results_of(paper, artefact, scale, runs if scale is SMOKE else None, out)
+    rows = rows_of(artefact, artefact.claims(results), scale)
+    standing = _standing(results)
     folder = folder_of(out, paper, artefact, scale)
     folder.mkdir(parents=True, exist_ok=True)
-    table = tables.frame(artefact.claims(results), scale)
+    if scale is PAPER:
+        rows = _beside_reduced(rows, folder_of(out, paper, artefact, REDUCED))
     if artefact.draw is not None:
         with figures.styled():
             figure = artefact.draw(results)
             figures.note(figure, f"{paper.key}/{artefact.key}, {standing}")
             figures.save(figure, folder, "figure")
+    table = tables.frame(rows)
     tables.write_tables(table, folder, _head(paper, artefact, scale, standing))
-    return Made(folder, tables.counts(table), tables.shown(table), standing)
+    record = {
+        "schema": SCHEMA_VERSION,
+        "artefact": f"{paper.key}/{artefact.key}",
+        "scale": scale.name,
+        "standing": standing,
+        "extent": _of_the_paper(results),
+        "command": _command(paper, artefact, scale),
+        "rendered": made_with(),
+        "evidence": _evidence(results, out),
+        "counts": counted(rows),
+        "rows": rows,
+    }
+    write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    return Made(folder, in_words(counted(rows)), tables.shown(table), standing)
 
 
-def _complete(plans: Iterable[Plan], tasks: Iterable[Task], runs: Path, work: Work) -> None:
+def results_of(paper: Paper, artefact: Artefact, scale: Scale, runs: Path | None, out: Path) -> Results:
+    """What an artefact's claims read: the evidence among the results and, if a folder of runs is given, what is there."""
+    plans, tasks = artefact.plans(paper.key, scale), artefact.tasks(paper.key, scale)
+    nowhere = out / paper.key / ".none"  # no run is ever there
+    found = {name: found_runs(plan, runs or nowhere, out) for name, plan in plans.items()}
+    computed = {name: computation.found(task, runs or nowhere, out) for name, task in tasks.items()}
+    return Results(plans, found, scale, computed)
+
+
+def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> bool:
+    """Pack the artefact's runs and pieces among the results, with the arrays that any artefact of the paper reads.
+
+    Returns:
+        Whether anything is kept that was not kept before.
+    """
+    changed = any([computation.keep(task, runs, out) for task in artefact.tasks(paper.key, scale).values()])
+    own = artefact.plans(paper.key, scale)
+    alive = {name: [run for run in found_runs(plan, runs, out) if _is_below(run, runs)] for name, plan in own.items()}
+    if not any(alive.values()):
+        return changed
+    read: dict[str, set[tuple[str, int]]] = {}
+    for other in paper.artefacts:
+        if other.has(scale) and any(alive.get(run.name) for run in other.runs):
+            for name, arrays in _arrays_read(paper, other, scale, runs, out).items():
+                read.setdefault(name, set()).update(arrays)
+    for name, found in alive.items():
+        for run in found:
+            target = home_of_runs(out, paper.key, scale) / packed_name(own[name], run.seeds)
+            changed |= pack(run.folder, target, run.state == "finished", read.get(name, set()))
+    return changed
+
+
+def _is_below(run: Found, runs: Path) -> bool:
+    return run.folder.path.resolve().is_relative_to(runs.resolve())
+
+
+def _arrays_read(
+    paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
+) -> Mapping[str, set[tuple[str, int]]]:
+    """By run, the (family, epoch) of arrays that an artefact's claims and figure read."""
+    results = results_of(paper, artefact, scale, runs, out)
+    artefact.claims(results)
+    if artefact.draw is not None:
+        with figures.styled():
+            artefact.draw(results)
+    return results.arrays_read
+
+
+def _complete(plans: Iterable[Plan], tasks: Iterable[Task], runs: Path, out: Path, work: Work) -> None:
     for task in tasks:
         if work.includes(task.name):
-            computation.complete(task, runs, work.data)
+            computation.complete(task, runs, work.data, out)
     for plan in plans:
         if work.includes(plan.name):
-            complete(plan, runs, work.options, work.seeds)
+            complete(plan, runs, work.options, work.seeds, out)
 
 
 def folder_of(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path:
@@ -93,12 +183,74 @@ def folder_of(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path
     return out / paper.key / artefact.key / ("" if scale is PAPER else scale.name)
 
 
-def _standing(results: Results, plans: dict[str, Plan], computed: dict[str, Computed]) -> str:
+def _beside_reduced(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The verdicts of reduced scale beside those of the paper's, where there are some; they are counted apart."""
+    if not (folder / RECORD).exists():
+        return rows
+    record = read_record(folder)
+    found = {row["quantity"]: {"verdict": row["verdict"], "extent": record["extent"]} for row in record["rows"]}
+    return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in rows]
+
+
+def _evidence(results: Results, out: Path) -> list[dict[str, Any]]:
+    """What the rows rest on: each run and computation, with what made it."""
+    runs = [_run_evidence(name, run, results, out) for name, found in results.found.items() for run in found]
+    return runs + [_pieces_evidence(found, out) for found in results.computations.values() if found.pieces]
+
+
+def _run_evidence(name: str, run: Found, results: Results, out: Path) -> dict[str, Any]:
+    plan = results.plans[name]
+    inside = run.folder.path.resolve().is_relative_to(out.resolve())
+    return {
+        "run": name,
+        "folder": run.folder.path.resolve().relative_to(out.resolve()).as_posix() if inside else None,
+        "manifest": file_digest(run.folder.path / MANIFEST) if inside else None,
+        "digest": plan.digest,
+        "state": run.state,
+        "epochs": run.epoch,
+        "of_epochs": plan.epochs,
+        "seeds": [*run.seeds],
+        "seconds": _seconds(run),
+        "made": run.folder.made(),
+    }
+
+
+def _seconds(run: Found) -> float | None:
+    """Wall time of training and measuring, from the log; None where it does not say."""
+    log = run.folder.log()
+    times = log[(log["member"] == "") & (log["name"].str.startswith("cost/") | (log["name"] == "time/epoch"))]
+    return round(float(times["value"].sum()), 1) if len(times) else None
+
+
+def _pieces_evidence(found: Computed, out: Path) -> dict[str, Any]:
+    home = home_of_pieces(out, found.task.paper, found.task.scale) / found.task.name
+    files = {piece: home / f"{piece}.npz" for piece in found.pieces}
+    made = [*found.made.values()]
+    kinds = dict.fromkeys(json.dumps({key: value for key, value in each.items() if key != "seconds"}) for each in made)
+    return {
+        "computation": found.task.name,
+        "folder": home.relative_to(out).as_posix(),
+        "files": {file.name: file_digest(file) for file in files.values() if file.exists()},
+        "digests": {piece: found.task.digest(piece) for piece in found.pieces},
+        "of_pieces": len(found.task.computation.pieces),
+        "data": found.data or None,
+        "seconds": round(sum(each["seconds"] for each in made), 1),
+        "made": [json.loads(kind) for kind in kinds],
+    }
+
+
+def _standing(results: Results) -> str:
     """Scale, and how far each run and computation is: "smoke scale (not a test): depth20 2 of 2 epochs, seeds 0-1"."""
-    scale = "paper scale" if results.scale is PAPER else f"{results.scale.name} scale (not a test)"
-    parts = [f"{name} {_progress(results, plan)}" for name, plan in plans.items()]
-    parts += [f"{name} {_extent(found)}" for name, found in computed.items()]
+    scale = f"{results.scale.name} scale{' (not a test)' if results.scale is SMOKE else ''}"
+    parts = [f"{name} {_progress(results, plan)}" for name, plan in results.plans.items()]
+    parts += [f"{name} {_extent(found)}" for name, found in results.computations.items()]
     return f"{scale}: {'; '.join(parts)}"
+
+
+def _of_the_paper(results: Results) -> str:
+    """ "30 of 200 epochs, 3 seeds"; "" where nothing is trained."""
+    asked = {f"{plan.epochs} of {plan.epochs_of_the_paper} epochs, {len(plan.seeds)} seeds" for plan in results.plans.values()}
+    return "; ".join(sorted(asked))
 
 
 def _progress(results: Results, plan: Plan) -> str:
@@ -106,7 +258,7 @@ def _progress(results: Results, plan: Plan) -> str:
     if last is None:
         return "not run"
     seeds = len({seed for arm in plan.arms for seed in results.seeds(plan.name, arm)})
-    return f"{last} of {plan.epochs} epochs, {seeds} of {len(plan.seeds)} seeds"
+    return f"{last} of {plan.epochs} epochs{plan.out_of}, {seeds} of {len(plan.seeds)} seeds"
 
 
 def _extent(found: Computed) -> str:
@@ -114,13 +266,17 @@ def _extent(found: Computed) -> str:
     return f"{found.missing or 'computed'}{f' on {found.data}' if found.data else ''}"
 
 
+def _command(paper: Paper, artefact: Artefact, scale: Scale) -> str:
+    return f"python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name}"
+
+
 def _head(paper: Paper, artefact: Artefact, scale: Scale, standing: str) -> str:
     lines = [
         f"# {paper.key}/{artefact.key}: {artefact.title}",
         paper.title,
-        f"Runs, {standing}.",
+        f"Evidence, {standing}.",
         f"Conventions. {artefact.convention}",
-        f"`python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name}`, "
-        f"commit {commit()}, {versions(NOTED)}.",
+        f"`{_command(paper, artefact, scale)}`. Numbers of each seed, and which commit trained or computed them on what "
+        f"machine: {RECORD}. `python main.py verify {paper.key}/{artefact.key}` judges again.",
     ]
     return "\n\n".join(lines)

@@ -1,4 +1,9 @@
-"""What an artefact needs: training runs at a scale. A scale changes epochs, seeds and the subset of data, nothing else."""
+"""What an artefact needs: training runs at a scale. A scale changes epochs, seeds and the subset of data, nothing else.
+
+Smoke scale shows in minutes that everything runs, and tests nothing. Paper scale is what the paper did. Reduced scale, in
+between, has fewer epochs (and the drops of the learning rate at the same fractions of them) on all data: it judges
+orderings and dimensionless ratios only, in words of its own.
+"""
 
 import hashlib
 import json
@@ -14,7 +19,7 @@ from lightning_app.runs.places import PLACES
 from lightning_app.seeds import parse_seeds
 from lightning_app.shipped import configs
 
-__all__ = ["CONFIGS", "PAPER", "SCALES", "SMOKE", "Plan", "Run", "Scale", "digest_of", "group_of"]
+__all__ = ["CONFIGS", "PAPER", "REDUCED", "SCALES", "SMOKE", "Plan", "Reduced", "Run", "Scale", "digest_of", "group_of"]
 
 CONFIGS = configs()
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
@@ -52,8 +57,18 @@ class Scale:
 
 
 SMOKE = Scale("smoke", epochs=2, seeds=2, train_limit=512, test_limit=500)
+REDUCED = Scale("reduced")
 PAPER = Scale("paper")
-SCALES = {scale.name: scale for scale in (SMOKE, PAPER)}
+SCALES = {scale.name: scale for scale in (SMOKE, REDUCED, PAPER)}
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What a run does at reduced scale."""
+
+    epochs: int
+    milestones: tuple[int, ...]  # epochs after which the learning rate drops
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,7 @@ class Run:
 
     name: str  # the file's stem, and the run folder's name
     seeds: int = 1  # at paper scale: 0 to seeds - 1
+    reduced: Reduced | None = None  # None: there is no reduced scale of it
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,29 @@ class Plan:
 
     @property
     def seeds(self) -> tuple[int, ...]:
+        if self.reduced:
+            return parse_seeds(self.reduced.seeds)
         return parse_seeds(min(self.run.seeds, self.scale.seeds or self.run.seeds))
+
+    @property
+    def reduced(self) -> Reduced | None:
+        """What is asked for at reduced scale; None at the others."""
+        return self.run.reduced if self.scale is REDUCED else None
+
+    @property
+    def epochs_of_the_paper(self) -> int:
+        return self._layers["trainer"]["max_epochs"]
+
+    @property
+    def out_of(self) -> str:
+        """ " (the paper: 200)" where that is more than is asked for at reduced scale."""
+        return f" (the paper: {self.epochs_of_the_paper})" if self.reduced else ""
 
     @cached_property
     def epochs(self) -> int:
-        full = self._layers["trainer"]["max_epochs"]
-        return min(full, self.scale.epochs or full)
+        if self.reduced:
+            return self.reduced.epochs
+        return min(self.epochs_of_the_paper, self.scale.epochs or self.epochs_of_the_paper)
 
     @cached_property
     def arms(self) -> list[str]:
@@ -106,6 +139,8 @@ class Plan:
             "data.init_args.train_limit": _spelled(self.scale.train_limit),
             "data.init_args.test_limit": _spelled(self.scale.test_limit),
         }
+        if self.reduced:
+            asked["model.scheduler.init_args.milestones"] = str([*self.reduced.milestones])
         # A few epochs are all evaluated: the YAML's rhythm might miss them.
         return asked | ({"trainer.check_val_every_n_epoch": "1"} if self.scale.epochs else {})
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lightning_app.report.evidence import Net, gather
 from lightning_app.reproduce.computation import Arrays, Computed
-from lightning_app.reproduce.plan import PAPER, Plan, Scale
+from lightning_app.reproduce.plan import SMOKE, Plan, Scale
 from lightning_app.reproduce.runner import Found
 from lightning_app.verdicts import Sample
 
@@ -42,9 +42,11 @@ class Results:
         computed: Mapping[str, Computed] | None = None,
     ) -> None:
         self.plans = plans
+        self.found = runs
         self.scale = scale
-        self._computed = computed or {}
+        self.computations = computed or {}
         self._trained = {name: _read(plans[name], found) for name, found in runs.items()}
+        self.arrays_read: dict[str, set[tuple[str, int]]] = {}  # run -> (family, epoch): what evidence must hold
 
     def nets(self, run: str, arm: str) -> list[Net]:
         """The nets of one arm, by seed."""
@@ -93,7 +95,7 @@ class Results:
     def history(self, run: str, arm: str, family: str, keys: Sequence[str]) -> list[np.ndarray]:
         """Arrays over steps, saved epoch by epoch, joined over all epochs; of the first seed."""
         nets = self.nets(run, arm)[:1]
-        saved = [net.arrays(family, epoch) for net in nets for epoch in net.record.array_epochs(family)]
+        saved = [self._arrays(run, net, family, epoch) for net in nets for epoch in net.record.array_epochs(family)]
         return [np.concatenate([arrays[key] for arrays in saved if key in arrays] or [np.empty(0)]) for key in keys]
 
     def curves(self, run: str, arm: str, name: str) -> pd.DataFrame:
@@ -104,7 +106,7 @@ class Results:
     def at_end(self, run: str, arm: str, family: str) -> dict[int, dict[str, np.ndarray]]:
         """A family's arrays after the final epoch, by seed; a seed without them is not there."""
         epoch, nets = self.epochs(run), zip(self.seeds(run, arm), self.nets(run, arm))
-        return {seed: arrays for seed, net in nets if (arrays := net.arrays(family, epoch))}
+        return {seed: arrays for seed, net in nets if (arrays := self._arrays(run, net, family, epoch))}
 
     def sample_at_end(self, run: str, arms: Sequence[str], family: str, value: Callable[..., float]) -> Sample:
         """A value of each seed, computed from the final arrays of one arm, or of several of the same seed."""
@@ -121,12 +123,17 @@ class Results:
         for net in self.nets(run, arm):
             epochs = net.record.array_epochs(family)
             if epochs and (epoch is None or epoch in epochs):
-                found.append(net.arrays(family, epochs[-1] if epoch is None else epoch))
+                found.append(self._arrays(run, net, family, epochs[-1] if epoch is None else epoch))
         return [arrays for arrays in found if arrays]
+
+    def _arrays(self, run: str, net: Net, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """A family's arrays of one net after an epoch; noted, so that they are kept with the results."""
+        self.arrays_read.setdefault(run, set()).add((family, epoch))
+        return net.arrays(family, epoch)
 
     def computed(self, computation: str) -> Mapping[str, Arrays]:
         """The pieces of a computation that are there, complete or not."""
-        return self._computed[computation].pieces
+        return self.computations[computation].pieces
 
     def of_pieces(
         self, computation: str, pieces: Sequence[str], value: Callable[..., float | Sequence[float]]
@@ -158,7 +165,7 @@ class Results:
         return Sample(tuple(map(float, values)), self._marked(missing))
 
     def _marked(self, missing: str) -> str:
-        return missing if self.scale is PAPER else "smoke scale"
+        return "smoke scale" if self.scale is SMOKE else missing
 
 
 def _read(plan: Plan, runs: Sequence[Found]) -> list[Trained]:

@@ -1,6 +1,7 @@
 """Finds the runs a plan needs, resumes the interrupted ones and trains what is missing, each as a process of its own."""
 
 import contextlib
+import itertools
 import shlex
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from lightning_app.reproduce.packing import MANIFEST, home_of_runs, unpack
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.folder import ID, LAST
 from lightning_app.runs.lock import claimed
 from lightning_app.seeds import parse_seeds, spell_seeds
 from lightning_app.stopping import SIGNALS
@@ -39,11 +42,30 @@ class Found:
     state: Literal["finished", "interrupted", "lost"]  # lost: without a checkpoint to go on from
 
 
-def found_runs(plan: Plan, root: Path) -> list[Found]:
-    """The plan's runs below the root of all runs, oldest first."""
-    home = root / plan.group
+def found_runs(plan: Plan, root: Path, kept: Path | None = None) -> list[Found]:
+    """The plan's runs, those kept as evidence first, each of them oldest first.
+
+    Args:
+        root: folder of all runs.
+        kept: folder of all results; None: only the runs below the root count.
+    """
+    homes = [] if kept is None else [home_of_runs(kept, plan.paper, plan.scale)]
+    found = [run for home in [*homes, root / plan.group] for run in _in(home, plan)]
+    furthest: dict[str, Found] = {}  # a run that went on after it was packed is one run: of its copies one counts
+    for run in found:
+        one = _identity(run.folder)
+        if one not in furthest or run.epoch >= furthest[one].epoch:
+            furthest[one] = run
+    return [run for run in found if furthest[_identity(run.folder)] is run]
+
+
+def _identity(run: RunFolder) -> str:
+    return run.identifier() if (run.path / ID).exists() else str(run.path)
+
+
+def _in(home: Path, plan: Plan) -> list[Found]:
     folders = sorted(path for path in home.glob(f"{plan.name}*") if path.name.split("~")[0] == plan.name)
-    runs = [run for path in folders if (path / "log.csv").exists() for run in find_runs([path])]
+    runs = [run for path in folders if RunFolder(path).has_log for run in find_runs([path])]
     return [_found(plan, run) for run in runs if plan.matches(run.config())]
 
 
@@ -51,16 +73,16 @@ def _found(plan: Plan, run: RunFolder) -> Found:
     seeds = parse_seeds(run.config()["model"]["seeds"])
     if (run.finished or 0) >= plan.epochs:
         return Found(run, seeds, plan.epochs, "finished")
-    resumable = (run.checkpoints / "last.ckpt").exists()
+    resumable = (run.checkpoints / LAST).exists()
     return Found(run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
 
-def state(plan: Plan, root: Path) -> str:
+def state(plan: Plan, root: Path, kept: Path | None = None) -> str:
     """How far a plan is, in words.
 
     "finished", "not run", "epoch 12 of 200", "3 of 13 seeds".
     """
-    runs = [run for run in found_runs(plan, root) if run.state != "lost"]
+    runs = [run for run in found_runs(plan, root, kept) if run.state != "lost"]
     done = {seed for run in runs if run.state == "finished" for seed in run.seeds}
     if done >= set(plan.seeds):
         return "finished"
@@ -69,33 +91,51 @@ def state(plan: Plan, root: Path) -> str:
     return f"{len(done)} of {len(plan.seeds)} seeds" if done else "not run"
 
 
-def complete(plan: Plan, root: Path, options: Sequence[str] = (), seeds: Collection[int] | None = None) -> None:
+def complete(
+    plan: Plan,
+    root: Path,
+    options: Sequence[str] = (),
+    seeds: Collection[int] | None = None,
+    kept: Path | None = None,
+) -> None:
     """Train whatever the plan still lacks; nothing if all its seeds have finished.
 
     Args:
         plan: the run, its scale and seeds.
         root: folder of all runs.
-        seeds: leave the plan's other seeds to other machines; None for all.
         options: more options of ``fit``, of place and speed (``--data.root``, ``--trainer.accelerator``).
+        seeds: leave the plan's other seeds to other machines; None for all.
+        kept: folder of all results: what finished is not trained again, what was interrupted goes on from its evidence.
 
     Raises:
         RunFailed: if a training process does not end with 0, or before its last epoch.
     """
     wanted = set(plan.seeds) & set(plan.seeds if seeds is None else seeds)
     with claimed(root / plan.group, f"{plan.name}.{spell_seeds(wanted)}", f"run {plan.name}") as lock:
-        lacking = wanted - _covered(plan, root)
-        for run in found_runs(plan, root):
+        lacking = wanted - _covered(plan, root, kept)
+        for run in found_runs(plan, root, kept):
             if run.state == "interrupted" and lacking & set(run.seeds):
-                checkpoint = run.folder.checkpoints / "last.ckpt"
+                checkpoint = _workable(run.folder, plan, root).checkpoints / LAST
                 _fit(plan, root, run.seeds, [*options, "--ckpt_path", str(checkpoint)], lock)
                 lacking -= set(run.seeds)
         if lacking:
             _fit(plan, root, sorted(lacking), options, lock)
 
 
-def _covered(plan: Plan, root: Path) -> set[int]:
+def _workable(run: RunFolder, plan: Plan, root: Path) -> RunFolder:
+    """The run where it can be written to: one kept as evidence is unpacked first."""
+    if not (run.path / MANIFEST).exists():
+        return run
+    home = root / plan.group
+    names = (plan.name, *(f"{plan.name}~{number}" for number in itertools.count(2)))
+    target = next(home / name for name in names if not (home / name).exists())
+    print(f"run {plan.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
+    return unpack(run.path, target)
+
+
+def _covered(plan: Plan, root: Path, kept: Path | None = None) -> set[int]:
     """Seeds with a finished run."""
-    return {seed for run in found_runs(plan, root) if run.state == "finished" for seed in run.seeds}
+    return {seed for run in found_runs(plan, root, kept) if run.state == "finished" for seed in run.seeds}
 
 
 def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:

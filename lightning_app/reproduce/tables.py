@@ -1,48 +1,54 @@
-"""The table of an artefact -- paper, ours, ratio, verdict -- as Markdown, CSV and LaTeX."""
+"""The table of an artefact -- paper, ours, ratio, verdict -- as Markdown, CSV and LaTeX, made from its record's rows."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from lightning_app.reproduce.plan import PAPER, Scale
+from lightning_app.reproduce.records import number, value
 from lightning_app.runs.folder import write_atomically
-from lightning_app.verdicts import Claim, Reading, Verdict, judge
 
-__all__ = ["counts", "frame", "shown", "write_tables"]
+__all__ = ["frame", "shown", "write_tables"]
 
-COLUMNS = ["quantity", "convention", "paper", "ours", "sd", "n", "ratio", "verdict", "why", "test"]
-
-
-def frame(claims: Sequence[Claim], scale: Scale) -> pd.DataFrame:
-    """One row for each reading of each claim; the verdict stands with the first. Numbers in full."""
-    rows = [_row(claim, reading, scale, first=not i) for claim in claims for i, reading in enumerate(claim.readings)]
-    return pd.DataFrame(rows, columns=COLUMNS)
+COLUMNS = [
+    *("quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"),
+    *("verdict", "why", "test", "power", "reduced", "seeds"),
+]
 
 
-def _row(claim: Claim, reading: Reading, scale: Scale, first: bool) -> dict[str, object]:
-    verdict, why = _verdict(claim, scale) if first else ("", reading.outcome.why)
-    ours = reading.ours
-    ratio = ours.mean / claim.paper if isinstance(claim.paper, float) and claim.paper and ours.count else None
-    numbers = {"ours": ours.mean if ours.count else None, "sd": ours.sd if ours.count > 1 else None, "n": ours.count}
-    words = {"quantity": claim.quantity, "convention": reading.convention, "paper": claim.paper, "test": claim.test}
-    return words | numbers | {"ratio": ratio, "verdict": str(verdict), "why": why}
+def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each reading of each claim; what is said of the claim stands with the first. Numbers in full."""
+    lines = [_line(row, reading, first=not i) for row in rows for i, reading in enumerate(row["readings"])]
+    return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def _verdict(claim: Claim, scale: Scale) -> tuple[Verdict, str]:
-    return judge(claim) if scale is PAPER else (Verdict.NOT_TESTED, f"{scale.name} scale")
+def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str, object]:
+    paper, mean = number(row["paper"]), value(reading["mean"])
+    ratio = mean / paper if paper and reading["n"] else None
+    said = {key: row[key] if first else "" for key in ("class", "verdict", "test", "power")}
+    return said | {
+        "quantity": row["quantity"],
+        "convention": reading["convention"],
+        "paper": row["paper"],
+        "ours": mean if reading["n"] else None,
+        "sd": value(reading["sd"]) if reading["n"] > 1 else None,
+        "n": reading["n"],
+        "ratio": ratio,
+        "why": row["why"] if first else reading["why"],
+        "reduced": _reduced(row.get("reduced")) if first else "",
+        "seeds": json.dumps(reading["values"]),
+    }
 
 
-def counts(table: pd.DataFrame) -> str:
-    """ "3 reproduced, 1 not tested", in the order of `Verdict`."""
-    found = Counter(verdict for verdict in table["verdict"] if verdict)
-    return ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if found[verdict])
+def _reduced(found: dict[str, str] | None) -> str:
+    """ "agrees at 30 of 200 epochs" """
+    return f"{found['verdict']} at {found['extent']}" if found else ""
 
 
 def write_tables(table: pd.DataFrame, folder: Path, head: str) -> list[Path]:
-    """table.md, table.csv (all digits), table.tex, verdict.json.
+    """table.md, table.csv (all digits, and each seed's), table.tex.
 
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
@@ -52,32 +58,31 @@ def write_tables(table: pd.DataFrame, folder: Path, head: str) -> list[Path]:
         "table.md": f"{head}\n\n{_markdown(read)}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
         "table.tex": _latex(read.drop(columns=["why", "test"])),
-        "verdict.json": json.dumps({"counts": counts(table), "verdicts": _verdicts(table)}, indent=1) + "\n",
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return [folder / name for name in texts]
 
 
-def _verdicts(table: pd.DataFrame) -> dict[str, str]:
-    return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
-
-
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """As people read it: four digits, mean ± sd (n) in one column."""
+    """As people read it: four digits, mean ± sd (n) in one column; reduced scale where it was run."""
     ours = [_ours(row.ours, row.sd, row.n) for row in table.itertuples()]
-    return pd.DataFrame(
+    first = table["verdict"] != ""
+    read = pd.DataFrame(
         {
-            "quantity": table["quantity"].where(table["verdict"] != "", "″"),
+            "quantity": table["quantity"].where(first, "″"),
+            "class": table["class"],
             "convention": table["convention"],
             "paper": [_number(value) for value in table["paper"]],
             "ours: mean ± sd (n)": ours,
             "ratio": [_number(value, 3) for value in table["ratio"]],
             "verdict": table["verdict"],
+            "reduced scale": table["reduced"],
             "why": table["why"],
-            "test": table["test"].where(table["verdict"] != "", ""),
+            "test": [f"{test} ({power})" if power else test for test, power in zip(table["test"], table["power"])],
         }
     )
+    return read if table["reduced"].any() else read.drop(columns="reduced scale")
 
 
 def _ours(mean: float, sd: float, count: int) -> str:

@@ -4,7 +4,9 @@ The earlier last.ckpt stands until the new one lies beside it on the disk, has b
 """
 
 import io
+import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,11 @@ from lightning_app.runs.folder import LAST, write_atomically, writing
 from lightning_app.stopping import stopping
 from lightning_app.untrusted import read_torch
 
-__all__ = ["LAST", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper"]
+__all__ = ["LAST", "WEIGHTS", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper", "packed_weights"]
+
+WEIGHTS = "weights.safetensors"  # of a run packed as evidence: the final weights, without the optimizer's state
+CHECKPOINT = "checkpoint"  # key of its metadata
+SAID = ("epoch", "global_step", "pytorch-lightning_version", "loops", "members", "id_weights", "centres", "parameters")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -44,10 +50,41 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        checkpoint = read_torch(Path(path))
+        checkpoint = _read_weights(Path(path)) if Path(path).suffix == ".safetensors" else read_torch(Path(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(f"{path} is not a checkpoint of a training run: it has no state_dict.")
         return checkpoint
+
+
+def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
+    """A checkpoint's weights as a .safetensors file, with what it says of its nets and its progress.
+
+    It can be validated, tested and measured; training cannot go on from it, as the optimizer's state is left out.
+    """
+    from safetensors.torch import save
+
+    said = {key: checkpoint[key] for key in SAID if key in checkpoint}
+    weights = {name: tensor.detach().contiguous() for name, tensor in checkpoint["state_dict"].items()}
+    return save(weights, {CHECKPOINT: json.dumps(said)})
+
+
+def _read_weights(file: Path) -> dict[str, Any]:
+    """What `packed_weights` packed, as a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise UserError(f"expected weights at {file}, found no such file.")
+    try:
+        with safe_open(file, "pt") as content:
+            said = json.loads((content.metadata() or {})[CHECKPOINT])
+            weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118, it is no mapping
+    except KeyError as error:
+        raise UserError(
+            f"{file} holds weights only, not how far training was: measure them with --model.net CLASS --weights {file}."
+        ) from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
+    return {**said, "state_dict": weights, "callbacks": {}}
 
 
 def _check(file: Path) -> None:

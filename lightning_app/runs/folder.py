@@ -2,7 +2,8 @@
 
     runs/<group>/<name>/
         config.yaml                         the full configuration
-        log.csv                             one number a row: member,epoch,step,name,value; append-only
+        log.csv                             one number a row: member,epoch,step,name,value; append-only. Of a run packed
+                                            as evidence: log.csv.xz
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
         layers.csv                          which layers each net has, and why one cannot be measured
         notes.txt                           what a measurement could not measure, a sentence a line
@@ -33,12 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_app.errors import MachineError, UserError
-from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_yaml
+from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically", "writing"]
+__all__ = ["ARRAYS", "CONFIG", "LOG", "LOG_PACKED", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically", "writing"]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
+LOG_PACKED = "log.csv.xz"  # of a run that is kept as evidence and not written to any more
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
@@ -188,14 +190,22 @@ class RunFolder:
         return int(text)
 
     @property
+    def has_log(self) -> bool:
+        return any((self.path / name).exists() for name in (LOG, LOG_PACKED))
+
+    @property
     def last_epoch(self) -> int | None:
         """Completed epochs as of the last whole row of the log, read from its end; None without any."""
         log = self.path / LOG
         if not log.exists():
-            return None
+            return self._last_epoch(read_xz(packed)[-4096:]) if (packed := self.path / LOG_PACKED).exists() else None
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").split("\n")[:-1]
+            return self._last_epoch(file.read())
+
+    @staticmethod
+    def _last_epoch(tail: bytes) -> int | None:
+        lines = tail.decode(errors="replace").split("\n")[:-1]
         found = [line.split(",")[1] for line in lines if line.count(",") == len(COLUMNS) - 1]
         return int(found[-1]) if found and found[-1].isdigit() else None
 
@@ -219,10 +229,7 @@ class RunFolder:
         """
         import pandas as pd
 
-        log = self.path / LOG
-        if not log.exists():
-            raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
-        text = read_bytes(log, TEXT_OF_A_LOG)
+        log, text = self._whole_log()
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
@@ -237,6 +244,15 @@ class RunFolder:
             raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
+
+    def _whole_log(self) -> tuple[Path, bytes]:
+        """The log as it was written, whichever way it is kept."""
+        log, packed = self.path / LOG, self.path / LOG_PACKED
+        if log.exists():
+            return log, read_bytes(log, TEXT_OF_A_LOG)
+        if packed.exists():
+            return packed, read_xz(packed)
+        raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
 
     def layers(self) -> list[LayerRow]:
         """The layers of each net in forward order; empty if nobody wrote them down.
@@ -319,7 +335,8 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     """
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
-        logs = [path / LOG] if (path / LOG).exists() else sorted(path.rglob(LOG))
+        logs = [path / name for name in (LOG, LOG_PACKED) if (path / name).exists()]
+        logs = logs or sorted([*path.rglob(LOG), *path.rglob(LOG_PACKED)])
         if not logs:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
         found |= {log.parent: RunFolder(log.parent) for log in logs}

@@ -53,7 +53,7 @@ def open_run(path: Path | str) -> "OpenRun":
         UserError: if there is no run folder at the path, naming the runs below it if there are some.
     """
     folder = RunFolder(Path(path).expanduser())
-    if not (folder.path / LOG).exists():
+    if not folder.has_log:
         below = [str(file.parent) for file in sorted(folder.path.glob(f"**/{LOG}"))[:3]]
         hint = f"; there are {', '.join(below)}, ...: open one, or all with frames()" if below else ""
         raise UserError(f"expected a run folder with a {LOG}, found none in {folder.path}{hint}.")

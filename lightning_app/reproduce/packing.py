@@ -1,0 +1,228 @@
+"""Evidence: what of a finished or interrupted run is kept with the results, small enough to commit.
+
+    results/<paper>/runs/<run>/     config.yaml, made.jsonl, layers.csv, notes.txt, id, finished   as the run wrote them
+                                    log.csv.xz                      every number
+                                    measurements/...                the arrays that claims and figures read
+                                    checkpoints/weights.safetensors the final weights of a finished run
+                                    checkpoints/last.ckpt           of an interrupted run, to go on from
+                                    packed.json                     SHA-256 of each file, and what was left out
+    results/<paper>/pieces/<computation>/<piece>.npz                the arrays of a computation, as they were computed
+
+A packed run is a run folder: everything that reads run folders reads it. What is at reduced scale lies in
+results/<paper>/reduced/. Packing replaces a folder as a whole, so that an interruption leaves the old one or the new one.
+"""
+
+import hashlib
+import json
+import lzma
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_app.errors import UserError
+from lightning_app.reproduce.plan import PAPER, Plan, Scale
+from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import (
+    ARRAYS,
+    CHECKPOINTS,
+    CONFIG,
+    FINISHED,
+    ID,
+    LAST,
+    LAYERS,
+    LOG,
+    LOG_PACKED,
+    MADE,
+    NOTES,
+    write_atomically,
+    writing,
+)
+from lightning_app.seeds import spell_seeds
+from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
+
+__all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "home_of_runs", "pack", "packed_name", "unpack"]
+
+MANIFEST = "packed.json"
+AS_THEY_ARE = (CONFIG, MADE, LAYERS, NOTES, ID, FINISHED)
+WEIGHTS = f"{CHECKPOINTS}/weights.safetensors"
+BIG = 1 << 30  # bytes of one file
+
+
+def home_of_runs(out: Path, paper: str, scale: Scale) -> Path:
+    """Folder of a paper's packed runs below the folder of all results."""
+    return _home(out, paper, scale) / "runs"
+
+
+def home_of_pieces(out: Path, paper: str, scale: Scale) -> Path:
+    """Folder of a paper's packed computations."""
+    return _home(out, paper, scale) / "pieces"
+
+
+def _home(out: Path, paper: str, scale: Scale) -> Path:
+    return out / paper / ("" if scale is PAPER else scale.name)
+
+
+def packed_name(plan: Plan, seeds: Collection[int]) -> str:
+    """A packed run is called as its plan, with its seeds where it has not all of them: "depth20~0-0"."""
+    return plan.name if set(seeds) == set(plan.seeds) else f"{plan.name}~{spell_seeds(seeds)}"
+
+
+@dataclass(frozen=True)
+class PackedRun:
+    """What a run's manifest says."""
+
+    files: Mapping[str, str]  # SHA-256 by path
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> "PackedRun":
+        content = read_json(folder / MANIFEST)
+        files, left_out = (content.get("files"), content.get("left_out")) if isinstance(content, dict) else (None, None)
+        if not isinstance(files, dict) or not isinstance(left_out, list):
+            raise UserError(f"{folder / MANIFEST} is no list of packed files: restore it, or pack the run again.")
+        return cls(files, tuple(left_out))
+
+
+def damage(folder: Path) -> list[str]:
+    """What of a packed run is not as it was packed, one sentence a file; empty if all is well."""
+    try:
+        files = PackedRun.read(folder).files
+    except UserError as error:
+        return [str(error)]
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST, ".lock"}
+    return [
+        *(f"{folder / name} is missing" for name in sorted(files.keys() - there)),
+        *(f"{folder / name} was not packed with the run" for name in sorted(there - files.keys())),
+        *(
+            f"{folder / name} is not the file that was packed: its SHA-256 differs"
+            for name in sorted(files.keys() & there)
+            if _sha(read_bytes(folder / name, BIG)) != files[name]
+        ),
+    ]
+
+
+def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[str, int]]) -> bool:
+    """Keep a run as evidence; nothing happens where the same is kept already.
+
+    Args:
+        run: as it was trained.
+        target: its folder among the results.
+        finished: then its final weights are kept, else its checkpoint.
+        arrays: (family, epoch) of the arrays that are read by claims and figures.
+
+    Returns:
+        Whether anything was written.
+
+    Raises:
+        UserError: if a file of the run cannot be read.
+        MachineError: if the evidence cannot be written; an earlier one stays.
+    """
+    restore(target)
+    contents = dict(_contents(run, finished, arrays))
+    manifest = {"files": {name: _sha(content) for name, content in contents.items()}, "left_out": _left_out(run, contents)}
+    text = json.dumps(manifest, indent=1).encode() + b"\n"
+    if (target / MANIFEST).is_file() and read_bytes(target / MANIFEST) == text and not damage(target):
+        return False
+    _replace(target, {**contents, MANIFEST: text})
+    return True
+
+
+def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]]) -> Any:
+    """(path, bytes) of everything that is kept."""
+    for name in AS_THEY_ARE:
+        if (run.path / name).is_file():
+            yield name, _without_places(read_bytes(run.path / name))
+    yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=9)
+    for family, epoch in sorted(arrays):
+        name = f"{ARRAYS}/epoch={epoch:04d}/{family}.npz"
+        if (run.path / name).is_file():
+            yield name, read_bytes(run.path / name, BIG)
+    last = run.checkpoints / LAST
+    if last.is_file():
+        yield (WEIGHTS, _weights(last)) if finished else (f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG))
+
+
+def _weights(checkpoint: Path) -> bytes:
+    from lightning_app.runs.checkpoints import AtomicCheckpointIO, packed_weights
+
+    return packed_weights(AtomicCheckpointIO().load_checkpoint(checkpoint))
+
+
+def _without_places(content: bytes) -> bytes:
+    """Texts of a run without the folders of the machine that it ran on."""
+    for place, word in ((Path.cwd(), b"."), (Path.home(), b"~")):
+        content = content.replace(f"{place}/".encode(), word + b"/") if len(place.parts) > 1 else content
+    return content
+
+
+def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
+    """Which arrays and checkpoints the evidence lacks, in words."""
+    there = [path.relative_to(run.path) for path in run.path.rglob("*.npz")]
+    lost = [path for path in there if path.as_posix() not in contents]
+    families = sorted({path.stem for path in lost})
+    said = [f"{sum(path.stem == family for path in lost)} arrays of {family}, which no claim and no figure reads" for family in families]
+    if WEIGHTS in contents:
+        said.append("the optimizer's state: training is finished")
+    elif f"{CHECKPOINTS}/{LAST}" not in contents:
+        said.append("weights: the run has no checkpoint")
+    return said
+
+
+def unpack(folder: Path, target: Path) -> RunFolder:
+    """An interrupted run as it was before it was packed, in a new folder, for training to go on.
+
+    Raises:
+        UserError: if the evidence is damaged, or has no checkpoint.
+    """
+    if found := damage(folder):
+        raise UserError(f"training cannot go on from {folder}: {found[0]}. Restore it, for example with git checkout.")
+    for name in PackedRun.read(folder).files:
+        content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name, BIG)
+        file = target / (LOG if name == LOG_PACKED else name)
+        with writing(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
+    return RunFolder(target)
+
+
+def restore(target: Path) -> None:
+    """After an interruption between taking the old evidence away and putting the new one there: the old one is back."""
+    aside = _aside(target)
+    if aside.is_dir() and not target.exists():
+        aside.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(_new(target), ignore_errors=True)
+
+
+def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
+    """A folder with these files instead of the one there is."""
+    new = _new(target)
+    for name, content in contents.items():
+        with writing((new / name).parent):
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(new / name, content)
+    with writing(target):
+        if target.exists():
+            os.replace(target, _aside(target))
+        os.replace(new, target)
+    shutil.rmtree(_aside(target), ignore_errors=True)
+
+
+def _new(target: Path) -> Path:
+    return target.with_name(f".{target.name}.new")
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    return _sha(read_bytes(file, BIG))
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
