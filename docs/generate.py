@@ -47,6 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     functions = {f"functions/{stem}.md": function_page(stem) for stem in module_stems()}
     listed = {"measures/index.md": measures_index(measures), "measures/keys.md": keys_index(every)}
     results, papers = result_pages(config)
+    papers["registration.md"] = registration_page()
     for path, content in (pages | functions | listed | papers).items():
         files.append(File.generated(config, path, content=content))
     for file in results:
@@ -58,6 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             {"Conventions": "conventions.md"},
             {"Speed": "speed.md"},
             {"Papers": "papers/index.md"},
+            {"Registered claims": "registration.md"},
         ),
         {"Measures": [*listed, *pages]},
         {"Functions": list(functions)},
@@ -193,9 +195,18 @@ def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     return figures, pages | {"papers/index.md": "\n\n".join(listing)}
 
 
+def registration_page() -> str:
+    """Every claim with its test, when it was first committed, and each change since."""
+    from lightning_app.reproduce.registration import page, registered
+
+    return page(registered())
+
+
 def counts(folder: Path) -> str:
+    from lightning_app.reproduce.records import in_words
+
     file = folder / "verdict.json"
-    return json.loads(file.read_text())["counts"] if file.exists() else "not run at paper scale"
+    return in_words(json.loads(file.read_text())["counts"]) if file.exists() else "not run at paper scale"
 
 
 def result_page(folder: Path, key: str) -> str:

@@ -1,0 +1,160 @@
+"""The registration: every claim with its test, when it was first committed, and each change since.
+
+registration.yaml beside this file is the record; docs/registration.md is made from it. A test of the project compares it
+with the claims in the code: who changes a claim's words, number, test, tolerance or readings has to say so here, with a
+date, a reason, and whether results had been seen before.
+
+    python -m lightning_app.reproduce.registration                    what differs; exit code 1 if anything does
+    python -m lightning_app.reproduce.registration --say "why" [--after-a-look]     write it down, with today's date
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_app.reproduce.artefact import Artefact, Paper
+from lightning_app.reproduce.making import results_of
+from lightning_app.reproduce.papers import PAPERS, paper
+from lightning_app.reproduce.plan import PAPER, REDUCED
+from lightning_app.reproduce.records import rows_of
+from lightning_app.runs.folder import write_atomically
+
+__all__ = ["FILE", "differences", "of_code", "page", "registered"]
+
+FILE = Path(__file__).with_name("registration.yaml")
+NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
+SAID = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")  # of a claim, besides its readings
+Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
+
+
+def of_code() -> Entries:
+    """Every claim as the code states it: its test, and a hash of all that is fixed before a run."""
+    return {
+        f"{key}/{artefact.key}": dict(_claims(paper(key), artefact)) for key in PAPERS for artefact in paper(key).artefacts
+    }
+
+
+def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[str, Any]]]:
+    for scale in (PAPER, REDUCED):
+        if artefact.has(scale):
+            results = results_of(its_paper, artefact, scale, None, NOWHERE)
+            for row in rows_of(artefact, artefact.claims(results), scale):
+                quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
+                yield quantity, {"test": row["test"], "class": row["class"], "hash": _hash(row)}
+
+
+def _hash(row: Mapping[str, Any]) -> str:
+    """12 hex digits of a claim: its words, the paper's number, the test with its tolerance, and its readings."""
+    fixed = [row[key] for key in SAID] + [(reading["convention"], reading["judged"]) for reading in row["readings"]]
+    return hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:12]
+
+
+def registered() -> Entries:
+    return yaml.safe_load(FILE.read_text()) or {} if FILE.exists() else {}
+
+
+def differences(code: Entries, record: Entries) -> list[str]:
+    """What the registration does not say, one sentence each.
+
+    >>> claim = {"test": "above 1", "class": "trained", "hash": "a"}
+    >>> differences({"p/t": {"L": claim}}, {"p/t": {"L": claim | {"since": "2026-11-21"}, "M": claim}})
+    ["p/t: 'M' is registered and no claim any more: say that it was withdrawn, and why."]
+    """
+    said = []
+    for key in sorted(code.keys() | record.keys()):
+        claims, entries = code.get(key, {}), record.get(key, {})
+        said += [f"{key}: '{quantity}' is not registered." for quantity in claims if quantity not in entries]
+        said += [
+            f"{key}: '{quantity}' was registered with another test or wording ({entries[quantity]['test']!r}, now "
+            f"{claim['test']!r})."
+            for quantity, claim in claims.items()
+            if quantity in entries and entries[quantity]["hash"] != claim["hash"]
+        ]
+        said += [
+            f"{key}: '{quantity}' is registered and no claim any more: say that it was withdrawn, and why."
+            for quantity, entry in entries.items()
+            if quantity not in claims and "withdrawn" not in entry
+        ]
+    return said
+
+
+def updated(code: Entries, record: Entries, why: str, after_a_look: bool, today: str) -> Entries:
+    """The registration with all differences written down."""
+    change = {"on": today, "why": why, "after_a_look": after_a_look}
+    new: Entries = {}
+    for key in [*record, *(key for key in code if key not in record)]:
+        claims, entries = code.get(key, {}), record.get(key, {})
+        new[key] = {quantity: _updated(claims.get(quantity), entry, change) for quantity, entry in entries.items()}
+        new[key] |= {quantity: claim | {"since": today} for quantity, claim in claims.items() if quantity not in entries}
+    return new
+
+
+def _updated(claim: dict[str, Any] | None, entry: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    if claim is None:
+        return entry if "withdrawn" in entry else entry | {"withdrawn": change}
+    if claim["hash"] == entry["hash"]:
+        return entry
+    changes = [*entry.get("changed", ()), change | {"test_before": entry["test"]}]
+    return {**entry, **claim, "changed": changes}
+
+
+def page(record: Entries) -> str:
+    """The page of the documentation: a table for each artefact, changes after a look first."""
+    looked = [
+        (key, quantity, change)
+        for key, entries in record.items()
+        for quantity, entry in entries.items()
+        for change in [*entry.get("changed", ()), *([entry["withdrawn"]] if "withdrawn" in entry else ())]
+        if change["after_a_look"]
+    ]
+    lines = [
+        "# Registered claims",
+        "Each claim with its test, when it was first committed, and each change since. A change *after a look* was made "
+        "when results of ours had been seen. A test of the project fails when a claim changes and this page does not.",
+        f"{sum(map(len, record.values()))} claims; {len({(key, quantity) for key, quantity, _ in looked})} of them were "
+        "changed or withdrawn after a look.",
+    ]
+    for key, entries in record.items():
+        rows = [_line(quantity, entry) for quantity, entry in entries.items()]
+        head = ["| claim | class | test | since | changed |", "|---|---|---|---|---|"]
+        lines += [f"## {key}", "\n".join([*head, *rows])]
+    return "\n\n".join(lines) + "\n"
+
+
+def _line(quantity: str, entry: Mapping[str, Any]) -> str:
+    changes = [_change("withdrawn", entry["withdrawn"])] if "withdrawn" in entry else []
+    changes += [_change("changed", change) for change in entry.get("changed", ())]
+    cells = (quantity, entry["class"], entry["test"], entry["since"], "; ".join(changes))
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _change(what: str, change: Mapping[str, Any]) -> str:
+    before = f" (before: {change['test_before']})" if change.get("test_before") else ""
+    return f"{what} {change['on']}{', after a look' if change['after_a_look'] else ''}: {change['why']}{before}"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lightning_app.reproduce.registration", description=__doc__.split("\n")[0])
+    parser.add_argument("--say", metavar="WHY", help="write all differences down, with this reason and today's date")
+    parser.add_argument("--after-a-look", action="store_true", help="results of ours had been seen before the change")
+    options = parser.parse_args(argv)
+    code, record = of_code(), registered()
+    found = differences(code, record)
+    if options.say is None:
+        print("\n".join(found) or "every claim is registered as it is")
+        return 1 if found else 0
+    new = updated(code, record, options.say, options.after_a_look, datetime.date.today().isoformat())
+    write_atomically(FILE, yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=120).encode())
+    print(f"{len(found)} differences written into {FILE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
