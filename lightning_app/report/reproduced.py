@@ -1,66 +1,58 @@
-"""Verdicts that ``reproduce`` has written before: its tables, as they stand in results/<paper>/<artefact>/."""
+"""Verdicts that ``reproduce`` has written before: its records, as they stand in results/<paper>/<artefact>/."""
 
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
-
-from lightning_app.errors import UserError
+from lightning_app.records import RECORD, read_record, value
 from lightning_app.report.blocks import Cell, Table, deviation, number
-from lightning_app.untrusted import read_text
 
 __all__ = ["artefacts", "tables"]
 
-VERDICT, TABLE = "verdict.json", "table.csv"
-COLUMNS = ["quantity", "convention", "paper", "ours", "sd", "n", "verdict", "why", "test"]
-HEAD = ["claim", "reading", "paper", "ours", "verdict", "why"]
-CAPTION = "Made by `reproduce` from runs of its own, and read from its table."
+HEAD = ["claim", "class", "reading", "paper", "ours", "verdict", "why"]
+CAPTION = "Made by `reproduce` from runs of its own, and read from its record; `verify` judges it again."
 
 
 def artefacts(paths: Iterable[Path]) -> list[Path]:
-    """The folders at or below the given paths that hold a verdict, sorted by path."""
-    return sorted({file.parent for path in paths for file in Path(path).rglob(VERDICT)})
+    """The folders at or below the given paths that hold a record, sorted by path."""
+    return sorted({file.parent for path in paths for file in Path(path).rglob(RECORD)})
 
 
 def tables(folders: Iterable[Path]) -> list[Table]:
     """The table of each artefact.
 
     Raises:
-        UserError: a verdict without a table of ours beside it.
+        UserError: a record that is not one of ours.
     """
-    return [_table(folder) for folder in folders]
+    return [_table(read_record(folder)) for folder in folders]
 
 
-def _table(folder: Path) -> Table:
-    try:
-        table = io.StringIO(read_text(folder / TABLE))
-        rows = [_row(row) for row in pd.read_csv(table, keep_default_na=False, dtype=str)[COLUMNS].itertuples()]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"expected {folder / TABLE}, with the columns {', '.join(COLUMNS)}, beside {VERDICT}; got: {error}. "
-            "`reproduce` writes both."
-        ) from error
-    title = "/".join(folder.parts[-3:] if folder.name == "smoke" else folder.parts[-2:])
-    return Table(CAPTION, HEAD, rows, title=f"{title}, made by reproduce", wide=True)
+def _table(record: dict[str, Any]) -> Table:
+    rows = [cells for row in record["rows"] for cells in _rows(row)]
+    at = "" if record["scale"] == "paper" else f" at {record['scale']} scale"
+    return Table(CAPTION, HEAD, rows, title=f"{record['artefact']}, made by reproduce{at}", wide=True)
 
 
-def _row(row) -> list[Cell]:
-    quantity, test = (row.quantity, row.test) if row.verdict else ("″", "")
-    paper = Cell(_rounded(row.paper), note=test)
-    return [Cell(quantity), Cell(row.convention), paper, _ours(row), Cell(row.verdict), Cell(row.why)]
+def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:
+    """One for each reading; what is said of the claim stands with the first."""
+    for place, reading in enumerate(row["readings"]):
+        test, words = ("", ("″", "", "", reading["why"])) if place else (row["test"], _of_claim(row))
+        claim, about, verdict, why = map(Cell, words)
+        paper = Cell(_rounded(row["paper"]), note=test)
+        yield [claim, about, Cell(reading["convention"]), paper, _ours(reading), verdict, why]
 
 
-def _ours(row) -> Cell:
-    if not row.ours:
+def _of_claim(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    return row["quantity"], row["class"], row["verdict"], row["why"]
+
+
+def _ours(reading: dict[str, Any]) -> Cell:
+    if not reading["n"]:
         return Cell("–")
-    spread = f" ± {deviation(float(row.sd))}" if row.sd else ""
-    return Cell(_rounded(row.ours) + spread, row.ours, f"({row.n})")
+    spread = f" ± {deviation(value(reading['sd']))}" if reading["n"] > 1 else ""
+    return Cell(number(value(reading["mean"])) + spread, repr(value(reading["mean"])), f"({reading['n']})")
 
 
-def _rounded(text: str) -> str:
+def _rounded(printed: float | str) -> str:
     """A number with four digits; words as they are."""
-    try:
-        return number(float(text))
-    except ValueError:
-        return text
+    return printed if isinstance(printed, str) else number(float(printed))
