@@ -1,14 +1,14 @@
 """What a paper's file is made of: artefacts, each with the runs and computations it needs, its claims, and its figure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
 from lightning_app.reproduce.computation import Computation, Task
 from lightning_app.reproduce.plan import Plan, Run, Scale
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim
+from lightning_app.verdicts import Claim, Class
 
 __all__ = ["Artefact", "Paper"]
 
@@ -27,6 +27,7 @@ class Artefact:
     convention: str  # how the numbers are to be read, in sentences
     draw: Callable[[Results], Figure] | None = None  # in the paper's form; None for a table that says it all
     computations: tuple[Computation, ...] = ()
+    about: Class = field(kw_only=True)  # what its claims are about, but for those that say so themselves
 
     def plans(self, paper: str, scale: Scale) -> dict[str, Plan]:
         return {run.name: Plan(paper, run, scale) for run in self.runs}
