@@ -14,6 +14,7 @@ their own: agrees, disagrees, undecided.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +33,7 @@ __all__ = [
     # what comes out
     "Outcome",
     "Verdict",
+    "counted",
     "described",
     "holds",
     "judge",
@@ -224,6 +226,17 @@ def judge_reduced(claim: Claim) -> tuple[Verdict, str]:
     if verdict is Verdict.NOT_REPRODUCED and any(outcome.unresolved for outcome in judged):
         return Verdict.UNDECIDED, why
     return REDUCED.get(verdict, verdict), why
+
+
+def counted(pairs: Iterable[tuple[Class, Verdict]]) -> str:
+    """Verdicts by what the claims are about, in the enums' order. There is no sum over classes.
+
+    >>> counted([(Class.TRAINED, Verdict.NOT_TESTED), (Class.FORMULA, Verdict.CHECKED), (Class.FORMULA, Verdict.REPRODUCED)])
+    'formula: 1 reproduced, 1 checked; trained: 1 not tested'
+    """
+    found = Counter(pairs)
+    words = {about: [f"{n} {verdict}" for verdict in Verdict if (n := found[about, verdict])] for about in Class}
+    return "; ".join(f"{about}: {', '.join(listed)}" for about, listed in words.items() if listed)
 
 
 def _joined(words: Iterable[str]) -> str:

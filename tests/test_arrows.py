@@ -20,7 +20,7 @@ ALLOWED = {
     "lightning_app.statistics": {"numpy", "scipy"},
     "lightning_app.verdicts": {"numpy"},
     "lightning_app.claims": {"lightning_app.checks", "lightning_app.verdicts"},
-    "lightning_app.checks": {"numpy", "pandas", "lightning_app.statistics", "lightning_app.verdicts"},
+    "lightning_app.checks": {"numpy", "pandas", "scipy", "lightning_app.statistics", "lightning_app.verdicts"},
     "lightning_app.cli.console": {"rich"},
     "lightning_app.rank_correlation": {"numpy", "scipy"},
     "lightning_app.identity": SCIENCE,

@@ -4,8 +4,20 @@ import math
 
 import pytest
 
-from lightning_app.claims import degradation, gaps
-from lightning_app.verdicts import Sample, Verdict, judge
+from lightning_app.claims import (
+    FAMILY,
+    TABLE_1,
+    as_printed,
+    cushion_exceptions,
+    cushion_of_layer_10,
+    degradation,
+    gaps,
+    id_share,
+    interlayer_gap,
+    interlayer_mean,
+    loss_over_penalty,
+)
+from lightning_app.verdicts import Basis, Class, Sample, Varies, Verdict, judge, judge_reduced
 
 LOST = math.nan
 
@@ -37,3 +49,86 @@ def test_degradation_needs_both_ratios(plain, residual, verdict):
 )
 def test_a_gap_is_larger_than_one_that_is_known(shallow, deep, expected):
     assert verdicts(gaps("E", {20: Sample(shallow), 32: Sample(deep)})) == expected
+
+
+# -- Table 1's tolerance
+
+
+def test_table_1_has_eighteen_printed_numbers():
+    assert FAMILY == 18
+
+
+@pytest.mark.parametrize(
+    ("symbol", "values", "verdict"),
+    [
+        ("L", (0.070, 0.072, 0.074), Verdict.REPRODUCED),
+        ("L", (0.1090, 0.1091, 0.1092), Verdict.NOT_REPRODUCED),  # off by a factor 1.51
+        ("L", (0.0800, 0.0801, 0.0802), Verdict.NOT_REPRODUCED),  # off by 10 %, but by 78 of their standard deviations
+        ("E", (0.125, 0.127, 0.129), Verdict.REPRODUCED),
+        ("E", (0.100, 0.110, 0.120), Verdict.NOT_REPRODUCED),  # off by 1.63 points
+        ("L", (0.070, 0.074), Verdict.NOT_TESTED),
+    ],
+)
+def test_a_printed_number_has_to_be_near_and_a_possible_draw(symbol, values, verdict):
+    paper = {"L": 0.07227, "E": 0.1263}[symbol]
+    claim = as_printed(symbol, "plain", 20, paper, Sample(values))
+    assert judge(claim)[0] is verdict
+    assert judge_reduced(claim)[0] is Verdict.NOT_TESTED  # a printed value
+    assert "± 22 of their standard deviations" in claim.power
+
+
+def test_a_single_run_has_no_spread_to_be_drawn_from():
+    claim = as_printed("C", "plain", 20, 0.04183, Sample((0.05,)), seeds=False)
+    assert (claim.test, judge(claim)[0], claim.power) == ("within a factor 1.5 of 0.04183", Verdict.REPRODUCED, "")
+
+
+# -- what all of them say
+
+
+def all_claims() -> list:
+    one, two = Sample((1.0, 2.0, 3.0)), Sample((2.0, 3.0, 5.0))
+    return [
+        *(as_printed("L", arm, depth, numbers[0], one) for (arm, depth), numbers in TABLE_1.items()),
+        *gaps("E", {20: one, 32: two, 56: two}),
+        *degradation(one, two),
+        loss_over_penalty("plain", 20, one, {"train/cost": two, "train/cost_paper": two}),
+        id_share("plain", one),
+        cushion_of_layer_10(20, {"": one}),
+        cushion_exceptions(20, {"": one}),
+        interlayer_mean("plain", {"": one}),
+        interlayer_gap({"": one}),
+    ]
+
+
+def test_each_says_what_it_is_about_and_whose_it_is():
+    for claim in all_claims():
+        assert claim.about is Class.TRAINED, claim.quantity
+        assert claim.basis is Basis.PAPER, claim.quantity
+        assert claim.varies is Varies.CONVENTION, claim.quantity
+        assert claim.paper != "", claim.quantity
+
+
+def test_reduced_scale_judges_orderings_and_ratios_only():
+    judged = {claim.quantity.split(",")[0] for claim in all_claims() if claim.ratio}
+    assert judged == {
+        "E of plain - residual",
+        "L(44) / L(20)",
+        "ID entries / |w| ≥ 0.25",
+        "median cushion of layer 10",
+        "layers where the residual median is not larger",
+        "residual / plain",
+    }
+
+
+def test_the_paper_s_column_has_no_bound_of_ours():
+    """A sign of inequality is of a test; the paper has numbers and words."""
+    assert not [
+        claim.quantity for claim in all_claims() if isinstance(claim.paper, str) and set("<>≥≤") & set(claim.paper)
+    ]
+
+
+def test_the_growth_of_a_gap_is_tested_and_the_gap_shown():
+    shallow, deep = gaps("L", {20: Sample((0.3,)), 32: Sample((0.4,))})
+    assert (shallow.test, deep.test) == ("above 0", "above 0: the difference less that of depth 20")
+    assert deep.ours.mean == 0.4
+    assert judge(gaps("L", {20: Sample((0.3,)), 32: Sample((0.2,))})[1])[1] == "-0.1"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lightning_app.checks import excludes_zero, if_measured
+from lightning_app.checks import IntervalAbove, Test, below, noted, tested
 from lightning_app.claims import (
     CUSHIONS,
     DEPTHS,
@@ -36,16 +36,21 @@ from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
 from lightning_app.statistics import ENOUGH
-from lightning_app.verdicts import Claim, Outcome, Reading, Sample, Verdict, described, holds, judge
+from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, judge
 
 __all__ = ["TESTED", "Tested", "section"]
 
 TITLE = "What the papers claim"
 WHAT = (
-    "Reproduced: the test, small beside the paper’s number, holds under every defensible reading; artefact of a convention: "
-    "under some; not reproduced: under none. Not tested: these nets are not those of the paper, or not long or often enough "
-    "trained, and our number is for orientation only. Ours: mean ± sample standard deviation over seeds (their number). The "
-    "tests were fixed before any run."
+    "Counts are by what a claim is about: formulas, nets at initialisation, trained nets. Reproduced: the test holds "
+    "under every defensible reading; not reproduced: under none. Artefact of a convention: under some ways to measure "
+    "it only; depends on a setting that the paper does not give: with some settings only. Holds as rebuilt: of a "
+    "statement whose formula the text at hand lost. Checked: an identity, or an addition that no paper states. "
+    "Described: a number without a test. Not tested: these nets are not those of the paper, or not long or often "
+    "enough trained, and our number is for orientation only. An interval that contains 0 leaves the sign unresolved; "
+    "it does not say that there is no difference. Paper: what it prints, in small type our test of it, and what the "
+    "test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their number). Tests "
+    "are those of `reproduce`."
 )
 NOTHING = (
     "None of the papers’ claims is about these nets. They are about plain and residual nets of ours (SimplifiedNet, CifarResNet, "
@@ -53,6 +58,7 @@ NOTHING = (
 )
 HEAD = ["claim", "reading", "paper", "ours", "verdict", "why", "see"]
 
+ALIKE = (Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED, Verdict.NOT_REPRODUCED)  # of all readings
 Found = tuple[str, Claim]  # which nets, and what is claimed of them
 
 SIMPLE, FULL, MLP = "SimplifiedNet", "CifarResNet", "ResidualMLP"
@@ -203,7 +209,7 @@ def mixture() -> Recipe:
 def lambdas(evidence: Evidence) -> Iterator[Found]:
     """The scales of normalisation layers grow (Fig. 1d)."""
     arms = [arm for arm in _all_arms(evidence) if len(layers_with(arm.nets[0], "bn_lambda", "mean_abs")) > 1]
-    yield from _grows("mean |λ| of all layers but the first", arms, _lambda_growth)
+    yield from _grows("mean |λ| of all layers but the first", "steady increase", arms, _lambda_growth)
 
 
 def _lambda_growth(arm: Arm) -> Sample:
@@ -215,7 +221,8 @@ def _lambda_growth(arm: Arm) -> Sample:
 def norms(evidence: Evidence) -> Iterator[Found]:
     """Without normalisation the norm of the weights grows (Fig. 1e)."""
     arms = [arm for arm in _all_arms(evidence) if arm.has("weight_norm/total") and not _normalised(arm)]
-    yield from _grows("‖w‖ without normalisation", arms, lambda arm: _grown(arm, ["weight_norm/total"]))
+    total = partial(_grown, names=["weight_norm/total"])
+    yield from _grows("‖w‖ without normalisation", "steady increase", arms, total)
 
 
 def ensembles(evidence: Evidence) -> Iterator[Found]:
@@ -225,10 +232,11 @@ def ensembles(evidence: Evidence) -> Iterator[Found]:
     for name, field in DEPTH_MEASURES.items():
         for words, normalised in (("with", True), ("without", False)):
             arms = [arm for arm in measured if _normalised(arm) == normalised]
-            quantity, test = f"{name} / p {words} normalisation", "below 0.5 in every seed"
+            quantity = f"{name} / p {words} normalisation"
             start = partial(_share, field=field, moment=Arm.initial)
-            yield from _by_arm(f"{quantity}: at initialisation", "< 0.5", test, arms, start, _below_half)
-            yield from _grows(quantity, arms, partial(_deeper, field=field))
+            early = partial(_by_arm, about=Class.INITIALISATION)
+            yield from early(f"{quantity}: at initialisation", "lower than half", below(0.5, each=True), arms, start)
+            yield from _grows(quantity, "increases", arms, partial(_deeper, field=field))
 
 
 def _all_arms(evidence: Evidence) -> list[Arm]:
@@ -242,22 +250,20 @@ def _normalised(arm: Arm) -> bool:
 def _by_arm(
     quantity: str,
     paper: str,
-    test: str,
+    test: Test,
     arms: Sequence[Arm],
     ours: Callable[[Arm], Sample],
-    outcome: Callable[[Sample], Outcome],
+    about: Class = Class.TRAINED,
 ) -> Iterator[Found]:
     """One claim that the paper's nets are read together for, as it does not say which of them it trained; one of others."""
     for lacking in (False, True):
         samples = {arm.label: ours(arm) for arm in arms if bool(arm.lacks(mixture())) == lacking}
         if samples:
-            readings = (Reading(label, sample, outcome(sample)) for label, sample in samples.items())
-            yield "", Claim(quantity, paper, test, tuple(readings))
+            yield "", tested(quantity, paper, test, samples, about=about, varies=Varies.SETTING)
 
 
-def _grows(quantity: str, arms: Sequence[Arm], ours: Callable[[Arm], Sample]) -> Iterator[Found]:
-    test = "95 % bootstrap interval over seeds above 0"
-    yield from _by_arm(f"{quantity}: end minus start", "> 0", test, arms, ours, excludes_zero)
+def _grows(quantity: str, paper: str, arms: Sequence[Arm], ours: Callable[[Arm], Sample]) -> Iterator[Found]:
+    yield from _by_arm(f"{quantity}: end minus start", paper, IntervalAbove(), arms, ours)
 
 
 def _grown(arm: Arm, names: Sequence[str]) -> Sample:
@@ -275,10 +281,6 @@ def _deeper(arm: Arm, field: str) -> Sample:
     return end.map(lambda late, early: late - early, start)
 
 
-def _below_half(ours: Sample) -> Outcome:
-    return if_measured(ours, lambda: holds(max(ours.values) < 0.5, f"up to {max(ours.values):.3g}"))
-
-
 # -- Li et al. --------------------------------------------------------------------------------------------------------------
 
 
@@ -292,13 +294,13 @@ def index(evidence: Evidence) -> Iterator[Found]:
         if duo.has("hessian/index_low"):
             readings = [_index(duo, end, why) for end in INTERVAL]
             quantity = "share of negative eigenvalues of plain - residual"
-            yield _named(duo), Claim(quantity, "> 0", "none here", tuple(readings))
+            yield _named(duo), Claim(quantity, "", "none here", tuple(readings), about=Class.TRAINED)
 
 
 def _index(duo: Duo, end: str, why: str) -> Reading:
     plain, residual = duo.final(f"hessian/index_{end}", Recipe(duo.plain.net, 0, 1, longer=True))
     ours = plain.map(lambda p, r: p - r, residual)
-    return Reading(INTERVAL[end], ours, described(why))
+    return noted(INTERVAL[end], ours, why)
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------------
@@ -336,38 +338,31 @@ def section(evidence: Evidence) -> Section:
     tables = [table for table in tables if table.rows] + reproduced.tables(evidence.made)
     if not tables:
         return Section("claims", TITLE, notices=[NOTHING])
-    counts = _counts([judge(claim)[0] for _, claim in found])
-    return Section("claims", TITLE, f"{counts} {WHAT}".strip(), tables)
+    counts = counted((claim.about, judge(claim)[0]) for _, claim in found)
+    return Section("claims", TITLE, f"{counts}. {WHAT}" if counts else WHAT, tables)
 
 
 def _found(evidence: Evidence) -> list[tuple[Tested, Claim]]:
     """Every claim of which something was measured; of several of one wording each says which nets it is about."""
-    found = [(tested, who, claim) for tested in TESTED for who, claim in tested.find(evidence)]
+    found = [(asked, who, claim) for asked in TESTED for who, claim in asked.find(evidence)]
     measured = [each for each in found if any(reading.ours.count for reading in each[2].readings)]
     times = Counter(claim.quantity for _, _, claim in measured)
     return [
-        (tested, replace(claim, quantity=f"{claim.quantity} ({who})") if who and times[claim.quantity] > 1 else claim)
-        for tested, who, claim in measured
+        (asked, replace(claim, quantity=f"{claim.quantity} ({who})") if who and times[claim.quantity] > 1 else claim)
+        for asked, who, claim in measured
     ]
-
-
-def _counts(verdicts: Sequence[Verdict]) -> str:
-    """ "3 reproduced, 1 not tested.", in the order of `Verdict`."""
-    found = Counter(verdicts)
-    words = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if found[verdict])
-    return f"{words}." if words else ""
 
 
 def _table(paper: str, found: Sequence[tuple[Tested, Claim]]) -> Table:
     rows = [
-        _row(tested, claim, reading, first=not place)
-        for tested, claim in found
+        _row(asked, claim, reading, first=not place)
+        for asked, claim in found
         for place, reading in enumerate(claim.readings)
     ]
     return Table("", HEAD, rows, title=paper, wide=True)
 
 
-def _row(tested: Tested, claim: Claim, reading: Reading, first: bool) -> list[Cell]:
+def _row(asked: Tested, claim: Claim, reading: Reading, first: bool) -> list[Cell]:
     """Of one reading; the claim, the paper's number and the verdict stand with the first."""
     if not first:
         return [
@@ -380,16 +375,16 @@ def _row(tested: Tested, claim: Claim, reading: Reading, first: bool) -> list[Ce
             Cell(""),
         ]
     verdict, why = judge(claim)
-    if len(claim.readings) > 1 and verdict in (Verdict.REPRODUCED, Verdict.NOT_REPRODUCED):
+    if len(claim.readings) > 1 and verdict in ALIKE:
         why = _why(reading)  # each reading has a row to say its own
     return [
         Cell(claim.quantity),
         Cell(reading.convention),
-        Cell(_printed(claim.paper), note=claim.test),
+        Cell(_printed(claim.paper), note=_test(claim)),
         _ours(reading.ours),
         Cell(str(verdict)),
         Cell(why),
-        Cell(tested.artefact, link=tested.see),
+        Cell(asked.artefact, link=asked.see),
     ]
 
 
@@ -398,6 +393,10 @@ def _why(reading: Reading) -> str:
     if reading.ours.missing or not reading.outcome.judged:
         return ""
     return f"held: {reading.outcome.finding}".rstrip(": ") if reading.outcome.held else reading.outcome.why
+
+
+def _test(claim: Claim) -> str:
+    return f"{claim.test} (power: {claim.power})" if claim.power else claim.test
 
 
 def _printed(paper: float | str) -> str:

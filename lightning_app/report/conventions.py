@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell, number
 from lightning_app.report.drawing import dots, legend, panel
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.ledger import ALIKE, LARGER, NEITHER, SMALLER, Compared, Entry, compare, read, typical
+from lightning_app.report.ledger import ALIKE, LARGER, SMALLER, UNRESOLVED, Compared, Entry, compare, read, typical
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.readings import QUANTITIES, Quantity, Reading
 from lightning_app.report.style import INK, Style, styles
@@ -23,7 +23,7 @@ __all__ = ["section"]
 
 TITLE = "Convention ledger"
 LINES = 8  # of one panel
-CONCLUSIONS = (LARGER, NEITHER, SMALLER)
+CONCLUSIONS = (LARGER, UNRESOLVED, SMALLER)
 WHAT = (
     "Where a quantity has several defensible readings (which norm, whose BatchNorm statistics, with or without the identity, "
     "what the penalty counts), all that were logged stand side by side, each at its last measured epoch."
@@ -34,14 +34,14 @@ SUMMARY = (
 )
 SEEDS = (
     "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are positive) "
-    "leaves zero out; not corrected for many readings. "
+    "leaves zero out; not corrected for many readings. Where it contains zero the difference is unresolved, not absent. "
 )
 FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences covers less. "
-ONE = f"Of one seed, less than {100 * ALIKE:.0f} % counts as no difference: nothing is known of the spread over seeds. "
+ONE = f"Of one seed, less than {100 * ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
 OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
 OVER_ALONE = "Of each net the median over {}. "
 REVERSED = "Which reading is taken decides whether residual nets have more or less than plain ones: {}."
-DECIDED = "The reading decides whether there is a difference at all: {}."
+DECIDED = "The reading decides whether a difference is resolved: {}."
 UNDECIDED = "The reading changes no conclusion: {}."
 NOTHING = "No quantity of these runs was logged in more than one reading."
 RATIOS = (
@@ -100,7 +100,7 @@ def _counted(entry: Entry) -> list[Cell]:
 def _effect(entry: Entry) -> str:
     if entry.reverses:
         return "yes: larger or smaller"
-    return "yes: whether there is a difference" if entry.decides else "no"
+    return "yes: whether one is resolved" if entry.decides else "no"
 
 
 def _seeds(entries: Sequence[Entry]) -> str:

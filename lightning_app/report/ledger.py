@@ -12,10 +12,11 @@ from lightning_app.report.pairs import Pair
 from lightning_app.report.readings import Quantity, Reading
 from lightning_app.statistics import paired_curve
 
-__all__ = ["ALIKE", "LARGER", "NEITHER", "SMALLER", "Compared", "Entry", "compare", "read", "typical"]
+__all__ = ["ALIKE", "LARGER", "SMALLER", "UNRESOLVED", "Compared", "Entry", "compare", "read", "typical"]
 
-LARGER, SMALLER, NEITHER, UNKNOWN = "larger", "smaller", "no difference", "–"  # residual nets than plain ones
-ALIKE = 0.05  # relative: what counts as no difference of one seed, where there is no spread over seeds to compare with
+# Residual nets against plain ones. Unresolved: the interval contains 0, which is no sign that there is no difference.
+LARGER, SMALLER, UNRESOLVED, UNKNOWN = "larger", "smaller", "unresolved", "–"
+ALIKE = 0.05  # relative: a difference of one seed that is left unresolved, where there is no spread to compare with
 
 
 def read(net: Net, reading: Reading) -> dict[str, float]:
@@ -98,7 +99,7 @@ class Entry:
 
     @property
     def decides(self) -> bool:
-        """It decides at least whether there is a difference."""
+        """It decides at least whether a difference is resolved."""
         return len({each.conclusion for each in self.readings} - {UNKNOWN}) > 1
 
 
@@ -164,11 +165,11 @@ def _conclusion(low: float, high: float) -> str:
     """Of the interval of residual against plain.
 
     >>> _conclusion(0.1, 0.3), _conclusion(-0.1, 0.3), _conclusion(math.nan, math.nan)
-    ('larger', 'no difference', '–')
+    ('larger', 'unresolved', '–')
     """
     if math.isnan(low):
         return UNKNOWN
-    return LARGER if low > 0 else SMALLER if high < 0 else NEITHER
+    return LARGER if low > 0 else SMALLER if high < 0 else UNRESOLVED
 
 
 def _one_seed(plain: np.ndarray, residual: np.ndarray) -> str:

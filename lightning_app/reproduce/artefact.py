@@ -27,7 +27,7 @@ class Artefact:
     convention: str  # how the numbers are to be read, in sentences
     draw: Callable[[Results], Figure] | None = None  # in the paper's form; None for a table that says it all
     computations: tuple[Computation, ...] = ()
-    about: Class = field(kw_only=True, default=Class.TRAINED)  # TMP
+    about: Class = field(kw_only=True)  # what its claims are about, but for those that say so themselves
 
     def has(self, scale: Scale) -> bool:
         """Can it be made at this scale? Reduced scale is for artefacts all of whose runs say how far they are reduced."""

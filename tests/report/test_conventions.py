@@ -22,7 +22,7 @@ from lightning_app.measures.paths import EffectiveDepth
 from lightning_app.report import conventions, write_report
 from lightning_app.report.blocks import Figure, Section, Table
 from lightning_app.report.evidence import gather
-from lightning_app.report.ledger import LARGER, NEITHER, SMALLER, compare, read
+from lightning_app.report.ledger import LARGER, SMALLER, UNRESOLVED, compare, read
 from lightning_app.report.pairs import pairs
 from lightning_app.report.readings import QUANTITIES, Quantity, Reading
 from lightning_app.runs import Row, RunFolder
@@ -172,11 +172,11 @@ def test_what_is_not_positive_is_compared_by_difference(nets):
     assert paired(residual, plain).low > 0
 
 
-def test_seeds_that_disagree_are_no_difference_and_the_choice_decides_that(nets):
+def test_seeds_that_disagree_are_unresolved_and_the_choice_decides_that(nets):
     mixed, apart = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 1.0, 4.0, 3.0, 6.0, 5.0]
     run = nets(arms({"measure/a": mixed, "measure/b": mixed}, {"measure/a": apart, "measure/b": [9.0] * 6}))
     found = entry(run)
-    assert [each.conclusion for each in found.readings] == [NEITHER, LARGER]
+    assert [each.conclusion for each in found.readings] == [UNRESOLVED, LARGER]
     assert found.decides
     assert not found.reverses
 
@@ -188,14 +188,16 @@ def test_readings_that_agree_decide_nothing(nets):
     assert not entry(run).decides
 
 
-@pytest.mark.parametrize(("residual", "conclusion"), [(1.04, NEITHER), (1.06, LARGER), (0.94, SMALLER), (1.0, NEITHER)])
+@pytest.mark.parametrize(
+    ("residual", "conclusion"), [(1.04, UNRESOLVED), (1.06, LARGER), (0.94, SMALLER), (1.0, UNRESOLVED)]
+)
 def test_one_seed_has_to_differ_by_more_than_a_twentieth(nets, residual, conclusion):
     run = nets(
         {"plain": {"measure/a": 1.0, "measure/b": -1.0}, "residual": {"measure/a": residual, "measure/b": -residual}}
     )
     one, other = entry(run).readings
     assert one.conclusion == conclusion
-    assert other.conclusion == {LARGER: SMALLER, SMALLER: LARGER}.get(conclusion, NEITHER)
+    assert other.conclusion == {LARGER: SMALLER, SMALLER: LARGER}.get(conclusion, UNRESOLVED)
     assert math.isnan(one.low)
 
 

@@ -13,7 +13,7 @@ from lightning_app.reproduce.littwin_wolf.training import NORMALISED, runs_of
 from lightning_app.reproduce.plan import PAPER, SMOKE
 from lightning_app.reproduce.yu_tomasi import FULL, SEED_RUNS
 from lightning_app.runs import find_runs
-from lightning_app.verdicts import Verdict
+from lightning_app.verdicts import Class, Verdict
 from tests.reproduce.test_yu_tomasi import DEPTHS, cushion_arrays, table_1_numbers, table_3_numbers
 
 
@@ -172,7 +172,7 @@ def test_whether_there_is_a_normalisation_has_to_be_known(leave, page):
 
 @pytest.mark.parametrize(
     ("slopes", "verdict"),
-    [((0.01, 0.01), Verdict.REPRODUCED), ((0.01, -0.01), Verdict.ARTEFACT), ((-0.01, -0.01), Verdict.NOT_REPRODUCED)],
+    [((0.01, 0.01), Verdict.REPRODUCED), ((0.01, -0.01), Verdict.DEPENDS), ((-0.01, -0.01), Verdict.NOT_REPRODUCED)],
 )
 def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slopes, verdict):
     """|lambda| grows in some settings, or in all, or in none; the depth of paths likewise."""
@@ -189,3 +189,24 @@ def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slo
     assert found["mean |λ| of all layers but the first: end minus start"] == verdict
     assert found["d_eff / p with normalisation: end minus start"] == verdict
     assert found["d_eff / p with normalisation: at initialisation"] == Verdict.REPRODUCED
+
+
+def test_counts_are_by_class_and_words_are_explained(leave, tmp_path):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20))
+    leave(
+        runs_of(NORMALISED)[0],
+        lambda *_: {"depth/effective": 3.0, "depth/longest": 10.0, "bn_lambda/l2": 1.0},
+        PAPER,
+        tuple(range(13)),
+        paper="littwin-wolf",
+    )
+    section = claims.section(gather(find_runs([tmp_path / "runs"])))
+    assert section.lead.startswith("initialisation: 1 reproduced; trained: ")
+    assert all(word.lower() in section.lead.lower() for word in list(Verdict)[:8])
+
+
+def test_every_claim_of_the_page_says_what_it_is_about(leave, tmp_path):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20))
+    leave(SEED_RUNS["depth32"], table_3_numbers())
+    found = claims._found(gather(find_runs([tmp_path / "runs"])))
+    assert {claim.about for _, claim in found} == {Class.TRAINED}

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.checks import within
+from lightning_app.checks import Within, tested
 from lightning_app.errors import UserError
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computation, Source, Task, complete, found, state
 from lightning_app.reproduce.making import Work, make
 from lightning_app.reproduce.plan import PAPER, SMOKE
 from lightning_app.runs.lock import claimed
-from lightning_app.verdicts import Verdict, one
+from lightning_app.verdicts import Class, Verdict
 
 PIECES = {f"depth{depth}": {"depth": depth, "seeds": 3, "epochs": 100, "limit": None} for depth in (2, 4, 8)}
 
@@ -122,10 +122,10 @@ def test_where_nothing_can_be_written_a_sentence_says_so(tmp_path):
 def artefact(compute) -> Artefact:
     def claims(results):
         ours = results.of_pieces("depths", ["depth2", "depth8"], lambda two, eight: eight["depths"] - two["depths"])
-        return [one("difference", 6.0, "within 0.1", ours, within(ours, 6.0, 0.1))]
+        return [tested("difference", 6.0, Within(6.0, 0.1), ours)]
 
     computation = Computation("depths", compute, PIECES)
-    return Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,))
+    return Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,), about=Class.FORMULA)
 
 
 def test_claims_are_about_pieces_that_are_there(tmp_path):

@@ -13,21 +13,28 @@ from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Source, Task, complete, found
 from lightning_app.reproduce.littwin_wolf import PAPER as LITTWIN_WOLF
-from lightning_app.reproduce.littwin_wolf import cifar, ensemble, eq22
+from lightning_app.reproduce.littwin_wolf import cifar, ensemble, eq22, training
 from lightning_app.reproduce.littwin_wolf.lambdas import SETTINGS, mean_lambda
-from lightning_app.reproduce.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, differs, runs_of
+from lightning_app.reproduce.littwin_wolf.training import (
+    DURATION,
+    NORMALISED,
+    UNNORMALISED,
+    Setting,
+    runs_of,
+)
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.runner import found_runs
 from lightning_app.reproduce.tables import frame
 from lightning_app.statistics import ENOUGH
-from lightning_app.verdicts import Sample, Verdict
+from lightning_app.verdicts import Verdict
 from tests.helpers import ROOT, command
 from tests.test_configs import build, check_recipe_of_fb_resnet_torch
 
 KEY = "littwin-wolf"
 CONFIGS = ROOT / "configs" / "papers" / KEY
-REPRODUCED, NOT, ARTEFACT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.ARTEFACT
+REPRODUCED, NOT, ARTEFACT, DEPENDS = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.ARTEFACT, Verdict.DEPENDS
+DESCRIBED = Verdict.DESCRIBED
 BOTH = (*NORMALISED, *UNNORMALISED)
 EPOCHS = tuple(range(13))
 
@@ -89,6 +96,13 @@ def test_a_setting_says_what_its_yaml_does(setting):
 def test_all_arms_of_a_run_are_settings(run):
     assert Plan(KEY, run, PAPER).arms == [setting.arm for setting in BOTH if setting.run == run]
     assert len({setting.words for setting in BOTH}) == len(BOTH)
+    assert Plan(KEY, run, PAPER).epochs == training.EPOCHS
+
+
+@pytest.mark.parametrize("key", ["fig-1d", "fig-1e", "ensemble", "theorem-3", "theorem-4"])
+def test_artefacts_of_trained_nets_say_that_their_duration_is_ours(key):
+    (artefact,) = (artefact for artefact in LITTWIN_WOLF.artefacts if artefact.key == key)
+    assert DURATION.strip() in artefact.convention
 
 
 @pytest.mark.parametrize("run", ["separable", "mixture"])
@@ -161,12 +175,12 @@ def test_fig_1d(trained, verdicts, numbers, held):
     assert list(verdicts("fig-1d").values()) == [REPRODUCED if number in held else NOT for number in range(4)]
 
 
-def test_growth_in_some_settings_only_is_an_artefact(trained, verdicts):
+def test_growth_in_some_settings_only_depends_on_a_setting(trained, verdicts):
     def numbers(setting, seed, epoch):
         return lambdas(0.01 if setting.arm == "eq22" else -0.01, 0.05)(setting, seed, epoch)
 
     trained(SETTINGS, numbers)
-    assert list(verdicts("fig-1d").values()) == [ARTEFACT, ARTEFACT, REPRODUCED, REPRODUCED]
+    assert list(verdicts("fig-1d").values()) == [DEPENDS, DEPENDS, REPRODUCED, REPRODUCED]
 
 
 @pytest.mark.parametrize("more", [{"finished": False, "epochs": (0, 1, 2)}, {"seeds": (0, 1, 2)}])
@@ -189,15 +203,6 @@ def test_nothing_run_is_nothing_tested_and_nothing_drawn(results, verdicts, arte
     ]  # what is there for reference
 
 
-def test_an_interval_may_exclude_zero_on_either_side():
-    assert [differs(Sample(values)).held for values in ((1.0, 2.0) * 3, (-1.0, -2.0) * 3, (-1.0, 1.0) * 3)] == [
-        True,
-        True,
-        False,
-    ]
-    assert differs(Sample((1.0, 2.0))).held is None
-
-
 # -- Fig. 1e
 
 
@@ -210,6 +215,19 @@ def test_fig_1e(trained, verdicts, slope, noise, found):
 
     trained(UNNORMALISED, numbers)
     assert list(verdicts("fig-1e").values()) == found
+
+
+@pytest.mark.parametrize(("falls", "verdict"), [(1, REPRODUCED), (2, NOT)])
+def test_of_12_epochs_one_may_fall_and_two_may_not(trained, verdicts, falls, verdict):
+    trained(UNNORMALISED, lambda _, seed, epoch: {"weight_norm/total": 7 + seed / 10 + abs(epoch - falls)})
+    assert list(verdicts("fig-1e").values()) == [REPRODUCED, verdict]
+
+
+def test_an_interval_that_contains_zero_is_unresolved(trained, results):
+    trained(UNNORMALISED, lambda _, seed, epoch: {"weight_norm/total": 7 + (-1) ** seed * epoch})
+    artefact, there = results("fig-1e")
+    outcomes = [reading.outcome for reading in artefact.claims(there)[0].readings]
+    assert all(outcome.unresolved and outcome.held is False for outcome in outcomes)
 
 
 # -- ensemble
@@ -250,32 +268,32 @@ def drives(second: float, agrees: float, layers: range = range(1, 11)):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "driven", "agrees"),
+    ("numbers", "driven"),
     [
-        (drives(0.1, 0.9), REPRODUCED, REPRODUCED),
-        (drives(-0.1, 0.9), NOT, REPRODUCED),
-        (drives(0.1, 0.3), REPRODUCED, NOT),
-        (drives(0.1, 0.9, range(2, 11)), NOT, REPRODUCED),
+        (drives(0.1, 0.9), REPRODUCED),
+        (drives(-0.1, 0.9), NOT),
+        (drives(0.1, 0.3), REPRODUCED),  # whether a scale goes where it is driven is not the theorem's statement
+        (drives(0.1, 0.9, range(2, 11)), NOT),
     ],
 )
-def test_theorem_3_in_training(trained, verdicts, numbers, driven, agrees):
+def test_theorem_3_in_training(trained, verdicts, numbers, driven):
     trained(NORMALISED, numbers)
     found = [verdict for quantity, verdict in verdicts("theorem-3").items() if quantity.startswith("training: ")]
-    assert found == [driven, Verdict.DESCRIBED, agrees, Verdict.DESCRIBED]
+    assert found == [driven, DESCRIBED, DESCRIBED, DESCRIBED]
+
+
+def test_the_first_layer_driven_up_in_some_settings_only_depends_on_a_setting(trained, verdicts):
+    trained(NORMALISED, lambda setting, *at: drives(0.1 if setting.arm == "eq22" else -0.1, 0.9)(setting, *at))
+    assert verdicts("theorem-3")["training: share of epochs with |λ| of the first layer driven up"] == DEPENDS
 
 
 @pytest.mark.parametrize(
-    ("numbers", "driven", "agrees"),
-    [
-        (drives(0.1, 0.9), REPRODUCED, REPRODUCED),
-        (drives(-0.1, 0.9), NOT, REPRODUCED),
-        (drives(0.1, 0.4), REPRODUCED, NOT),
-    ],
+    ("numbers", "driven"), [(drives(0.1, 0.9), REPRODUCED), (drives(-0.1, 0.9), NOT), (drives(0.1, 0.4), REPRODUCED)]
 )
-def test_theorem_4_in_training(trained, verdicts, numbers, driven, agrees):
+def test_theorem_4_in_training(trained, verdicts, numbers, driven):
     trained(UNNORMALISED, numbers)
     found = [verdict for quantity, verdict in verdicts("theorem-4").items() if quantity.startswith("training: ")]
-    assert found == [driven, Verdict.DESCRIBED, agrees, Verdict.DESCRIBED]
+    assert found == [driven, DESCRIBED, DESCRIBED, DESCRIBED]
 
 
 def test_an_agreement_that_could_not_be_told_does_not_count(trained, results):
@@ -327,7 +345,7 @@ def moments(increment: float, kinds: tuple[str, ...]):
 )
 def test_eq_22(verdicts, tmp_path, increment, kinds, verdict):
     left(eq22.MOMENTS, moments(increment, kinds), tmp_path / "runs")
-    assert list(verdicts("eq-22").values()) == [verdict, REPRODUCED, REPRODUCED, REPRODUCED, Verdict.DESCRIBED]
+    assert list(verdicts("eq-22").values()) == [verdict, REPRODUCED, Verdict.CHECKED, REPRODUCED, DESCRIBED]
 
 
 # -- Figs. 2 and 3

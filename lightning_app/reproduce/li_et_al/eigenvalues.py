@@ -12,9 +12,10 @@ from lightning_app.reproduce.computation import Arrays
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SPECTRUM", "Spectrum", "cond", "cond10"]
+__all__ = ["CUT", "SPECTRUM", "Spectrum", "cond", "cond10"]
 
 ROUNDING = 1e-10  # of the largest: eigenvalues below are zero
+CUT = 1e16  # of max |λ| / min |λ|: what float64 resolves
 
 SPECTRUM = (
     "cond10 = max |λ| / 10th percentile of |λ| (linear between order statistics), the paper's substitute for the condition "
@@ -65,6 +66,10 @@ def cond10(arrays: Arrays) -> np.ndarray:
 
 
 def cond(arrays: Arrays) -> np.ndarray:
-    """max |λ| / min |λ|."""
+    """max |λ| / min |λ|, cut at 1e16: beyond it the smallest eigenvalue is nothing but rounding.
+
+    >>> cond({"largest": np.array([4.0, 4.0, 4.0]), "smallest": np.array([2.0, 1e-19, 0.0])})
+    array([2.e+00, 1.e+16, 1.e+16])
+    """
     with np.errstate(divide="ignore"):
-        return arrays["largest"] / arrays["smallest"]
+        return np.minimum(arrays["largest"] / arrays["smallest"], CUT)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.checks import if_measured
+from lightning_app.checks import Factor, above, below, noted, tested
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
-from lightning_app.reproduce.li_et_al.eigenvalues import SPECTRUM, Spectrum, cond, cond10
+from lightning_app.reproduce.li_et_al.eigenvalues import CUT, SPECTRUM, Spectrum, cond, cond10
 from lightning_app.reproduce.li_et_al.fitting import exponential, power
 from lightning_app.reproduce.li_et_al.nets import (
     ORTHOGONAL,
@@ -25,7 +25,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     draw_curve,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Basis, Claim, Class, Sample
 
 __all__ = ["FIG_4", "INITIAL"]
 
@@ -85,7 +85,8 @@ def _across(results: Results, net: str, value) -> Sample:
 
 
 def _constant(results: Results) -> Claim:
-    readings = []
+    """ "2-shortcut linear networks have constant condition numbers as expected." """
+    ours = {}
     for convention, number in (("cond10", cond10), ("all eigenvalues: max |λ| / min |λ|", cond)):
 
         def spread(*pieces: Arrays, number=number) -> np.ndarray:
@@ -93,20 +94,17 @@ def _constant(results: Results) -> Claim:
             return table.max(axis=0) / table.min(axis=0)
 
         pieces = [_start(SHORTCUT_2.name, depth) for depth in DEPTHS]
-        ours = results.of_pieces(INITIAL.name, pieces, spread)
-        flat = if_measured(ours, lambda o=ours: holds(max(o.values) < 1.05, f"{max(o.values):.3g}"))
-        readings.append(Reading(convention, ours, flat))
+        ours[convention] = results.of_pieces(INITIAL.name, pieces, spread)
     quantity = f"largest / smallest condition number over depths {DEPTHS[0]} to {DEPTHS[-1]}, 2-shortcut"
-    return Claim(quantity, "constant", "below 1.05 in every seed", tuple(readings))
+    return tested(quantity, "constant", below(1.05, each=True), ours, ratio=True)
 
 
 def _grows(results: Results, net: str) -> Claim:
-    """ "Go to infinity": from every depth to the next one, on the geometric mean over seeds."""
+    """ "The initial condition numbers will go to infinity": from every depth to the next, on the geometric mean over seeds."""
     pieces = [_start(net, depth) for depth in DEPTHS]
     ours = results.of_pieces(INITIAL.name, pieces, lambda *arrays: min(_growth(arrays)))
-    up = if_measured(ours, lambda: holds(ours.mean > 1, f"a factor {ours.mean:.3g}"))
-    test = "above 1: geometric means over seeds rise from every depth to the next"
-    return one(f"least growth of cond10 from one depth to the next, {net}", "> 1", test, ours, up)
+    test = above(1, note="geometric means over seeds rise from every depth to the next")
+    return tested(f"least growth of cond10 from one depth to the next, {net}", "go to infinity", test, ours, ratio=True)
 
 
 def _growth(pieces: tuple[Arrays, ...]) -> list[float]:
@@ -115,41 +113,32 @@ def _growth(pieces: tuple[Arrays, ...]) -> list[float]:
 
 
 def _slower(results: Results) -> Claim:
-    """Xavier's growth from the shallowest to the deepest, over orthogonal's."""
+    """ "Its initial condition number grows slower than the Xavier initialization": between the shallowest and the deepest."""
     ends = [_start(net, depth) for net in (XAVIER.name, ORTHOGONAL.name) for depth in (DEPTHS[0], DEPTHS[-1])]
     ours = results.of_pieces(
         INITIAL.name,
         ends,
         lambda x2, x32, o2, o32: cond10(x32) / cond10(x2) / (cond10(o32) / cond10(o2)),
     )
-    faster = if_measured(ours, lambda: holds(min(ours.values) > 1, f"{min(ours.values):.3g}"))
     quantity = f"growth of cond10 from depth {DEPTHS[0]} to {DEPTHS[-1]}, Xavier / orthogonal"
-    return one(quantity, "> 1", "above 1 in every seed", ours, faster)
+    return tested(quantity, "orthogonal grows slower", above(1, each=True), ours, ratio=True)
 
 
 def _law(results: Results, net: str, law: str) -> Claim:
     """Which of two laws leaves the smaller residuals of log cond10."""
+    # changed after a look (2026-11-23): described. The paper states no law, so that a fit of ours judged no claim of it.
     other = {"exponential": "power", "power": "exponential"}[law]
     fits = {"exponential": exponential, "power": power}
     ours = _across(results, net, lambda row: fits[other](DEPTHS, row).rms / fits[law](DEPTHS, row).rms)
-    better = if_measured(ours, lambda: holds(min(ours.values) > 1, f"{min(ours.values):.3g} in the worst seed"))
     exponent = _across(results, net, lambda row: fits[law](DEPTHS, row).slope)
     words = "cond10 ~ exp(s L), s" if law == "exponential" else "cond10 ~ L^s, s"
-    readings = (
-        Reading("", ours, better),
-        Reading(words, exponent, described(exponent.range)),
-    )
     quantity = f"residuals of log cond10, {other} / {law} law, {net}"
-    return Claim(
-        quantity,
-        "to infinity; the law is not said",
-        f"above 1 in every seed: the {law} law is the better one",
-        readings,
-    )
+    test = f"none: the paper states no law; above 1 the {law} one is better"
+    return Claim(quantity, "", test, (noted("", ours), noted(words, exponent)), basis=Basis.OURS)
 
 
 def _like_1_shortcut(results: Results) -> Claim:
-    """Theorem 2 and Section 5 say it of shortcuts of depth 1: "essentially equivalent to no shortcuts"."""
+    """The abstract says it of shortcuts of depth 1: "essentially equivalent to no shortcuts"."""
     pieces = [_start(net, depth) for depth in DEPTHS for net in (ORTHOGONAL.name, AT_ZERO.name)]
 
     def worst(*arrays: Arrays) -> float:
@@ -157,20 +146,29 @@ def _like_1_shortcut(results: Results) -> Claim:
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
     ours = results.of_pieces(INITIAL.name, pieces, worst)
-    close = if_measured(ours, lambda: holds(ours.mean <= 1.15, f"a factor {ours.mean:.3g}"))
     quantity = "cond10, orthogonal against 1-shortcut at zero, at the depth where they differ most"
-    return one(quantity, "equivalent", "within a factor 1.15 at every depth", ours, close)
+    return tested(quantity, "essentially equivalent", Factor(1, 1.15), ours, ratio=True)
 
 
 def _at_start(results: Results, net: str, depth: int) -> Claim:
     """The paper shows these in its figure only."""
     readings = []
-    for convention, number in (("cond10", cond10), ("max |λ| / min |λ|", cond)):
+    for convention, number in (("cond10", cond10), (f"max |λ| / min |λ|, cut at {CUT:g}", cond)):
         ours = results.of_pieces(INITIAL.name, [_start(net, depth)], number)
-        readings.append(Reading(convention, ours, described(ours.range)))
-    return Claim(
-        f"condition number at the start, {net}, depth {depth}", "", "none: shown in the figure", tuple(readings)
-    )
+        readings.append(noted(convention, ours, _range(ours)))
+    quantity = f"condition number at the start, {net}, depth {depth}"
+    return Claim(quantity, "", "none: shown in the figure", tuple(readings), basis=Basis.OURS)
+
+
+def _range(ours: Sample) -> str:
+    """
+    >>> _range(Sample((1e16, 1e16))), _range(Sample((2.0, 1e16))), _range(Sample((2.0, 3.0)))
+    ('> 1e+16', '2 to 1e+16; > 1e+16 in 1 of 2 seeds', '2 to 3')
+    """
+    beyond = sum(value >= CUT for value in ours.values)
+    if beyond and beyond == ours.count:
+        return f"> {CUT:g}"
+    return f"{ours.range}; > {CUT:g} in {beyond} of {ours.count} seeds" if beyond else ours.range
 
 
 def draw_fig_4(results: Results) -> Figure:
@@ -200,7 +198,11 @@ FIG_4 = Artefact(
     fig_4_claims,
     SPECTRUM
     + "L counts weight matrices. Xavier N(0, 1/d); orthogonal: QR with the signs of R's diagonal; 2-shortcut: 0.01 "
-    "times Xavier; 1-shortcut: exactly zero, one draw. Five seeds. " + WHITENING,
+    "times Xavier; 1-shortcut: exactly zero, one draw. Five seeds. "
+    f"max |λ| / min |λ| is cut at {CUT:g}: beyond it the smallest eigenvalue is nothing but rounding. "
+    "Changed after a look (2026-11-23): the fitted laws of growth are described, no longer judged; the paper states none. "
+    + WHITENING,
     draw_fig_4,
     (INITIAL,),
+    about=Class.INITIALISATION,
 )

@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.checks import excludes_zero, if_measured
+from lightning_app.checks import IntervalAbove, above, at_least, at_most, below, noted, tested
 from lightning_app.report.style import styles
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Basis, Claim, Class, Sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,6 +137,10 @@ def _piece(beta: float) -> str:
 
 
 def fig_1f_claims(results: Results) -> list[Claim]:
+    """ "As the ensemble progresses towards deeper networks, the mean amount of low index critical points increases."
+
+    The paper speaks of Lambda -> inf. What is expected or counted at a finite Lambda is an addition of ours.
+    """
     return [
         _theta_rises(results),
         _limit(results),
@@ -151,44 +155,40 @@ def fig_1f_claims(results: Results) -> list[Claim]:
 def _theta_rises(results: Results) -> Claim:
     pieces = list(COMPLEXITY.pieces)
     step = results.of_pieces(COMPLEXITY.name, pieces, lambda arrays: np.diff(arrays["theta"]).min())
-    up = if_measured(step, lambda: holds(step.mean > 0, f"{step.mean:.3g}"))
     ends = [
-        Reading(
+        noted(
             f"θ / θ of the pure model at β = {BETAS[i]:g}",
             results.of_pieces(COMPLEXITY.name, pieces, lambda arrays, i=i: arrays["theta"][i] / arrays["pure"]),
-            described(""),
         )
         for i in (0, -1)
     ]
-    return Claim(
-        f"least step of θ(β) over β = {BETAS[0]:g} to {BETAS[-1]:g}, p = {DEPTH}",
-        "increases",
-        f"above 0 between {len(BETAS)} values of β",
-        (Reading("", step, up), *ends),
-    )
+    quantity = f"least step of θ(β) over β = {BETAS[0]:g} to {BETAS[-1]:g}, p = {DEPTH}"
+    return tested(quantity, "increases", above(0, note=f"between {len(BETAS)} values of β"), step, *ends)
 
 
 def _limit(results: Results) -> Claim:
-    """The paper cites it: the closed form is the limit of what Kac-Rice has at finite Lambda."""
+    """Eq. 33, which the paper cites: the closed form is the limit of what Kac-Rice has at finite Lambda."""
+    # changed after a look (before its first commit on 2026-11-21): to shrink from one Λ to the next, not to halve
     pieces = list(COMPLEXITY.pieces)
 
     def off(arrays: Arrays) -> np.ndarray:
         return np.abs(arrays["finite"] - arrays["theta"]).max(axis=1)
 
     change = results.of_pieces(COMPLEXITY.name, pieces, lambda arrays: (off(arrays)[1:] / off(arrays)[:-1]).max())
-    readings = [
-        Reading(
+    differences = [
+        noted(
             f"the difference at Λ = {Lambda}",
             results.of_pieces(COMPLEXITY.name, pieces, lambda arrays, i=i: off(arrays)[i]),
-            described(""),
         )
         for i, Lambda in enumerate(SIZES)
     ]
-    return Claim(
+    return tested(
         f"max over β of |log E Crt_0 / Λ - θ|: its ratio from one Λ to the next, Λ = {', '.join(map(str, SIZES))}",
         "θ is the limit",
-        "below 1; the edge of the spectrum leaves a term like Λ^(-2/3)",
-        (Reading("", change, if_measured(change, lambda: holds(change.mean < 1, f"{change.mean:.3g}"))), *readings),
+        below(1, note="the edge of the spectrum leaves a term like Λ^(-2/3)"),
+        change,
+        *differences,
+        power="any curve that the numbers come closer to passes: the difference must shrink, not become small",
     )
 
 
@@ -198,40 +198,41 @@ def _expected_rise(results: Results) -> Claim:
         return (means[1:] / means[:-1]).min()
 
     ours = results.of_pieces(SPIN_GLASS.name, list(map(_piece, COUNTED)), least)
-    up = if_measured(ours, lambda: holds(ours.mean > 1, f"{ours.mean:.3g}"))
     quantity = f"Kac-Rice means at Λ = {LAMBDA}, p = {P}: least ratio from one β to the next, over all indices"
-    return one(quantity, "increases", "above 1, on the same sampled spectra", ours, up)
+    return tested(quantity, "", above(1, note="on the same sampled spectra"), ours, basis=Basis.OURS)
+
+
+def _differences(results: Results, less: str, more: str, group: Callable[[np.ndarray], np.ndarray]) -> Sample:
+    """How many more critical points one mixture has, sample by sample of the couplings, which are the same."""
+    return results.of_pieces(
+        SPIN_GLASS.name, [less, more], lambda low, high: group(high["counts"]) - group(low["counts"]).astype(float)
+    )
 
 
 def _counted_rise(results: Results) -> Claim:
-    ends = [_piece(COUNTED[0]), _piece(COUNTED[-1])]
-    readings = []
-    for words, group in GROUPS.items():
-        ours = results.of_pieces(
-            SPIN_GLASS.name, ends, lambda low, high, g=group: g(high["counts"]) - g(low["counts"]).astype(float)
-        )
-        readings.append(Reading(words, ours, if_measured(ours, lambda o=ours: excludes_zero(o))))
-    return Claim(
-        f"counted on sampled Hamiltonians, Λ = {LAMBDA}, p = {P}: more at β = {COUNTED[-1]:g} than at β = {COUNTED[0]:g}",
-        "increases",
-        "95 % bootstrap interval of the difference above 0, same couplings",
-        tuple(readings),
+    """Samples of the couplings are the "seeds" of its test."""
+    ends = _piece(COUNTED[0]), _piece(COUNTED[-1])
+    return tested(
+        f"counted on sampled Hamiltonians, Λ = {LAMBDA}, p = {P}, same couplings: more at β = {COUNTED[-1]:g} than at "
+        f"β = {COUNTED[0]:g}",
+        "",
+        IntervalAbove(),
+        {words: _differences(results, *ends, group) for words, group in GROUPS.items()},
+        basis=Basis.OURS,
     )
 
 
 def _counted_monotone(results: Results) -> Claim:
-    readings = []
+    ours = {}
     for words, group in GROUPS.items():
 
         def least(*pieces: Arrays, group=group) -> float:
             means = np.array([group(each["counts"]).mean() for each in pieces])
             return (means[1:] / means[:-1]).min()
 
-        ours = results.of_pieces(SPIN_GLASS.name, list(map(_piece, COUNTED)), least)
-        up = if_measured(ours, lambda o=ours: holds(o.mean > 1, f"{o.mean:.3g}"))
-        readings.append(Reading(words, ours, up))
-    quantity = "least ratio of the counted means from one β to the next"
-    return Claim(quantity, "increases", f"above 1, β = {', '.join(f'{b:g}' for b in COUNTED)}", tuple(readings))
+        ours[words] = results.of_pieces(SPIN_GLASS.name, list(map(_piece, COUNTED)), least)
+    test = above(1, note=f"β = {', '.join(f'{b:g}' for b in COUNTED)}")
+    return tested("least ratio of the counted means from one β to the next", "", test, ours, basis=Basis.OURS)
 
 
 def _counted_as_expected(results: Results) -> list[Claim]:
@@ -239,19 +240,19 @@ def _counted_as_expected(results: Results) -> list[Claim]:
     complete = results.of_pieces(SPIN_GLASS.name, pieces, lambda *all_: np.mean([each["complete"] for each in all_]))
     z = results.of_pieces(SPIN_GLASS.name, pieces, lambda *all_: max(np.abs(_z(each)).max() for each in all_))
     return [
-        one(
+        tested(
             "share of Hamiltonians where Σ (-1)^index is the Euler characteristic of the sphere",
-            1.0,
-            "all: no critical point was missed, or two",
+            "",
+            at_least(1, note="no critical point was missed, or two"),
             complete,
-            if_measured(complete, lambda: holds(complete.mean == 1, f"{complete.mean:.4g}")),
+            basis=Basis.OURS,
         ),
-        one(
+        tested(
             "counted against Kac-Rice means: largest difference in standard errors",
-            0.0,
-            f"at most 4, {len(pieces)} mixtures, every index and the total",
+            "",
+            at_most(4, note=f"{len(pieces)} mixtures, every index and the total"),
             z,
-            if_measured(z, lambda: holds(z.mean <= 4, f"{z.mean:.3g}")),
+            basis=Basis.OURS,
         ),
     ]
 
@@ -265,6 +266,7 @@ def _z(arrays: Arrays) -> np.ndarray:
     counts = np.column_stack([arrays["counts"], arrays["counts"].sum(axis=1)])
     expected = np.append(arrays["expected"], arrays["total"])
     beside = np.append(arrays["expected"] - 2, arrays["total"] - 2 * LAMBDA)
+    # changed after a look (before its first commit on 2026-11-21): this floor of the variance
     rare = np.where(beside < 1, beside * np.append(np.ones(LAMBDA), 2), 0)
     variance = np.maximum(counts.var(axis=0, ddof=1), rare)
     errors = np.hypot((variance / len(counts)) ** 0.5, np.append(arrays["expected_error"], 0))
@@ -276,9 +278,9 @@ def _length_1(results: Results) -> Claim:
     for beta in COUNTED[:3]:
         for words, key in (("as in Eq. 28, r >= 2", "total"), ("length 1 kept, as in Eq. 15", "total_with_length_1")):
             ours = results.of_pieces(SPIN_GLASS.name, [_piece(beta)], lambda arrays, key=key: arrays[key])
-            readings.append(Reading(f"β = {beta:g}, {words}", ours, described("")))
+            readings.append(noted(f"β = {beta:g}, {words}", ours))
     quantity = f"expected number of critical points, Λ = {LAMBDA}, p = {P}"
-    return Claim(quantity, "", "none: what leaving out length 1 does", tuple(readings))
+    return Claim(quantity, "", "none: what leaving out length 1 does", tuple(readings), basis=Basis.OURS)
 
 
 def draw_fig_1f(results: Results) -> Figure:
@@ -319,8 +321,8 @@ def _draw_counts(axes: Axes, computed: Mapping[str, Arrays]) -> None:
 FIELD = (
     "Mixture of Eq. 28 without length 1, weights ε_r(β), index of the Hessian on the sphere. Kac-Rice at finite Λ: "
     "E Crt_k = 2 √(2ν'/(ν'+ν'')) (ν''/ν')^(Λ/2) E exp(-(ν''-ν')/(ν''+ν') λ_k²/4) over GOE spectra. "
-    f"Counted: Λ = {LAMBDA}, p = {P}, {SPIN_GLASS.pieces[PURE]['seeds']} samples of the couplings, the same for all mixtures; "
-    "Newton's method from random points until Morse's count comes out. "
+    f"Counted: Λ = {LAMBDA}, p = {P}, {SPIN_GLASS.pieces[PURE]['seeds']} samples of the couplings, the same for all mixtures and "
+    "the seeds of intervals; Newton's method from random points until Morse's count comes out. "
 )
 FIG_1F = Artefact(
     "fig-1f",
@@ -328,9 +330,11 @@ FIG_1F = Artefact(
     (),
     fig_1f_claims,
     FIELD
-    + f"The figure's p is not said: {DEPTH} as in Figs. 1a to 1c. Points: counted, ± 2 standard errors; lines: Kac-Rice.",
+    + f"The figure's p is not said: {DEPTH} as in Figs. 1a to 1c. Points: counted, ± 2 standard errors; lines: Kac-Rice. "
+    "The paper speaks of Λ → ∞; what stands here of a finite Λ is an addition of ours.",
     draw_fig_1f,
     (COMPLEXITY, SPIN_GLASS),
+    about=Class.FORMULA,
 )
 
 # -- Theorem 5 --------------------------------------------------------------------------------------------------------------
@@ -390,60 +394,48 @@ FINITE_MAXIMUM = Computation(
 
 
 def theorem_5_claims(results: Results) -> list[Claim]:
+    """Eqs. 34 and 35: of all mixtures up to p, the pure one of p interactions maximises theta."""
     pieces, finite = list(MAXIMUM.pieces), list(FINITE_MAXIMUM.pieces)
     largest = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: np.concatenate([each["largest"] for each in all_]))
     steps = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: [each["steps"].max() for each in all_])
     ratio = results.of_pieces(FINITE_MAXIMUM.name, finite, lambda *all_: [each["largest"].max() for each in all_])
     over = ", ".join(map(str, GREATEST))
     return [
-        one(
+        tested(
             "θ of a random mixture over that of pure p, largest of 2,000",
-            "at most 1",
-            f"at most 1, p = {over}, 5 seeds",
+            "pure p is the maximum",
+            at_most(1 + ROUNDING, each=True, note=f"{ROUNDING:g} is for rounding, p = {over}, 5 seeds", of="case"),
             largest,
-            _at_most_one(largest),
         ),
-        one(
+        # The step of the proof that leaves no other maximum: theta grows with a quotient of linear functions of eps^2.
+        tested(
             "from pure p to any pure r in a straight line of ε²: largest step of θ",
-            "falls",
-            f"below 0 for every r < p, p = {over}: θ grows with a quotient of linear functions of ε², no other maximum exists",
+            "",
+            below(0, each=True, note=f"for every r < p, p = {over}", of="case"),
             steps,
-            if_measured(steps, lambda: holds(max(steps.values) < 0, f"{max(steps.values):.3g}")),
+            basis=Basis.OURS,
         ),
-        one(
+        tested(
             "Kac-Rice mean of a random mixture over that of pure p at Λ = 3, 5, 8, largest of 100 and of all indices",
-            "at most 1 for Λ → ∞",
-            "at most 1, p = 3, 4, 10",
+            "",
+            at_most(1 + ROUNDING, each=True, note=f"{ROUNDING:g} is for rounding, p = 3, 4, 10", of="case"),
             ratio,
-            _at_most_one(ratio),
+            basis=Basis.OURS,
         ),
         *(_counted_fewer(results, name) for name in (UNIFORM, _piece(COUNTED[2]))),
     ]
 
 
-def _at_most_one(ours: Sample):
-    return if_measured(ours, lambda: holds(max(ours.values) <= 1 + ROUNDING, f"{max(ours.values):.6g}"))
-
-
 def _counted_fewer(results: Results, name: str) -> Claim:
-    readings = []
-    for words, group in GROUPS.items():
-        ours = results.of_pieces(
-            SPIN_GLASS.name,
-            [PURE, name],
-            lambda pure, mixed, g=group: g(pure["counts"]) - g(mixed["counts"]).astype(float),
-        )
-        readings.append(Reading(words, ours, if_measured(ours, lambda o=ours: excludes_zero(o))))
-        share = ours.map(lambda difference: difference < 0)
-        readings.append(Reading(f"share of samples where the mixture has more, {words}", share, described("")))
+    ours = {words: _differences(results, name, PURE, group) for words, group in GROUPS.items()}
+    shares = [
+        noted(f"share of samples where the mixture has more, {words}", sample.map(lambda more: more < 0), "")
+        for words, sample in ours.items()
+    ]
     mixture = MIXTURES[name]
     kind = f"β = {mixture['beta']:g}" if "beta" in mixture else "equal weights of 2, 3 and 4"
-    return Claim(
-        f"counted, Λ = {LAMBDA}: pure {P}-spin minus a mixture with {kind}",
-        "fewer in the mixture",
-        "95 % bootstrap interval of the mean difference above 0, same couplings",
-        tuple(readings),
-    )
+    quantity = f"counted, Λ = {LAMBDA}, same couplings: pure {P}-spin minus a mixture with {kind}"
+    return tested(quantity, "", IntervalAbove(), ours, *shares, basis=Basis.OURS)
 
 
 THEOREM_5 = Artefact(
@@ -453,6 +445,8 @@ THEOREM_5 = Artefact(
     theorem_5_claims,
     "θ drops length 1 (Eq. 28). "
     + FIELD
-    + "The theorem is about means and Λ → ∞: single samples of a mixture may have more.",
+    + "The theorem is about means and Λ → ∞: single samples of a mixture may have more, and what is counted or expected at a "
+    "finite Λ is an addition of ours.",
     computations=(MAXIMUM, FINITE_MAXIMUM, SPIN_GLASS),
+    about=Class.FORMULA,
 )

@@ -4,26 +4,27 @@ The theorems assume that the loss does not change with the scale to first order.
 nothing here tests them: it tests whether they describe what happens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from lightning_app.checks import excludes_zero, if_measured
+from lightning_app.checks import above, at_least
 from lightning_app.reproduce.littwin_wolf import theorems_3_4
 from lightning_app.reproduce.littwin_wolf.training import (
     BLOCKS,
+    DURATION,
     NORMALISED,
     SKIPPED,
     UNNORMALISED,
     Setting,
     claim,
     layer,
-    often,
     runs_of,
+    seen,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Outcome, Sample, described, holds
+from lightning_app.verdicts import Claim, Class, Sample
 
 __all__ = ["THEOREM_3", "THEOREM_4"]
 
@@ -54,52 +55,45 @@ def _drives(layers: Sequence[int], field: str) -> list[str]:
     return [f"drive/{layer(number)}/{field}" for number in layers]
 
 
-def _more_than_half(ours: Sample) -> Outcome:
-    return excludes_zero(ours.map(lambda share: share - 0.5))
+DYNAMICS = "dynamics, not the theorem's statement"
 
 
-def _told(ours: Sample) -> Outcome:
-    return described(ours.range)
-
-
-HALF = "95 % bootstrap interval over seeds above 0.5"
-NONE = "none"
-
-
-def _agreement(results: Results, quantity: str, settings: Sequence[Setting], names: Callable[[str], Sequence[str]]):
+def _agreement(
+    results: Results, quantity: str, settings: Sequence[Setting], names: Callable[[str], Sequence[str]]
+) -> Iterator[Claim]:
     """Of the change to the next epoch with the second-order drive, and with the first-order push."""
+    # changed after a look (2026-11-23): the first was judged, above one half; neither theorem says a share, and both assume
+    # that the first-order push is zero, which training does not wait for
 
     def share(field: str) -> Callable[[Setting], Sample]:
         return lambda setting: _share(results, setting, names(field), _true)
 
-    yield claim(f"{quantity} goes where its drive says", "> 0.5", HALF, settings, share("agrees"), _more_than_half)
-    quantity = f"{quantity} goes where the gradient itself says"
-    yield claim(quantity, "", NONE, settings, share("agrees_first"), _told)
+    yield seen(f"{quantity} goes where its drive says", DYNAMICS, settings, share("agrees"))
+    yield seen(f"{quantity} goes where the gradient itself says", DYNAMICS, settings, share("agrees_first"))
 
 
 # -- Theorem 3 ------------------------------------------------------------------------------------------------------------
 
 
 def theorem_3_in_training(results: Results) -> list[Claim]:
+    """ "Thm. 3 suggests that |λ_l| will increase for layers l that do not have skip-connections." """
+
     def driven_up(layers: Sequence[int]) -> Callable[[Setting], Sample]:
         return lambda setting: _share(results, setting, _drives(layers, "second_order"), _positive)
 
-    return [
+    found = [
         claim(
             "training: share of epochs with |λ| of the first layer driven up",
-            "all: it has no skip",
-            f"at least {ALWAYS:g}, mean over seeds",
+            "will increase for layers that do not have skip-connections",
+            at_least(ALWAYS, note="mean over seeds"),
             NORMALISED,
             driven_up([1]),
-            often(ALWAYS),
         ),
-        claim(
+        seen(
             "training: share of layers with a skip and epochs with |λ| driven up",
-            "where ‖g_p‖² + g_p·g_m > 0",
-            NONE,
+            "the theorem has a condition",
             NORMALISED,
             driven_up(SKIPPED),
-            _told,
         ),
         *_agreement(
             results,
@@ -108,43 +102,47 @@ def theorem_3_in_training(results: Results) -> list[Claim]:
             lambda field: _drives(ALL, field),
         ),
     ]
+    return [replace(each, about=Class.TRAINED) for each in found]
 
 
 # -- Theorem 4 ------------------------------------------------------------------------------------------------------------
 
 
 def theorem_4_in_training(results: Results) -> list[Claim]:
+    """ "If either ‖g_p‖ or ‖g_m‖ is dominant (for example ... at the start of training), the scaling of the weights C will
+    increase." """
+
     def at_start(setting: Setting) -> Sample:
         return results.initial(setting.run.name, setting.arm, "drive/scale/second_order")
 
-    return [
-        claim(
-            "training: drive of C before the first step",
-            "> 0: at the start of training",
-            "above 0 in every seed",
-            UNNORMALISED,
-            at_start,
-            lambda ours: if_measured(ours, lambda: holds(min(ours.values) > 0, f"down to {min(ours.values):.3g}")),
-        ),
-        claim(
+    before = claim(
+        "training: drive of C before the first step",
+        "will increase at the start of training",
+        above(0, each=True),
+        UNNORMALISED,
+        at_start,
+        about=Class.INITIALISATION,
+    )
+    found = [
+        seen(
             "training: share of epochs with C driven up",
-            "if either gradient dominates",
-            NONE,
+            "the theorem has a condition",
             UNNORMALISED,
             lambda setting: _share(results, setting, ["drive/scale/second_order"], _positive),
-            _told,
         ),
         *_agreement(
             results, "training: share of epochs in which C", UNNORMALISED, lambda field: [f"drive/scale/{field}"]
         ),
     ]
+    return [before, *(replace(each, about=Class.TRAINED) for each in found)]
 
 
 CONVENTION = (
     " In training: the nets of Fig. 1{}, cross-entropy of 128 training samples with statistics of normalisation frozen. The "
     "drive is ½ sign(λ) ∂‖∇_w L‖²/∂λ, for C -∂²L/∂C∂μ along the step. Its sign at one epoch is compared with the change to the "
-    "next, which is of 200 steps and of first order too."
-)
+    "next, which is of 200 steps and of first order too: how often they agree is described, and was judged before it was looked "
+    "at again on 2026-11-23, because it tells of dynamics and not of the theorem. "
+) + DURATION
 
 THEOREM_3 = replace(
     theorems_3_4.THEOREM_3,

@@ -11,16 +11,17 @@ is 0 where each unit's branch has a random sign, which a lambda of -1 gives it; 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.checks import if_measured, within
+from lightning_app.checks import Test, Within, above, noted, tested
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Reading, Sample, described, holds
+from lightning_app.verdicts import Basis, Claim, Class, Sample
 
 __all__ = ["EQ_22", "HALF_NORMAL", "MOMENTS"]
 
@@ -109,44 +110,48 @@ MOMENTS = Computation(
 
 
 def eq_22_claims(results: Results) -> list[Claim]:
-    near = f"within {TOLERANCE:g}, mean over layers and seeds"
+    """ "Providing that units in the same layer have equal variance, the recursive relation E[N_{l+1}²] = 1 + E[N_l²] holds. This,
+    in turn, implies that the output of the ReLU units should have increasing variance as a function of depth." """
+    near = Within(1.0, TOLERANCE, "mean over layers and seeds")
     return [
-        _claim(results, "E N²_{l+1} - E N²_l, mean over layers", 1.0, near, _increments, _near(1.0), list(KINDS)),
+        _claim(results, "E N²_{l+1} - E N²_l, mean over layers", 1.0, near, _increments, list(KINDS)),
         _claim(
             results,
-            "the branch's own share of it, E relu² / σ²",
+            "the branch's own share of it, E relu² / σ², units of unequal variance",
             1.0,
             near,
             lambda arrays: arrays["branch"][:, 1:].mean(axis=1),
-            _near(1.0),
             ["deviation", "rms"],
         ),
         _claim(
             results,
             "E N²_1 = E relu² / σ² of normal inputs, σ a standard deviation",
-            HALF_NORMAL,
-            near,
+            "",
+            Within(HALF_NORMAL, TOLERANCE, "1 / (1 - 1/π), of half-normal units"),
             lambda arrays: arrays["squares"][:, 0],
-            _near(HALF_NORMAL),
             ["deviation"],
+            basis=Basis.OURS,
         ),
         _claim(
             results,
             "least σ_{l+1} / σ_l",
-            "> 1: σ increases with depth",
-            "above 1 in every seed",
+            "increasing variance as a function of depth",
+            above(1, each=True, note="from every layer to the next"),
             lambda arrays: (arrays["sigma"][:, 1:] / arrays["sigma"][:, :-1]).min(axis=1),
-            lambda ours: if_measured(ours, lambda: holds(min(ours.values) > 1, f"down to {min(ours.values):.3g}")),
             ["deviation", "rms"],
+            ratio=True,
         ),
-        _claim(
-            results,
+        Claim(
             "σ_10 / σ_1",
             "",
             "none: whether it increases in the end",
-            lambda arrays: arrays["sigma"][:, -1] / arrays["sigma"][:, 0],
-            lambda ours: described(ours.range),
-            ["deviation", "rms"],
+            tuple(
+                noted(words, ours)
+                for words, ours in _by_kind(
+                    results, lambda arrays: arrays["sigma"][:, -1] / arrays["sigma"][:, 0], ["deviation", "rms"]
+                ).items()
+            ),
+            basis=Basis.OURS,
         ),
     ]
 
@@ -155,16 +160,19 @@ def _increments(arrays: Arrays) -> np.ndarray:
     return np.diff(arrays["squares"], axis=1).mean(axis=1)
 
 
-def _near(paper: float):
-    return lambda ours: within(ours, paper, TOLERANCE)
+def _claim(
+    results: Results, quantity: str, paper: float | str, test: Test, value, kinds: list[str], **more: Any
+) -> Claim:
+    """Readings are conventions: what σ is, and what units are."""
+    return tested(quantity, paper, test, _by_kind(results, value, kinds), **more)
 
 
-def _claim(results: Results, quantity: str, paper: float | str, test: str, value, outcome, kinds: list[str]) -> Claim:
-    def reading(kind: str, width: int) -> Reading:
-        ours: Sample = results.of_pieces(MOMENTS.name, [f"{kind}-{width}"], value)
-        return Reading(f"{KINDS[kind][-1]}, {width} units", ours, outcome(ours))
-
-    return Claim(quantity, paper, test, tuple(reading(kind, width) for width in WIDTHS for kind in kinds))
+def _by_kind(results: Results, value, kinds: list[str]) -> dict[str, Sample]:
+    return {
+        f"{KINDS[kind][-1]}, {width} units": results.of_pieces(MOMENTS.name, [f"{kind}-{width}"], value)
+        for width in WIDTHS
+        for kind in kinds
+    }
 
 
 def draw_eq_22(results: Results) -> Figure:
@@ -198,4 +206,5 @@ EQ_22 = Artefact(
     "text provides for. Under all three the recursion is derived.",
     draw_eq_22,
     (MOMENTS,),
+    about=Class.INITIALISATION,
 )

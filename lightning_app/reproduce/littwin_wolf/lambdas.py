@@ -8,28 +8,29 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.checks import excludes_zero
+from lightning_app.checks import IntervalAbove, IntervalExcludes, at_least
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.littwin_wolf.training import (
     BLOCKS,
+    DURATION,
+    EPOCHS,
     NORMALISED,
     SKIPPED,
     Setting,
     claim,
-    differs,
     grown,
     layer,
-    often,
     rising,
     runs_of,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Sample
+from lightning_app.verdicts import Claim, Class, Sample
 
 __all__ = ["FIG_1D"]
 
-STEADY = 0.9  # of the epochs
+STEADY = at_least(0.9, note="mean over seeds")  # of the epochs
+ONE_FALL = f"of {EPOCHS} epochs one fall passes and two do not: the number of epochs, which is ours, decides"
 SETTINGS = tuple(
     setting for setting in NORMALISED if setting.run.name != "overlapping"
 )  # ten minutes for Figs. 1a to 1f
@@ -45,43 +46,42 @@ FIRST = mean_lambda(1)
 
 
 def fig_1d_claims(results: Results) -> list[Claim]:
+    """ "This steady increase of |λ_l| ... Note that the first layer, which cannot be skipped, behaves differently than the other
+    layers." """
+
     def apart(setting: Setting) -> Sample:
         others = grown(results, setting, *WITH_SKIP)
         return grown(results, setting, FIRST).map(lambda first, other: first - other, others)
 
-    interval = "95 % bootstrap interval over seeds"
     return [
         claim(
             "mean |λ| of the layers with a skip, end minus start",
-            "> 0",
-            f"{interval} above 0",
+            "increase",
+            IntervalAbove(),
             SETTINGS,
             lambda setting: grown(results, setting, *WITH_SKIP),
-            excludes_zero,
         ),
         claim(
             "share of epochs in which it rises",
-            "all: steadily",
-            f"at least {STEADY:g}, mean over seeds",
+            "steady increase",
+            STEADY,
             SETTINGS,
             lambda setting: rising(results, setting, *WITH_SKIP),
-            often(STEADY),
+            power=ONE_FALL,
         ),
         claim(
             "growth of mean |λ| of the first layer minus that of the layers with a skip",
             "behaves differently",
-            f"{interval} excludes 0",
+            IntervalExcludes(),
             SETTINGS,
             apart,
-            differs,
         ),
         claim(
             "mean |λ| of the first layer, end minus start",
-            "> 0 (Theorem 3)",
-            f"{interval} above 0",
+            "will increase for layers that do not have skip-connections",
+            IntervalAbove(),
             SETTINGS,
             lambda setting: grown(results, setting, FIRST),
-            excludes_zero,
         ),
     ]
 
@@ -128,6 +128,11 @@ FIG_1D = Artefact(
     "Ten blocks of 20 units, 10 Gaussians in 50 dimensions (the caption of the paper's figure has 50 Gaussians), 10,000 "
     "samples, SGD with batches of 50, no momentum and no weight decay; weights start N(0, 1/n), λ at 1. Six seeds of weights "
     "and batches on one mixture. Where BatchNorm stands, the Gaussians' separation and the learning rate are not in the paper: "
-    "each setting is a reading. The figure shows medians over seeds. BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
+    "each setting is a reading, but for separation 0.5 at rate 0.1, which the ensemble has and this figure left out to be made "
+    "in time. A start of λ at U(0, 1), as Torch7 has it, was not tried. "
+    + DURATION
+    + "The figure shows medians over seeds. "
+    "BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
     draw_fig_1d,
+    about=Class.TRAINED,
 )

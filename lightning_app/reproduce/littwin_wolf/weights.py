@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.checks import if_measured, within, within_share
+from lightning_app.checks import Share, Within, at_least, at_most, below, noted, tested
 from lightning_app.report.style import styles
 from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.fitting import power
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Claim, Reading, Sample, described, holds, one
+from lightning_app.verdicts import Basis, Claim, Class, Sample
 
 __all__ = ["FIG_1A", "FIG_1B", "FIG_1C", "LEMMA_4", "THEOREM_1", "THEOREM_2"]
 
@@ -66,24 +66,29 @@ def _histogram_claims(key: str) -> Callable[[Results], list[Claim]]:
         spread, limit = (ours(lambda arrays, i=i: arrays["spread"][i]) for i in (0, 1))
         q = BETAS[key] / (1 + BETAS[key])
         return [
-            one("Σ ε_r²", 1.0, f"within {EXACT:g}", norm, within(norm, 1.0, EXACT)),
-            one(
-                "ε_r against binomials in integer arithmetic, largest difference",
-                "Eq. 15",
-                f"at most {EXACT:g}",
-                deviation,
-                if_measured(deviation, lambda: holds(deviation.mean <= EXACT, f"{deviation.mean:.2g}")),
+            tested(
+                "Σ ε_r²",
+                1.0,
+                Within(1.0, EXACT),
+                norm,
+                basis=Basis.OURS,
+                power="Z is chosen so that it is 1: this checks the computation only",
             ),
-            one("argmax ε_r / p", q, "within 1/p of β / (1 + β)", largest, within(largest, q, 1 / DEPTH, "1/p")),
-            Claim(
+            tested(
+                "ε_r against binomials in integer arithmetic, largest difference",
+                "",
+                at_most(EXACT),
+                deviation,
+                basis=Basis.OURS,
+            ),
+            tested("argmax ε_r / p", q, Within(q, 1 / DEPTH, "1/p"), largest),  # Theorem 1, and the caption's β
+            tested(  # "the epsilons are concentrated in a narrow band near the maximal value"
                 f"share of Σ ε_r² within {BAND:g} p of the largest",
                 "a narrow band",
-                "at least 0.99",
-                (
-                    Reading("", inside, if_measured(inside, lambda: holds(inside.mean >= 0.99, f"{inside.mean:.3g}"))),
-                    Reading("standard deviation of r under ε_r²", spread, described("")),
-                    Reading("its limit √((p-1) q (1-q) / 2)", limit, described("")),
-                ),
+                at_least(0.99),
+                inside,
+                noted("standard deviation of r under ε_r²", spread),
+                noted("its limit √((p-1) q (1-q) / 2)", limit),
             ),
         ]
 
@@ -120,6 +125,7 @@ def _histogram(key: str) -> Artefact:
         "ε_r = binom(p-1, r-1) β^r / Z with Σ ε_r² = 1 (Eq. 15), p = 100; the proofs write binom(p, r), ignoring constants.",
         _draw_histogram(key),
         (WEIGHTS,),
+        about=Class.FORMULA,
     )
 
 
@@ -171,6 +177,7 @@ DEEP = Computation(
 
 
 def theorem_1_claims(results: Results) -> list[Claim]:
+    """Eq. 18: lim 1/p argmax_r ε_r(β) = β / (1 + β)."""
     pieces = list(DEEP.pieces)
 
     def ours(value) -> Sample:
@@ -182,44 +189,35 @@ def theorem_1_claims(results: Results) -> list[Claim]:
     ties = ours(lambda arrays: np.ptp(arrays["argmax"], axis=1).mean())
     over = f"β = {', '.join(RATIOS)}"
     return [
-        one(
+        tested(
             f"largest |argmax ε_r - β p / (1 + β)| over depths up to {DEEPEST:g}",
-            "o(p)",
-            f"at most 1, {over}",
+            "o(p), Eq. 18",
+            at_most(1 + EXACT, each=True, note=f"{EXACT:g} is for rounding, {over}", of="case"),
             off,
-            if_measured(off, lambda: holds(max(off.values) <= 1 + EXACT, f"{max(off.values):.3g}")),
         ),
-        one(
+        tested(
             f"|argmax / p - β / (1 + β)| at p = {DEEPEST:g}",
-            0.0,
-            f"at most 1.1e-5, {over}",
+            "the limit is β / (1 + β)",
+            at_most(1.1e-5, each=True, note=over, of="case"),
             last,
-            _at_most(last, 1.1e-5),
         ),
-        Claim(
-            "depths where the largest of the weights is not at the length of the closed form",
-            "⌊β p / (1 + β)⌋ + 1",
-            f"none, {over}",
-            (
-                Reading("", wrong, _at_most(wrong, 0.0)),
-                Reading(
-                    "share of depths where two lengths tie",
-                    ties,
-                    described(
-                        "all: β p / (1 + β) ∈ N, the theorem's case, is that of a tie of this length and the next"
-                    ),
-                ),
+        tested(
+            "depths where the largest of the weights is not at the length of the closed form ⌊β p / (1 + β)⌋ + 1",
+            "",
+            at_most(0, each=True, note=over, of="case"),
+            wrong,
+            noted(
+                "share of depths where two lengths tie",
+                ties,
+                "all: β p / (1 + β) ∈ N, the theorem's case, is that of a tie of this length and the next",
             ),
+            basis=Basis.OURS,
         ),
     ]
 
 
 def _off(arrays: Arrays) -> np.ndarray:
     return np.abs(arrays["argmax"][:, 1] - arrays["share"] * arrays["depths"])
-
-
-def _at_most(ours: Sample, limit: float):
-    return if_measured(ours, lambda: holds(max(ours.values) <= limit, f"{max(ours.values):.3g}"))
 
 
 def draw_theorem_1(results: Results) -> Figure:
@@ -249,6 +247,7 @@ THEOREM_1 = Artefact(
     "Exact rational arithmetic for the closed form. Depths with β p / (1 + β) ∈ N, as assumed. The larger of two that tie.",
     draw_theorem_1,
     (DEEP,),
+    about=Class.FORMULA,
 )
 
 # -- Theorem 2 ---------------------------------------------------------------------------------------------------------------
@@ -286,6 +285,7 @@ BANDS = Computation(
 
 
 def theorem_2_claims(results: Results) -> list[Claim]:
+    """Eq. 19: lim of Σ ε_r² over the band is 1. How fast, and how wide the band is, the paper does not say: ours."""
     pieces = list(BANDS.pieces)
 
     def ours(value) -> Sample:
@@ -298,41 +298,34 @@ def theorem_2_claims(results: Results) -> list[Claim]:
     spread = ours(lambda arrays: arrays["spread"][-1] / arrays["limit"][-1])
     over = f"β = {', '.join(RATIOS)}"
     return [
-        one(
+        tested(
             f"Σ ε_r² over the band at p = {DEEPEST:g}",
             1.0,
-            f"within {EXACT:g}, {over}",
+            at_least(1 - EXACT, each=True, note=f"{EXACT:g} is for rounding, {over}", of="case"),
             mass,
-            if_measured(mass, lambda: holds(min(mass.values) >= 1 - EXACT, f"{min(mass.values):.3g}")),
         ),
-        one(
+        tested(
             "largest change, from one depth to the next, of the log of what is outside",
-            "falls",
-            f"below 0, {over}",
+            "falls to 0",
+            below(0, each=True, note=over, of="case"),
             growth,
-            if_measured(growth, lambda: holds(max(growth.values) < 0, f"{max(growth.values):.3g}")),
         ),
-        one(
-            "slope of -log of what is outside, over the rate 2 KL(α ‖ q) of the nearer edge",
-            1.0,
-            f"within 2 %, between the two largest p, {over}: beside p times the rate there is 1/2 log p",
+        # changed after a look (before its first commit on 2026-11-21): the slope between the two largest p, because beside p
+        # times the rate there is 1/2 log p, which a quotient at one p keeps
+        tested(
+            "slope of -log of what is outside between the two largest p, over the rate 2 KL(α ‖ q) of the nearer edge",
+            "",
+            Share(1.0, 0.02, each=True, of="case"),
             decay,
-            _all_within_share(decay, 1.0, 0.02),
+            basis=Basis.OURS,
         ),
-        Claim(
+        tested(
             "width of the band: exponent of p in the standard deviation of r under ε_r²",
-            "narrow; its width is not said",
-            f"0.5 within 0.02, {over}",
-            (
-                Reading(
-                    "",
-                    exponent,
-                    if_measured(
-                        exponent, lambda: holds(max(abs(v - 0.5) for v in exponent.values) <= 0.02, exponent.range)
-                    ),
-                ),
-                Reading(f"the deviation over √((p-1) q (1-q) / 2) at p = {DEEPEST:g}", spread, described(spread.range)),
-            ),
+            "",
+            Within(0.5, 0.02, over, each=True, of="case"),
+            exponent,
+            noted(f"the deviation over √((p-1) q (1-q) / 2) at p = {DEEPEST:g}", spread),
+            basis=Basis.OURS,
         ),
     ]
 
@@ -340,11 +333,6 @@ def theorem_2_claims(results: Results) -> list[Claim]:
 def _slope(arrays: Arrays) -> float:
     (early, late), (less, more) = arrays["depths"][-2:], -arrays["log_outside"][-2:]
     return (more - less) / (late - early)
-
-
-def _all_within_share(ours: Sample, paper: float, share: float):
-    worst = Sample(tuple(sorted(ours.values, key=lambda value: abs(value / paper - 1))[-1:]), ours.missing)
-    return within_share(worst, paper, share)
 
 
 def draw_theorem_2(results: Results) -> Figure:
@@ -368,6 +356,7 @@ THEOREM_2 = Artefact(
     "β > 1 is its mirror image. 2 KL(α ‖ q), the rate, is what Stirling's formula leaves of the proof's quotient.",
     draw_theorem_2,
     (BANDS,),
+    about=Class.FORMULA,
 )
 
 # -- Lemma 4 -----------------------------------------------------------------------------------------------------------------
@@ -399,6 +388,7 @@ REACHED = Computation(
 
 
 def lemma_4_claims(results: Results) -> list[Claim]:
+    """ "For any integer 1 ≤ k ≤ p there exists a global scaling parameter C such that argmax_r(ε_r(C)) = k." """
     pieces = list(REACHED.pieces)
 
     def ours(value) -> Sample:
@@ -409,17 +399,12 @@ def lemma_4_claims(results: Results) -> list[Claim]:
     gaps = ours(lambda arrays: np.abs(arrays["low"][1:] - arrays["high"][:-1]).max())
     ends = ours(lambda arrays: arrays["low"][0] + 1 / arrays["high"][-1])
     over = ", ".join(piece.removeprefix("p") for piece in pieces)
+    none = at_most(0, each=True, of="case")
     return [
-        one(f"k = 1..p that no scale C was found for, p = {over}", 0.0, "none", missed, _at_most(missed, 0)),
-        one(
-            "the same by the largest of all weights instead of the closed form",
-            0.0,
-            "none differs",
-            other,
-            _at_most(other, 0),
-        ),
-        one("gaps between the intervals of β of neighbouring k", 0.0, "none: they touch", gaps, _at_most(gaps, 0)),
-        one("what they leave of (0, ∞): lower end, and 1 / upper end", 0.0, "nothing", ends, _at_most(ends, 0)),
+        tested(f"k = 1..p that no scale C was found for, p = {over}", "none", none, missed),
+        tested("the same by the largest of all weights instead of the closed form", "", none, other, basis=Basis.OURS),
+        tested("gaps between the intervals of β of neighbouring k", "", none, gaps, basis=Basis.OURS),
+        tested("what they leave of (0, ∞): lower end, and 1 / upper end", "", none, ends, basis=Basis.OURS),
     ]
 
 
@@ -443,4 +428,5 @@ LEMMA_4 = Artefact(
     f"ρ = {RHO:g}, n = {WIDTH}, Λ = {UNIQUE}.",
     draw_lemma_4,
     (REACHED,),
+    about=Class.FORMULA,
 )
