@@ -59,6 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             {"Conventions": "conventions.md"},
             {"Speed": "speed.md"},
             {"Papers": "papers/index.md"},
+            {"Evidence": "evidence.md"},
             {"Registered claims": "registration.md"},
         ),
         {"Measures": [*listed, *pages]},
@@ -203,7 +204,7 @@ def registration_page() -> str:
 
 
 def counts(folder: Path) -> str:
-    from lightning_app.reproduce.records import in_words
+    from lightning_app.verdicts import in_words
 
     file = folder / "verdict.json"
     return in_words(json.loads(file.read_text())["counts"]) if file.exists() else "not run at paper scale"

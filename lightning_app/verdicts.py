@@ -15,7 +15,7 @@ their own: agrees, disagrees, undecided.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +34,7 @@ __all__ = [
     "Outcome",
     "Verdict",
     "counted",
+    "in_words",
     "described",
     "holds",
     "judge",
@@ -228,15 +229,25 @@ def judge_reduced(claim: Claim) -> tuple[Verdict, str]:
     return REDUCED.get(verdict, verdict), why
 
 
-def counted(pairs: Iterable[tuple[Class, Verdict]]) -> str:
+def counted(pairs: Iterable[tuple[Class, Verdict]]) -> dict[str, dict[str, int]]:
     """Verdicts by what the claims are about, in the enums' order. There is no sum over classes.
 
-    >>> counted([(Class.TRAINED, Verdict.NOT_TESTED), (Class.FORMULA, Verdict.CHECKED), (Class.FORMULA, Verdict.REPRODUCED)])
-    'formula: 1 reproduced, 1 checked; trained: 1 not tested'
+    >>> counted([(Class.TRAINED, Verdict.NOT_TESTED), (Class.FORMULA, Verdict.CHECKED)])
+    {'formula': {'checked': 1}, 'trained': {'not tested': 1}}
     """
     found = Counter(pairs)
-    words = {about: [f"{n} {verdict}" for verdict in Verdict if (n := found[about, verdict])] for about in Class}
-    return "; ".join(f"{about}: {', '.join(listed)}" for about, listed in words.items() if listed)
+    by_class = {about.value: {v.value: n for v in Verdict if (n := found[about, v])} for about in Class}
+    return {about: verdicts for about, verdicts in by_class.items() if verdicts}
+
+
+def in_words(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Counts as people read them.
+
+    >>> in_words({"formula": {"reproduced": 1, "checked": 1}, "trained": {"not tested": 1}})
+    'formula: 1 reproduced, 1 checked; trained: 1 not tested'
+    """
+    parts = (f"{about}: {', '.join(f'{n} {v}' for v, n in verdicts.items())}" for about, verdicts in counts.items())
+    return "; ".join(parts) or "nothing claimed"
 
 
 def _joined(words: Iterable[str]) -> str:

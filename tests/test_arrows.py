@@ -19,6 +19,7 @@ ALLOWED = {
     "lightning_app.shipped": {"lightning_app.errors"},
     "lightning_app.statistics": {"numpy", "scipy"},
     "lightning_app.verdicts": {"numpy"},
+    "lightning_app.records": {"lightning_app.errors", "lightning_app.untrusted", "lightning_app.verdicts"},
     "lightning_app.claims": {"lightning_app.checks", "lightning_app.verdicts"},
     "lightning_app.checks": {"numpy", "pandas", "scipy", "lightning_app.statistics", "lightning_app.verdicts"},
     "lightning_app.cli.console": {"rich"},
@@ -43,18 +44,18 @@ ALLOWED = {
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE
     | LIGHTNING
-    | {"wandb", "pandas", "yaml", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"}
+    | {"wandb", "pandas", "yaml", "safetensors", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"}
     | {"lightning_app.stopping"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
     | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
-    | {"lightning_app.rank_correlation", "lightning_app.untrusted"},
+    | {"lightning_app.rank_correlation", "lightning_app.untrusted", "lightning_app.records"},
     "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
     | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
     | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
     | {"lightning_app.errors", "lightning_app.cli.console", "lightning_app.shipped"}
     | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"}
-    | {"lightning_app.untrusted", "lightning_app.stopping"},
+    | {"lightning_app.untrusted", "lightning_app.stopping", "lightning_app.records"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}

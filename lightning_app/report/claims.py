@@ -36,7 +36,7 @@ from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
 from lightning_app.statistics import ENOUGH
-from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, judge
+from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, in_words, judge
 
 __all__ = ["TESTED", "Tested", "section"]
 
@@ -338,7 +338,7 @@ def section(evidence: Evidence) -> Section:
     tables = [table for table in tables if table.rows] + reproduced.tables(evidence.made)
     if not tables:
         return Section("claims", TITLE, notices=[NOTHING])
-    counts = counted((claim.about, judge(claim)[0]) for _, claim in found)
+    counts = in_words(counted((claim.about, judge(claim)[0]) for _, claim in found)) if found else ""
     return Section("claims", TITLE, f"{counts}. {WHAT}" if counts else WHAT, tables)
 
 

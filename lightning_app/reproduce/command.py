@@ -16,10 +16,12 @@ import yaml
 from lightning_app.arguments import Parser
 from lightning_app.cli.console import table
 from lightning_app.errors import UserError
+from lightning_app.records import RECORD, counts_of, read_record
 from lightning_app.reproduce.plan import PAPER, REDUCED, SCALES, Scale
 from lightning_app.runs.places import PLACE_OPTIONS
 from lightning_app.seeds import parse_seeds, spell_seeds
 from lightning_app.stopping import SIGNALS, Stopped, stopping
+from lightning_app.verdicts import in_words
 
 if TYPE_CHECKING:
     from lightning_app.reproduce.artefact import Artefact, Paper
@@ -190,7 +192,6 @@ def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse
     """Verdicts as recorded, and what is open; a dash where there is no such scale."""
     from lightning_app.reproduce import computation, runner
     from lightning_app.reproduce.making import folder_of
-    from lightning_app.reproduce.records import RECORD, counted, in_words, read_record
 
     if not artefact.has(scale):
         return "–"
@@ -203,7 +204,7 @@ def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse
     folder = folder_of(options.out, paper, artefact, scale)
     if not (folder / RECORD).exists():
         return open_parts if set(states.values()) != {"not run"} else "not run"
-    verdicts = in_words(counted(read_record(folder)["rows"]))
+    verdicts = in_words(counts_of(read_record(folder)["rows"]))
     return f"{verdicts} ({open_parts})" if open_parts else verdicts
 
 

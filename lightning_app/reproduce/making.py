@@ -8,17 +8,18 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
 from lightning_app.reproduce import computation, figures, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computed, Task
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_pieces, home_of_runs, pack, packed_name
 from lightning_app.reproduce.plan import PAPER, REDUCED, SMOKE, Plan, Scale
-from lightning_app.reproduce.records import RECORD, SCHEMA_VERSION, counted, in_words, read_record, rows_of
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.runner import Found, RunFailed, complete, found_runs
 from lightning_app.runs.folder import write_atomically
 from lightning_app.runs.provenance import made_with
 from lightning_app.stopping import stopping
+from lightning_app.verdicts import in_words
 
 __all__ = ["Made", "Work", "folder_of", "make", "results_of"]
 
@@ -92,7 +93,7 @@ def _judge_others(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
 def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
     """Judge by what there is, and write record, tables and figure."""
     results = results_of(paper, artefact, scale, runs if scale is SMOKE else None, out)
-    rows = rows_of(artefact, artefact.claims(results), scale)
+    rows = rows_of(artefact.claims(results), artefact.about, scale.name)
     standing = _standing(results)
     folder = folder_of(out, paper, artefact, scale)
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,11 +115,11 @@ def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
         "command": _command(paper, artefact, scale),
         "rendered": made_with(),
         "evidence": _evidence(results, out),
-        "counts": counted(rows),
+        "counts": counts_of(rows),
         "rows": rows,
     }
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    return Made(folder, in_words(counted(rows)), tables.shown(table), standing)
+    return Made(folder, in_words(counts_of(rows)), tables.shown(table), standing)
 
 
 def results_of(paper: Paper, artefact: Artefact, scale: Scale, runs: Path | None, out: Path) -> Results:

@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
+from lightning_app.records import rows_of
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.making import results_of
 from lightning_app.reproduce.papers import PAPERS, paper
 from lightning_app.reproduce.plan import PAPER, REDUCED
-from lightning_app.reproduce.records import rows_of
 from lightning_app.runs.folder import write_atomically
 
 __all__ = ["FILE", "differences", "of_code", "page", "registered"]
@@ -45,7 +45,7 @@ def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[st
     for scale in (PAPER, REDUCED):
         if artefact.has(scale):
             results = results_of(its_paper, artefact, scale, None, NOWHERE)
-            for row in rows_of(artefact, artefact.claims(results), scale):
+            for row in rows_of(artefact.claims(results), artefact.about, scale.name):
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
                 yield quantity, {"test": row["test"], "class": row["class"], "hash": _hash(row)}
 
@@ -117,7 +117,9 @@ def page(record: Entries) -> str:
     lines = [
         "# Registered claims",
         "Each claim with its test, when it was first committed, and each change since. A change *after a look* was made "
-        "when results of ours had been seen. A test of the project fails when a claim changes and this page does not.",
+        "when results of ours had been seen. A test of the project fails when a claim changes and this page does not. "
+        "(On 2026-11-23 the words of all tests came to be made by the tests themselves, many were reworded with the same "
+        "tolerance, and each claim got its class: that is not listed.)",
         f"{sum(map(len, record.values()))} claims; {len({(key, quantity) for key, quantity, _ in looked})} of them were "
         "changed or withdrawn after a look.",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lightning_app.reproduce.records import number, value
+from lightning_app.records import number, value
 from lightning_app.runs.folder import write_atomically
 
 __all__ = ["frame", "shown", "write_tables"]
@@ -27,7 +27,7 @@ def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str, object]:
     paper, mean = number(row["paper"]), value(reading["mean"])
     ratio = mean / paper if paper and reading["n"] else None
-    said = {key: row[key] if first else "" for key in ("class", "verdict", "test", "power")}
+    said = {key: row[key] for key in ("class", "test", "power")} | {"verdict": row["verdict"] if first else ""}
     return said | {
         "quantity": row["quantity"],
         "convention": reading["convention"],
@@ -71,7 +71,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     read = pd.DataFrame(
         {
             "quantity": table["quantity"].where(first, "″"),
-            "class": table["class"],
+            "class": table["class"].where(first, ""),
             "convention": table["convention"],
             "paper": [_number(value) for value in table["paper"]],
             "ours: mean ± sd (n)": ours,
@@ -79,10 +79,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "verdict": table["verdict"],
             "reduced scale": table["reduced"],
             "why": table["why"],
-            "test": [f"{test} ({power})" if power else test for test, power in zip(table["test"], table["power"])],
+            "test": pd.Series(map(_with_power, table["test"], table["power"]), table.index).where(first, ""),
         }
     )
     return read if table["reduced"].any() else read.drop(columns="reduced scale")
+
+
+def _with_power(test: str, power: str) -> str:
+    return f"{test} ({power})" if power else test
 
 
 def _ours(mean: float, sd: float, count: int) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 
 from lightning_app.arguments import Parser
 from lightning_app.errors import UserError
+from lightning_app.records import RECORD, counts_of, read_record, rows_of, value
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
-from lightning_app.reproduce.records import RECORD, in_words, read_record, rows_of, value
+from lightning_app.verdicts import in_words
 
 __all__ = ["Compared", "compare", "main", "verify"]
 
@@ -90,7 +91,7 @@ def verify(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterato
         yield from _files(record, out)
         results = results_of(paper, artefact, scale, None, out)
         yield from _evidence(record, results)
-        rows = rows_of(artefact, artefact.claims(results), scale)
+        rows = rows_of(artefact.claims(results), artefact.about, scale.name)
     except UserError as error:
         yield Compared("evidence", str(error))
         return
@@ -109,7 +110,7 @@ def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: P
         for task in tasks.values():
             computation.complete(task, Path(root), data)
         computed = {name: computation.found(task, Path(root)) for name, task in tasks.items()}
-        rows = rows_of(artefact, artefact.claims(Results({}, {}, scale, computed)), scale)
+        rows = rows_of(artefact.claims(Results({}, {}, scale, computed)), artefact.about, scale.name)
     for each in compare(read_record(_folder(out, paper, artefact, scale)), rows, RECOMPUTED):
         yield Compared(f"{each.what} (computed again)", each.difference)
 
@@ -173,14 +174,8 @@ def compare(record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: f
     for quantity in anew:
         yield Compared(quantity, "a claim that the record does not have")
     counted = record.get("counts", {})
-    again = _counts(record["rows"])
+    again = counts_of(record["rows"])
     yield Compared("counts", "" if counted == again else f"recorded {in_words(counted)}; its rows say {in_words(again)}")
-
-
-def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    from lightning_app.reproduce.records import counted
-
-    return counted(rows)
 
 
 def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:

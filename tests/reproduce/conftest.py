@@ -1,6 +1,8 @@
 """Run folders as `fit` would have left them, with numbers of our choosing: what verdicts are tested on."""
 
 import copy
+import functools
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -30,48 +32,48 @@ def written_config(plan: Plan, seeds: tuple[int, ...]) -> dict:
     return config
 
 
+def leave_run(
+    home: Path,
+    run: Run,
+    numbers: Numbers,
+    scale: Scale = PAPER,
+    epochs: tuple[int, ...] | None = None,
+    finished: bool = True,
+    seeds: tuple[int, ...] | None = None,
+    arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    name: str | None = None,
+    paper: str = "yu-tomasi",
+) -> RunFolder:
+    """Leave a run of a plan behind in home/runs: rows for each epoch given, finished or not."""
+    plan = Plan(paper, run, scale)
+    seeds = seeds or plan.seeds
+    folder = RunFolder(home / "runs" / plan.group / (name or run.name))
+    folder.path.mkdir(parents=True)
+    (folder.path / "config.yaml").write_text(yaml.safe_dump(written_config(plan, seeds)))
+    members = [(arm if len(seeds) == 1 else f"{arm}-seed{seed:02d}", arm, seed) for arm in plan.arms for seed in seeds]
+    epochs = (0, plan.epochs) if epochs is None else epochs
+    folder.append(
+        Row(member, epoch, 10 * epoch, key, value)
+        for epoch in epochs
+        for member, arm, seed in members
+        for key, value in numbers(arm, seed, epoch).items()
+    )
+    for family, by_arm in (arrays or {}).items():
+        found = {f"{member}/{key}": a for member, arm, _ in members for key, a in by_arm[arm].items()}
+        for epoch in epochs:
+            folder.save_arrays(epoch, family, found)
+    if finished:
+        folder.finish(epochs[-1])
+    else:
+        folder.checkpoints.mkdir()
+        (folder.checkpoints / "last.ckpt").write_bytes(b"a checkpoint")
+    return folder
+
+
 @pytest.fixture
 def leave(tmp_path) -> Callable[..., RunFolder]:
-    """Leave a run of a plan behind: rows for each epoch given, finished or not."""
-
-    def leave(
-        run: Run,
-        numbers: Numbers,
-        scale: Scale = PAPER,
-        epochs: tuple[int, ...] | None = None,
-        finished: bool = True,
-        seeds: tuple[int, ...] | None = None,
-        arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-        name: str | None = None,
-        paper: str = "yu-tomasi",
-    ) -> RunFolder:
-        plan = Plan(paper, run, scale)
-        seeds = seeds or plan.seeds
-        folder = RunFolder(tmp_path / "runs" / plan.group / (name or run.name))
-        folder.path.mkdir(parents=True)
-        (folder.path / "config.yaml").write_text(yaml.safe_dump(written_config(plan, seeds)))
-        members = [
-            (arm if len(seeds) == 1 else f"{arm}-seed{seed:02d}", arm, seed) for arm in plan.arms for seed in seeds
-        ]
-        epochs = (0, plan.epochs) if epochs is None else epochs
-        folder.append(
-            Row(member, epoch, 10 * epoch, key, value)
-            for epoch in epochs
-            for member, arm, seed in members
-            for key, value in numbers(arm, seed, epoch).items()
-        )
-        for family, by_arm in (arrays or {}).items():
-            found = {f"{member}/{key}": a for member, arm, _ in members for key, a in by_arm[arm].items()}
-            for epoch in epochs:
-                folder.save_arrays(epoch, family, found)
-        if finished:
-            folder.finish(epochs[-1])
-        else:
-            folder.checkpoints.mkdir()
-            (folder.checkpoints / "last.ckpt").touch()
-        return folder
-
-    return leave
+    """`leave_run` in the test's folder."""
+    return functools.partial(leave_run, tmp_path)
 
 
 @pytest.fixture
@@ -79,14 +81,13 @@ def made(tmp_path) -> Callable[..., dict[str, str]]:
     """Verdicts by quantity of an artefact, from the runs that were left."""
 
     def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi") -> dict[str, str]:
-        import json
-
         from lightning_app.reproduce.making import make
         from lightning_app.reproduce.papers import find
 
         ((its_paper, found),) = find(f"{paper}/{artefact}")
         result = make(its_paper, found, scale, tmp_path / "runs", tmp_path / "results")
-        return json.loads((result.folder / "verdict.json").read_text())["verdicts"]
+        rows = json.loads((result.folder / "verdict.json").read_text())["rows"]
+        return {row["quantity"]: row["verdict"] for row in rows}
 
     return made
 

@@ -137,12 +137,12 @@ def test_claims_are_about_pieces_that_are_there(tmp_path):
 
     work = Work(tmp_path)
     counts, table = made(None)
-    assert counts == f"1 {Verdict.NOT_TESTED}"
+    assert counts == f"formula: 1 {Verdict.NOT_TESTED}"
     assert "depth2 of depths was not computed" in table
     assert "depths 0 of 3 pieces." in table
     assert not (tmp_path / "runs").exists()
-    assert made(Work(tmp_path, only=("other",)))[0] == f"1 {Verdict.NOT_TESTED}"
+    assert made(Work(tmp_path, only=("other",)))[0] == f"formula: 1 {Verdict.NOT_TESTED}"
     counts, table = made(work)
-    assert counts == f"1 {Verdict.REPRODUCED}"
+    assert counts == f"formula: 1 {Verdict.REPRODUCED}"
     assert "depths computed on three numbers." in table
-    assert made(work, SMOKE)[0] == f"1 {Verdict.NOT_TESTED}"
+    assert made(work, SMOKE)[0] == f"formula: 1 {Verdict.NOT_TESTED}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_app.records import rows_of
 from lightning_app.reproduce import main
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Computation, Computed, Source, Task, complete, found
@@ -57,7 +58,7 @@ def verdicts(tmp_path) -> Callable[..., dict[str, str]]:
         for computation in artefact.computations:
             _leave(computation, change, tmp_path)
             there[computation.name] = found(Task("littwin-wolf", computation, PAPER), tmp_path)
-        table = frame(artefact.claims(Results({}, {}, PAPER, there)), PAPER)
+        table = frame(rows_of(artefact.claims(Results({}, {}, PAPER, there)), artefact.about, "paper"))
         return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
 
     return verdicts

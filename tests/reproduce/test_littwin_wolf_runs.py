@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
+from lightning_app.records import rows_of
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Source, Task, complete, found
 from lightning_app.reproduce.littwin_wolf import PAPER as LITTWIN_WOLF
@@ -59,7 +60,7 @@ def verdicts(results) -> Callable[[str], dict[str, str]]:
 
     def verdicts(key: str) -> dict[str, str]:
         artefact, there = results(key)
-        table = frame(artefact.claims(there), PAPER)
+        table = frame(rows_of(artefact.claims(there), artefact.about, "paper"))
         return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
 
     return verdicts

@@ -5,30 +5,32 @@ results/verdict.schema.json. JSON has no infinity and no NaN: they are the texts
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_app.errors import UserError
-from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
 from lightning_app.untrusted import read_json
-from lightning_app.verdicts import Claim, Class, Reading, Verdict, judge, judge_reduced
+from lightning_app.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced
 
-__all__ = ["RECORD", "SCHEMA_VERSION", "counted", "in_words", "number", "read_record", "rows_of", "value"]
+__all__ = ["RECORD", "SCHEMA_VERSION", "counts_of", "number", "read_record", "rows_of", "value"]
 
 RECORD = "verdict.json"
 SCHEMA_VERSION = 1
 Row = dict[str, Any]
 
 
-def rows_of(artefact: Artefact, claims: Sequence[Claim], scale: Scale) -> list[Row]:
-    """One row a claim, as JSON has it."""
-    return [_row(claim, claim.about or artefact.about, scale) for claim in claims]
+def rows_of(claims: Sequence[Claim], about: Class, scale: str) -> list[Row]:
+    """One row a claim, as JSON has it.
+
+    Args:
+        about: the class of claims that do not say their own.
+        scale: "paper" and "reduced" are judged, each in its words; no other is.
+    """
+    return [_row(claim, claim.about or about, scale) for claim in claims]
 
 
-def _row(claim: Claim, about: Class, scale: Scale) -> Row:
+def _row(claim: Claim, about: Class, scale: str) -> Row:
     verdict, why = _judged(claim, scale)
     return {
         "quantity": claim.quantity,
@@ -44,10 +46,9 @@ def _row(claim: Claim, about: Class, scale: Scale) -> Row:
     }
 
 
-def _judged(claim: Claim, scale: Scale) -> tuple[Verdict, str]:
-    if scale is PAPER:
-        return judge(claim)
-    return judge_reduced(claim) if scale is REDUCED else (Verdict.NOT_TESTED, f"{scale.name} scale")
+def _judged(claim: Claim, scale: str) -> tuple[Verdict, str]:
+    judges = {"paper": judge, "reduced": judge_reduced}
+    return judges[scale](claim) if scale in judges else (Verdict.NOT_TESTED, f"{scale} scale")
 
 
 def _reading(reading: Reading) -> Row:
@@ -87,26 +88,9 @@ def number(printed: float | str) -> float | None:
     return float(printed) if isinstance(printed, float | int) else None
 
 
-def counted(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
-    """How many rows of each class have each verdict; never one sum over classes.
-
-    >>> counted([{"class": "trained", "verdict": "reproduced"}, {"class": "formula", "verdict": "checked"}])
-    {'formula': {'checked': 1}, 'trained': {'reproduced': 1}}
-    """
-    found = Counter((row["class"], row["verdict"]) for row in rows)
-    by_class = {about.value: {v.value: found[about.value, v.value] for v in Verdict} for about in Class}
-    sorted_out = {about: {v: n for v, n in verdicts.items() if n} for about, verdicts in by_class.items()}
-    return {about: verdicts for about, verdicts in sorted_out.items() if verdicts}
-
-
-def in_words(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """ "formula: 3 reproduced, 1 checked; trained: 2 not tested".
-
-    >>> in_words({"formula": {"reproduced": 3, "checked": 1}, "trained": {"not tested": 2}})
-    'formula: 3 reproduced, 1 checked; trained: 2 not tested'
-    """
-    parts = (f"{about}: {', '.join(f'{n} {v}' for v, n in found.items())}" for about, found in counts.items())
-    return "; ".join(parts) or "no rows"
+def counts_of(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """How many rows of each class have each verdict."""
+    return counted((Class(row["class"]), Verdict(row["verdict"])) for row in rows)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
