@@ -25,6 +25,7 @@ __all__ = ["Compared", "compare", "main", "verify"]
 
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
+ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there
 WORDS = ("class", "basis", "test", "verdict")  # of a row, compared to the letter
 NUMBERS = ("mean", "sd")
 
@@ -111,7 +112,7 @@ def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: P
             computation.complete(task, Path(root), data)
         computed = {name: computation.found(task, Path(root)) for name, task in tasks.items()}
         rows = rows_of(artefact.claims(Results({}, {}, scale, computed)), artefact.about, scale.name)
-    for each in compare(read_record(_folder(out, paper, artefact, scale)), rows, RECOMPUTED):
+    for each in compare(read_record(_folder(out, paper, artefact, scale)), rows, RECOMPUTED, ROUNDING):
         yield Compared(f"{each.what} (computed again)", each.difference)
 
 
@@ -161,16 +162,19 @@ def _evidence(record: dict[str, Any], results) -> Iterator[Compared]:
             yield Compared(f"run {part['run']}", said)
 
 
-def compare(record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: float) -> Iterator[Compared]:
+def compare(
+    record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: float, floor: float = 0.0
+) -> Iterator[Compared]:
     """The record's rows against rows judged anew, by quantity.
 
     Args:
         tolerance: relative, of numbers; words and outcomes have to be the same.
+        floor: absolute, below which numbers are rounding.
     """
     anew = {row["quantity"]: row for row in rows}
     for row in record["rows"]:
         now = anew.pop(row["quantity"], None)
-        yield Compared(row["quantity"], "no claim is about this any more" if now is None else _difference(row, now, tolerance))
+        yield Compared(row["quantity"], "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor))
     for quantity in anew:
         yield Compared(quantity, "a claim that the record does not have")
     counted = record.get("counts", {})
@@ -178,7 +182,7 @@ def compare(record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: f
     yield Compared("counts", "" if counted == again else f"recorded {in_words(counted)}; its rows say {in_words(again)}")
 
 
-def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:
+def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
     """The first difference of two rows, in words; "" if there is none."""
     for key in WORDS:
         if row.get(key) != now[key]:
@@ -187,10 +191,11 @@ def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float) -> s
         return f"the paper's number recorded {row['paper']!r}, now {now['paper']!r}"
     if len(row["readings"]) != len(now["readings"]):
         return f"{len(row['readings'])} readings recorded, now {len(now['readings'])}"
-    return next(filter(None, map(lambda a, b: _of_reading(a, b, tolerance), row["readings"], now["readings"])), "")
+    pairs = zip(row["readings"], now["readings"])
+    return next(filter(None, (_of_reading(then, again, tolerance, floor) for then, again in pairs)), "")
 
 
-def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:
+def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
     name = f"reading '{then.get('convention')}'" if then.get("convention") else "ours"
     for key in ("convention", "held", "judged", "missing", "n"):
         if then.get(key) != now[key]:
@@ -199,20 +204,20 @@ def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> 
     pairs += [(key, then.get(key), now[key]) for key in NUMBERS]
     scale = max((abs(value(b)) for _, _, b in pairs if math.isfinite(value(b))), default=0.0)
     for what, recorded, found in pairs:
-        if not _same(recorded, found, tolerance, scale):
+        if not _same(recorded, found, tolerance, max(floor, 1e-3 * tolerance * scale)):
             return f"{name}: {what} recorded {recorded!r}, now {found!r}"
     return ""
 
 
-def _same(one: Any, other: Any, tolerance: float, scale: float = 0.0) -> bool:
-    """Equal words, or numbers within a relative tolerance; rounding in a difference of large numbers counts against these."""
+def _same(one: Any, other: Any, tolerance: float, floor: float = 0.0) -> bool:
+    """Equal words, or numbers within a relative tolerance or an absolute floor."""
     try:
         a, b = value(one), value(other)
     except (TypeError, ValueError):
         return one == other
     if math.isnan(a) or math.isnan(b):
         return math.isnan(a) and math.isnan(b) and (one is None) == (other is None)
-    return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b), 1e-3 * scale)
+    return a == b or abs(a - b) <= max(tolerance * max(abs(a), abs(b)), floor)
 
 
 def _parser() -> argparse.ArgumentParser:
