@@ -101,7 +101,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     content = read_json(folder / RECORD)
     rows = content.get("rows") if isinstance(content, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and KEYS <= row.keys() for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= KEYS for row in rows):
         raise UserError(
             f"{folder / RECORD} is no record of ours: expected rows with {', '.join(sorted(KEYS))}. Restore it, or make it "
             "again with `python main.py reproduce`."

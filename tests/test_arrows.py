@@ -44,7 +44,15 @@ ALLOWED = {
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
     "lightning_app.runs": SCIENCE
     | LIGHTNING
-    | {"wandb", "pandas", "yaml", "safetensors", "lightning_app.errors", "lightning_app.seeds", "lightning_app.untrusted"}
+    | {
+        "wandb",
+        "pandas",
+        "yaml",
+        "safetensors",
+        "lightning_app.errors",
+        "lightning_app.seeds",
+        "lightning_app.untrusted",
+    }
     | {"lightning_app.stopping"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}

@@ -127,7 +127,9 @@ def _run(options: argparse.Namespace) -> int:
     named = [pair for name in options.artefacts for pair in find(name)]
     chosen = [(paper, artefact) for paper, artefact in named if artefact.has(options.scale)]
     if not chosen:
-        raise UserError(f"{', '.join(options.artefacts)} cannot be made at {options.scale.name} scale: use smoke or paper.")
+        raise UserError(
+            f"{', '.join(options.artefacts)} cannot be made at {options.scale.name} scale: use smoke or paper."
+        )
     _check_names(options.only, [part.name for _, artefact in chosen for part in artefact.runs + artefact.computations])
     _check_against_plans(options, chosen)
     if options.no_train and not options.runs.is_dir() and not options.out.is_dir():
@@ -195,7 +197,9 @@ def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse
 
     if not artefact.has(scale):
         return "–"
-    states = {name: runner.state(plan, options.runs, options.out) for name, plan in artefact.plans(paper.key, scale).items()}
+    states = {
+        name: runner.state(plan, options.runs, options.out) for name, plan in artefact.plans(paper.key, scale).items()
+    }
     states |= {
         name: computation.state(task, options.runs, options.out)
         for name, task in artefact.tasks(paper.key, scale).items()

@@ -69,7 +69,9 @@ def make(
     stopped: BaseException | None = None
     if work is not None:
         try:
-            _complete(artefact.plans(paper.key, scale).values(), artefact.tasks(paper.key, scale).values(), runs, out, work)
+            _complete(
+                artefact.plans(paper.key, scale).values(), artefact.tasks(paper.key, scale).values(), runs, out, work
+            )
         except (RunFailed, SystemExit, KeyboardInterrupt) as error:
             stopped = error
     with stopping.held():  # a second signal does not cut what is kept in two
@@ -250,7 +252,10 @@ def _standing(results: Results) -> str:
 
 def _of_the_paper(results: Results) -> str:
     """ "30 of 200 epochs, 3 seeds"; "" where nothing is trained."""
-    asked = {f"{plan.epochs} of {plan.epochs_of_the_paper} epochs, {len(plan.seeds)} seeds" for plan in results.plans.values()}
+    asked = {
+        f"{plan.epochs} of {plan.epochs_of_the_paper} epochs, {len(plan.seeds)} seeds"
+        for plan in results.plans.values()
+    }
     return "; ".join(sorted(asked))
 
 

@@ -43,7 +43,17 @@ from lightning_app.runs.folder import (
 from lightning_app.seeds import spell_seeds
 from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
 
-__all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "home_of_runs", "pack", "packed_name", "unpack"]
+__all__ = [
+    "MANIFEST",
+    "PackedRun",
+    "damage",
+    "file_digest",
+    "home_of_pieces",
+    "home_of_runs",
+    "pack",
+    "packed_name",
+    "unpack",
+]
 
 MANIFEST = "packed.json"
 AS_THEY_ARE = (CONFIG, MADE, LAYERS, NOTES, ID, FINISHED)
@@ -122,7 +132,10 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
     """
     restore(target)
     contents = dict(_contents(run, finished, arrays))
-    manifest = {"files": {name: _sha(content) for name, content in contents.items()}, "left_out": _left_out(run, contents)}
+    manifest = {
+        "files": {name: _sha(content) for name, content in contents.items()},
+        "left_out": _left_out(run, contents),
+    }
     text = json.dumps(manifest, indent=1).encode() + b"\n"
     if (target / MANIFEST).is_file() and read_bytes(target / MANIFEST) == text and not damage(target):
         return False
@@ -163,7 +176,10 @@ def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
     there = [path.relative_to(run.path) for path in run.path.rglob("*.npz")]
     lost = [path for path in there if path.as_posix() not in contents]
     families = sorted({path.stem for path in lost})
-    said = [f"{sum(path.stem == family for path in lost)} arrays of {family}, which no claim and no figure reads" for family in families]
+    said = [
+        f"{sum(path.stem == family for path in lost)} arrays of {family}, which no claim and no figure reads"
+        for family in families
+    ]
     if WEIGHTS in contents:
         said.append("the optimizer's state: training is finished")
     elif f"{CHECKPOINTS}/{LAST}" not in contents:

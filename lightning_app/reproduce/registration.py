@@ -30,14 +30,24 @@ __all__ = ["FILE", "differences", "of_code", "page", "registered"]
 
 FILE = Path(__file__).with_name("registration.yaml")
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
-SAID = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")  # of a claim, besides its readings
+SAID = (
+    "quantity",
+    "class",
+    "basis",
+    "paper",
+    "test",
+    "power",
+    "readings_differ_in",
+)  # of a claim, besides its readings
 Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
 def of_code() -> Entries:
     """Every claim as the code states it: its test, and a hash of all that is fixed before a run."""
     return {
-        f"{key}/{artefact.key}": dict(_claims(paper(key), artefact)) for key in PAPERS for artefact in paper(key).artefacts
+        f"{key}/{artefact.key}": dict(_claims(paper(key), artefact))
+        for key in PAPERS
+        for artefact in paper(key).artefacts
     }
 
 
@@ -92,7 +102,9 @@ def updated(code: Entries, record: Entries, why: str, after_a_look: bool, today:
     for key in [*record, *(key for key in code if key not in record)]:
         claims, entries = code.get(key, {}), record.get(key, {})
         new[key] = {quantity: _updated(claims.get(quantity), entry, change) for quantity, entry in entries.items()}
-        new[key] |= {quantity: claim | {"since": today} for quantity, claim in claims.items() if quantity not in entries}
+        new[key] |= {
+            quantity: claim | {"since": today} for quantity, claim in claims.items() if quantity not in entries
+        }
     return new
 
 
@@ -143,7 +155,9 @@ def _change(what: str, change: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lightning_app.reproduce.registration", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_app.reproduce.registration", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--say", metavar="WHY", help="write all differences down, with this reason and today's date")
     parser.add_argument("--after-a-look", action="store_true", help="results of ours had been seen before the change")
     options = parser.parse_args(argv)

@@ -65,10 +65,14 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_app.reproduce.papers import PAPERS, find
 
     named = [pair for name in options.artefacts or PAPERS for pair in find(name)]
-    chosen = [(paper, artefact, scale) for paper, artefact in named for scale in (PAPER, REDUCED) if artefact.has(scale)]
+    chosen = [
+        (paper, artefact, scale) for paper, artefact in named for scale in (PAPER, REDUCED) if artefact.has(scale)
+    ]
     recorded = [each for each in chosen if _folder(options.results, *each).joinpath(RECORD).exists()]
     if not recorded:
-        raise UserError(f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none.")
+        raise UserError(
+            f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none."
+        )
     wrong = 0
     for paper, artefact, scale in recorded:
         key = f"{paper.key}/{artefact.key}{'' if scale is PAPER else f' ({scale.name} scale)'}"
@@ -76,10 +80,14 @@ def _run(options: argparse.Namespace) -> int:
         if options.recompute:
             compared += recompute(paper, artefact, scale, options.results, options.data_root)
         for each in compared:
-            print(f"{'differs' if each.difference else 'agrees '}  {key}: {each.what}{each.difference and ': '}{each.difference}")
+            print(
+                f"{'differs' if each.difference else 'agrees '}  {key}: {each.what}{each.difference and ': '}{each.difference}"
+            )
         wrong += sum(bool(each.difference) for each in compared)
     without = len({(p.key, a.key) for p, a in named}) - len({(p.key, a.key) for p, a, _ in recorded})
-    print(f"{len(recorded)} records: {f'{wrong} differences' if wrong else 'all agree'}; {without} artefacts have no record yet.")
+    print(
+        f"{len(recorded)} records: {f'{wrong} differences' if wrong else 'all agree'}; {without} artefacts have no record yet."
+    )
     return 1 if wrong else 0
 
 
@@ -143,7 +151,9 @@ def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     lost = [f"{folder / name} is missing" for name in files if not (folder / name).is_file()]
     there = [name for name in files if (folder / name).is_file()]
     changed = [name for name in there if file_digest(folder / name) != files[name]]
-    return lost + [f"{folder / name} is not the file that the record was made of: its SHA-256 differs" for name in changed]
+    return lost + [
+        f"{folder / name} is not the file that the record was made of: its SHA-256 differs" for name in changed
+    ]
 
 
 def _evidence(record: dict[str, Any], results) -> Iterator[Compared]:
@@ -153,12 +163,16 @@ def _evidence(record: dict[str, Any], results) -> Iterator[Compared]:
         found = results.computations.get(name)
         there = {piece: found.task.digest(piece) for piece in found.pieces} if found else {}
         lost = sorted(piece for piece, digest in digests.items() if there.get(piece) != digest)
-        yield Compared(f"pieces of {name}", f"missing, damaged or of other parameters: {', '.join(lost)}" if lost else "")
+        yield Compared(
+            f"pieces of {name}", f"missing, damaged or of other parameters: {', '.join(lost)}" if lost else ""
+        )
     for part in record.get("evidence", ()):
         if "run" in part:
             found = results.found.get(part["run"], ())
             there = any(set(run.seeds) == set(part["seeds"]) and run.epoch == part["epochs"] for run in found)
-            said = "" if there else f"expected seeds {part['seeds']} after epoch {part['epochs']}, and they are not there"
+            said = (
+                "" if there else f"expected seeds {part['seeds']} after epoch {part['epochs']}, and they are not there"
+            )
             yield Compared(f"run {part['run']}", said)
 
 
@@ -174,12 +188,17 @@ def compare(
     anew = {row["quantity"]: row for row in rows}
     for row in record["rows"]:
         now = anew.pop(row["quantity"], None)
-        yield Compared(row["quantity"], "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor))
+        yield Compared(
+            row["quantity"],
+            "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor),
+        )
     for quantity in anew:
         yield Compared(quantity, "a claim that the record does not have")
     counted = record.get("counts", {})
     again = counts_of(record["rows"])
-    yield Compared("counts", "" if counted == again else f"recorded {in_words(counted)}; its rows say {in_words(again)}")
+    yield Compared(
+        "counts", "" if counted == again else f"recorded {in_words(counted)}; its rows say {in_words(again)}"
+    )
 
 
 def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
@@ -228,7 +247,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER[/ARTEFACT]", help="what to verify; nothing is all")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
-    parser.add_argument("--recompute", action="store_true", help=f"compute closed forms and computations again, to {RECOMPUTED:g}")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help=f"compute closed forms and computations again, to {RECOMPUTED:g}"
+    )
     parser.add_argument("--data-root", type=Path, default=Path("data"), metavar="DIR", help="where the data are (data)")
     return parser

@@ -579,7 +579,9 @@ RISK, ERROR = "train/risk", "test/error"
 
 
 def fig_2_claims(results: Results) -> list[Claim]:
-    compared = [claim for level in LEVELS[results.scale] for claim in (_error_at(results, level), _epochs_at(results, level))]
+    compared = [
+        claim for level in LEVELS[results.scale] for claim in (_error_at(results, level), _epochs_at(results, level))
+    ]
     return [*compared, _at_end(results, "E", ERROR), _at_end(results, "L", RISK)]
 
 

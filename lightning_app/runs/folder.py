@@ -36,7 +36,18 @@ import numpy as np
 from lightning_app.errors import MachineError, UserError
 from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "LOG_PACKED", "LayerRow", "Row", "RunFolder", "find_runs", "write_atomically", "writing"]
+__all__ = [
+    "ARRAYS",
+    "CONFIG",
+    "LOG",
+    "LOG_PACKED",
+    "LayerRow",
+    "Row",
+    "RunFolder",
+    "find_runs",
+    "write_atomically",
+    "writing",
+]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
@@ -288,7 +299,9 @@ class RunFolder:
         try:
             parts = [json.loads(line) for line in lines]
         except ValueError as error:
-            raise UserError(f"{file} should hold one JSON object a line ({error}): remove it to go on without.") from error
+            raise UserError(
+                f"{file} should hold one JSON object a line ({error}): remove it to go on without."
+            ) from error
         if not all(isinstance(part, dict) for part in parts):
             raise UserError(f"{file} should hold one JSON object a line: remove it to go on without.")
         return parts
