@@ -102,6 +102,7 @@ def _ending_after(seconds: float | None) -> Iterator[threading.Event]:
         yield time_is_up
     finally:
         timer.cancel()
+        timer.join()  # a signal that is under way arrives while it is listened to
 
 
 def _seconds(text: str) -> float:
@@ -110,7 +111,7 @@ def _seconds(text: str) -> float:
     (9900.0, 9000.0, 90.0)
     """
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
-    if not text or not found:
+    if not text or not found or not any(int(part or 0) for part in found.groups()):
         raise UserError(f"--for takes a time like 165m, 2h30m or 90s, got '{text}'.")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return 3600.0 * hours + 60.0 * minutes + seconds
@@ -208,7 +209,10 @@ def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse
     folder = folder_of(options.out, paper, artefact, scale)
     if not (folder / RECORD).exists():
         return open_parts if set(states.values()) != {"not run"} else "not run"
-    verdicts = in_words(counts_of(read_record(folder)["rows"]))
+    try:
+        verdicts = in_words(counts_of(read_record(folder)["rows"]))
+    except ValueError as error:  # of one artefact: the list goes on
+        return str(error)
     return f"{verdicts} ({open_parts})" if open_parts else verdicts
 
 

@@ -109,19 +109,26 @@ def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
     table = tables.frame(rows)
     tables.write_tables(table, folder, _head(paper, artefact, scale, standing))
     record = {
-        "schema": SCHEMA_VERSION,
-        "artefact": f"{paper.key}/{artefact.key}",
-        "scale": scale.name,
-        "standing": standing,
-        "extent": _of_the_paper(results),
-        "command": _command(paper, artefact, scale),
+        **described(paper, artefact, scale, results, out),
         "rendered": made_with(),
-        "evidence": _evidence(results, out),
         "counts": counts_of(rows),
         "rows": rows,
     }
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     return Made(folder, in_words(counts_of(rows)), tables.shown(table), standing)
+
+
+def described(paper: Paper, artefact: Artefact, scale: Scale, results: Results, out: Path) -> dict[str, Any]:
+    """What a record says of itself and of its evidence."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "artefact": f"{paper.key}/{artefact.key}",
+        "scale": scale.name,
+        "standing": _standing(results),
+        "extent": _of_the_paper(results),
+        "command": _command(paper, artefact, scale),
+        "evidence": _evidence(results, out),
+    }
 
 
 def results_of(paper: Paper, artefact: Artefact, scale: Scale, runs: Path | None, out: Path) -> Results:
@@ -149,9 +156,14 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
         if other.has(scale) and any(alive.get(run.name) for run in other.runs):
             for name, arrays in _arrays_read(paper, other, scale, runs, out).items():
                 read.setdefault(name, set()).update(arrays)
-    for name, found in alive.items():
-        for run in found:
-            target = home_of_runs(out, paper.key, scale) / packed_name(own[name], run.seeds)
+    for name, plan in own.items():
+        furthest: dict[str, Found] = {}  # of runs with the same seeds, kept or not, one is kept
+        for run in sorted(found_runs(plan, runs, out), key=lambda run: run.worth):
+            furthest[packed_name(plan, run.seeds)] = run
+        for packed, run in furthest.items():
+            if not _is_below(run, runs):
+                continue
+            target = home_of_runs(out, paper.key, scale) / packed
             changed |= pack(run.folder, target, run.state == "finished", read.get(name, set()))
     return changed
 

@@ -37,6 +37,7 @@ from lightning_app.runs.folder import (
     LOG_PACKED,
     MADE,
     NOTES,
+    WEIGHTS,
     write_atomically,
     writing,
 )
@@ -57,7 +58,7 @@ __all__ = [
 
 MANIFEST = "packed.json"
 AS_THEY_ARE = (CONFIG, MADE, LAYERS, NOTES, ID, FINISHED)
-WEIGHTS = f"{CHECKPOINTS}/weights.safetensors"
+PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
 BIG = 1 << 30  # bytes of one file
 
 
@@ -102,7 +103,7 @@ def damage(folder: Path) -> list[str]:
         files = PackedRun.read(folder).files
     except UserError as error:
         return [str(error)]
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST, ".lock"}
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and _is_read(path)}
     return [
         *(f"{folder / name} is missing" for name in sorted(files.keys() - there)),
         *(f"{folder / name} was not packed with the run" for name in sorted(there - files.keys())),
@@ -112,6 +113,11 @@ def damage(folder: Path) -> list[str]:
             if _sha(read_bytes(folder / name, BIG)) != files[name]
         ),
     ]
+
+
+def _is_read(file: Path) -> bool:
+    """Does a reader of run folders take it for a part of the run? A report that somebody made there is none."""
+    return file.name in (*AS_THEY_ARE, LOG, LOG_PACKED, LAST, WEIGHTS) or file.suffix in (".npz", ".ckpt")
 
 
 def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[str, int]]) -> bool:
@@ -155,7 +161,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]
             yield name, read_bytes(run.path / name, BIG)
     last = run.checkpoints / LAST
     if last.is_file():
-        yield (WEIGHTS, _weights(last)) if finished else (f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG))
+        yield (PACKED_WEIGHTS, _weights(last)) if finished else (f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG))
 
 
 def _weights(checkpoint: Path) -> bytes:
@@ -180,7 +186,7 @@ def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
         f"{sum(path.stem == family for path in lost)} arrays of {family}, which no claim and no figure reads"
         for family in families
     ]
-    if WEIGHTS in contents:
+    if PACKED_WEIGHTS in contents:
         said.append("the optimizer's state: training is finished")
     elif f"{CHECKPOINTS}/{LAST}" not in contents:
         said.append("weights: the run has no checkpoint")
@@ -195,12 +201,16 @@ def unpack(folder: Path, target: Path) -> RunFolder:
     """
     if found := damage(folder):
         raise UserError(f"training cannot go on from {folder}: {found[0]}. Restore it, for example with git checkout.")
+    new = _new(target)
+    shutil.rmtree(new, ignore_errors=True)
     for name in PackedRun.read(folder).files:
         content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name, BIG)
-        file = target / (LOG if name == LOG_PACKED else name)
+        file = new / (LOG if name == LOG_PACKED else name)
         with writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, content)
+    with writing(target):
+        os.replace(new, target)  # all of it or nothing: a log without its checkpoint would be a lost run
     return RunFolder(target)
 
 

@@ -14,7 +14,7 @@ from typing import IO, Literal
 from lightning_app.reproduce.packing import MANIFEST, home_of_runs, unpack
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
-from lightning_app.runs.folder import ID, LAST
+from lightning_app.runs.folder import ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
 from lightning_app.seeds import parse_seeds, spell_seeds
 from lightning_app.stopping import SIGNALS
@@ -41,6 +41,12 @@ class Found:
     epoch: int  # completed
     state: Literal["finished", "interrupted", "lost"]  # lost: without a checkpoint to go on from
 
+    @property
+    def worth(self) -> tuple[int, bool, bool]:
+        """Of two copies of a run, or two runs of the same seeds, the one with more of this counts."""
+        weights = any((self.folder.checkpoints / name).exists() for name in (LAST, WEIGHTS))
+        return self.epoch, self.state == "finished", weights
+
 
 def found_runs(plan: Plan, root: Path, kept: Path | None = None) -> list[Found]:
     """The plan's runs, those kept as evidence first, each of them oldest first.
@@ -54,7 +60,7 @@ def found_runs(plan: Plan, root: Path, kept: Path | None = None) -> list[Found]:
     furthest: dict[str, Found] = {}  # a run that went on after it was packed is one run: of its copies one counts
     for run in found:
         one = _identity(run.folder)
-        if one not in furthest or run.epoch >= furthest[one].epoch:
+        if one not in furthest or run.worth >= furthest[one].worth:
             furthest[one] = run
     return [run for run in found if furthest[_identity(run.folder)] is run]
 
@@ -127,7 +133,7 @@ def _workable(run: RunFolder, plan: Plan, root: Path) -> RunFolder:
     if not (run.path / MANIFEST).exists():
         return run
     home = root / plan.group
-    names = (plan.name, *(f"{plan.name}~{number}" for number in itertools.count(2)))
+    names = itertools.chain((plan.name,), (f"{plan.name}~{number}" for number in itertools.count(2)))
     target = next(home / name for name in names if not (home / name).exists())
     print(f"run {plan.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
     return unpack(run.path, target)

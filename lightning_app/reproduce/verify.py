@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_app.arguments import Parser
 from lightning_app.errors import UserError
@@ -21,12 +21,15 @@ from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
 from lightning_app.verdicts import in_words
 
+if TYPE_CHECKING:
+    from lightning_app.reproduce.results import Results
+
 __all__ = ["Compared", "compare", "main", "verify"]
 
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
 ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there
-WORDS = ("class", "basis", "test", "verdict")  # of a row, compared to the letter
+WORDS = ("class", "basis", "test", "power", "readings_differ_in", "verdict")  # of a row, compared to the letter
 NUMBERS = ("mean", "sd")
 
 EPILOG = """\
@@ -95,16 +98,27 @@ def verify(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterato
     """Files of the evidence, then rows."""
     from lightning_app.reproduce.making import results_of
 
+    folder = _folder(out, paper, artefact, scale)
     try:
-        record = read_record(_folder(out, paper, artefact, scale))
+        record = read_record(folder)
         yield from _files(record, out)
         results = results_of(paper, artefact, scale, None, out)
         yield from _evidence(record, results)
+        yield from _standing(paper, artefact, scale, record, results, out)
         rows = rows_of(artefact.claims(results), artefact.about, scale.name)
+        yield from compare(record, rows, SAME)
     except UserError as error:
         yield Compared("evidence", str(error))
-        return
-    yield from compare(record, rows, SAME)
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:  # whatever a record leads to that is not as ours
+        said = " ".join(str(error).split())
+        yield Compared(
+            "record", f"{folder / RECORD} is not as `reproduce` writes it ({type(error).__name__}: {said}): restore it"
+        )
 
 
 def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: Path) -> Iterator[Compared]:
@@ -176,6 +190,27 @@ def _evidence(record: dict[str, Any], results) -> Iterator[Compared]:
             yield Compared(f"run {part['run']}", said)
 
 
+def _standing(
+    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], results: "Results", out: Path
+) -> Iterator[Compared]:
+    """What the record says of itself and of its evidence, but for who rendered it."""
+    from lightning_app.reproduce.making import described
+
+    for key, now in described(paper, artefact, scale, results, out).items():
+        then = record.get(key)
+        yield Compared(key, "" if then == now else _first_difference(then, now))
+
+
+def _first_difference(then: Any, now: Any, place: str = "") -> str:
+    """Where in a tree two values part, in words."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        key = next(key for key in {**now, **then} if (key in then, then.get(key)) != (key in now, now.get(key)))
+        return _first_difference(then.get(key), now.get(key), f"{place}{key} ")
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return next(_first_difference(a, b, place) for a, b in zip(then, now) if a != b)
+    return f"{place}recorded {then!r}, now {now!r}"
+
+
 def compare(
     record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: float, floor: float = 0.0
 ) -> Iterator[Compared]:
@@ -211,7 +246,15 @@ def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floo
     if len(row["readings"]) != len(now["readings"]):
         return f"{len(row['readings'])} readings recorded, now {len(now['readings'])}"
     pairs = zip(row["readings"], now["readings"])
-    return next(filter(None, (_of_reading(then, again, tolerance, floor) for then, again in pairs)), "")
+    found = next(filter(None, (_of_reading(then, again, tolerance, floor) for then, again in pairs)), "")
+    return found or _of_reason(row, now, tolerance)
+
+
+def _of_reason(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:
+    """Reasons have numbers in them, which another processor may change: compared where nothing is computed again."""
+    if tolerance > SAME or then.get("why") == now["why"]:
+        return ""
+    return f"why recorded {then.get('why')!r}, now {now['why']!r}"
 
 
 def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
@@ -219,13 +262,16 @@ def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float, flo
     for key in ("convention", "held", "judged", "missing", "n"):
         if then.get(key) != now[key]:
             return f"{name}: {key} recorded {then.get(key)!r}, now {now[key]!r}"
+    if len(then["values"]) != len(now["values"]):
+        return f"{name}: {len(then['values'])} values recorded, now {len(now['values'])}"
     pairs = [(f"seed {i}", a, b) for i, (a, b) in enumerate(zip(then["values"], now["values"]))]
     pairs += [(key, then.get(key), now[key]) for key in NUMBERS]
     scale = max((abs(value(b)) for _, _, b in pairs if math.isfinite(value(b))), default=0.0)
     for what, recorded, found in pairs:
         if not _same(recorded, found, tolerance, max(floor, 1e-3 * tolerance * scale)):
             return f"{name}: {what} recorded {recorded!r}, now {found!r}"
-    return ""
+    reason = _of_reason(then, now, tolerance)
+    return reason and f"{name}: {reason}"
 
 
 def _same(one: Any, other: Any, tolerance: float, floor: float = 0.0) -> bool:

@@ -17,13 +17,12 @@ from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
 from lightning_app.errors import UserError
-from lightning_app.runs.folder import LAST, write_atomically, writing
+from lightning_app.runs.folder import LAST, WEIGHTS, write_atomically, writing
 from lightning_app.stopping import stopping
 from lightning_app.untrusted import read_torch
 
 __all__ = ["LAST", "WEIGHTS", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper", "packed_weights"]
 
-WEIGHTS = "weights.safetensors"  # of a run packed as evidence: the final weights, without the optimizer's state
 CHECKPOINT = "checkpoint"  # key of its metadata
 SAID = ("epoch", "global_step", "pytorch-lightning_version", "loops", "members", "id_weights", "centres", "parameters")
 
@@ -64,7 +63,10 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
     from safetensors.torch import save
 
     said = {key: checkpoint[key] for key in SAID if key in checkpoint}
-    weights = {name: tensor.detach().contiguous() for name, tensor in checkpoint["state_dict"].items()}
+    weights = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in checkpoint["state_dict"].items()
+    }
     return save(weights, {CHECKPOINT: json.dumps(said)})
 
 
@@ -84,6 +86,10 @@ def _read_weights(file: Path) -> dict[str, Any]:
         ) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
+    if not isinstance(said, dict):
+        raise UserError(
+            f"{file} is no file of ours: its metadata '{CHECKPOINT}' should be an object, got {type(said).__name__}."
+        )
     return {**said, "state_dict": weights, "callbacks": {}}
 
 

@@ -55,6 +55,7 @@ LOG_PACKED = "log.csv.xz"  # of a run that is kept as evidence and not written t
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
+WEIGHTS = "weights.safetensors"  # of a run packed as evidence: the final weights, without the optimizer's state
 ID = "id"
 LAYERS = "layers.csv"
 NOTES = "notes.txt"

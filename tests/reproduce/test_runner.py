@@ -161,7 +161,7 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     said = process.communicate(timeout=120)
     assert process.returncode == 143, said
     assert "goes on where it stopped" in said[1]
-    assert "fig2: epoch 1 of 2" in command("reproduce", "--list", cwd=tmp_path).stdout
+    assert state(Plan("yu-tomasi", Run("fig2", seeds=13), SMOKE), tmp_path / "runs") == "epoch 1 of 2"
 
     resumed = command(*words, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr

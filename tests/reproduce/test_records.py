@@ -1,0 +1,72 @@
+"""The form of verdict.json: numbers that JSON has none of, what is no record, and the schema that all committed ones keep to."""
+
+import json
+import math
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_app.checks import Within, tested
+from lightning_app.errors import UserError
+from lightning_app.records import read_record, rows_of, value
+from lightning_app.verdicts import Basis, Class, Sample, Varies, Verdict
+from tests.helpers import ROOT
+
+SCHEMA = json.loads((ROOT / "results" / "verdict.schema.json").read_text())
+VALID = jsonschema.Draft202012Validator(SCHEMA)
+ROW = jsonschema.Draft202012Validator({"$ref": "#/$defs/row", "$defs": SCHEMA["$defs"]})
+COMMITTED = sorted((ROOT / "results").glob("**/verdict.json"))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of sums beyond the largest float
+@given(values=st.lists(st.floats(), max_size=4), scale=st.sampled_from(["paper", "reduced", "smoke"]))
+def test_any_numbers_go_through_json_and_keep_to_the_schema(values, scale):
+    claim = tested("mu", 1.0, Within(1.0, 0.5), Sample(tuple(values)))
+    (row,) = json.loads(json.dumps(rows_of([claim], Class.TRAINED, scale), allow_nan=False))
+    ROW.validate(row)
+    (reading,) = row["readings"]
+    again = [value(encoded) for encoded in reading["values"]]
+    assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(again, values, strict=True))
+    assert reading["n"] == len(values)
+    assert (reading["mean"] is None, reading["sd"] is None) == (not values, len(values) < 2)
+
+
+def test_the_words_of_the_schema_are_those_of_the_code():
+    parts = {"class": Class, "verdict": Verdict}
+    for name, words in parts.items():
+        assert SCHEMA["$defs"][name]["enum"] == [word.value for word in words]
+    fields = SCHEMA["$defs"]["row"]["properties"]
+    for name, words in {"basis": Basis, "readings_differ_in": Varies}.items():
+        assert fields[name]["enum"] == [word.value for word in words]
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "{", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"quantity": "mu"}]}', "null"]
+)
+def test_what_is_no_record_is_a_sentence(tmp_path, text):
+    (tmp_path / "verdict.json").write_text(text)
+    with pytest.raises(UserError, match=r"verdict\.json") as error:
+        read_record(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_schema_is_one_and_says_what_each_field_is():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    for name, part in {"record": SCHEMA, **SCHEMA["$defs"]}.items():
+        assert part["description"], name
+
+
+def test_committed_records_keep_to_the_schema():
+    assert COMMITTED
+    wrong = {
+        str(f.relative_to(ROOT)): e.message for f in COMMITTED for e in VALID.iter_errors(json.loads(f.read_text()))
+    }
+    assert wrong == {}
+
+
+def test_no_two_rows_of_a_committed_record_have_the_same_quantity():
+    for file in COMMITTED:
+        quantities = [row["quantity"] for row in json.loads(file.read_text())["rows"]]
+        assert len(set(quantities)) == len(quantities), file

@@ -1,0 +1,652 @@
+"""Judging again: what agrees, what one changed digit does, and what a stranger with a fresh clone can do."""
+
+import io
+import json
+import lzma
+import math
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_app.checks import Within, at_least, tested
+from lightning_app.errors import UserError
+from lightning_app.reproduce import command as reproducing
+from lightning_app.reproduce import papers, verify
+from lightning_app.reproduce.artefact import Artefact, Paper
+from lightning_app.reproduce.computation import Computation
+from lightning_app.reproduce.making import Work, make
+from lightning_app.reproduce.packing import MANIFEST, file_digest
+from lightning_app.reproduce.plan import PAPER, SMOKE
+from lightning_app.reproduce.yu_tomasi import SEED_RUNS, TABLE_3
+from lightning_app.verdicts import Class, Sample
+from tests.helpers import ROOT, command
+from tests.reproduce.conftest import leave_run
+
+SCHEMA = json.loads((ROOT / "results" / "verdict.schema.json").read_text())
+VALID = jsonschema.Draft202012Validator(SCHEMA)
+COMMITTED = sorted((ROOT / "results").glob("**/verdict.json"))
+TRAINED, COMPUTED = "yu-tomasi/table-3", "paper/fig-0"
+RECORDS = {TRAINED: "yu-tomasi/table-3/verdict.json", COMPUTED: "paper/fig-0/verdict.json"}
+RUN, PIECES = "yu-tomasi/runs/depth32", "paper/pieces/depths"
+
+
+def table_3(arm: str, seed: int, epoch: int) -> dict[str, float]:
+    column = 2 * (arm == "residual") + (epoch > 0)
+    fields = {key: float(printed[column]) + 0.001 * seed for key, printed in TABLE_3.items()}
+    return {f"weight_mass/{key}": value for key, value in fields.items()} | {
+        f"weight_mass_transferred/{key}": value for key, value in fields.items()
+    }
+
+
+def depths(factor: float = 1.0, seconds: float = 0.0):
+    """Computes depths, slowly if asked to."""
+
+    def compute(source, depth: int):
+        time.sleep(seconds)
+        return {"depths": factor * depth * np.array([1.0, 1.5, 2.0]), "data": "three numbers (sha256 abc)"}
+
+    return compute
+
+
+def small_paper(compute=None, pieces=(2, 4, 8)) -> Paper:
+    """A paper of one artefact that is computed."""
+
+    def claims(results):
+        there = results.computed("depths")
+        ours = results.of_pieces("depths", ["depth2", "depth8"], lambda two, eight: eight["depths"] - two["depths"])
+        by_piece = [results.known(float(arrays["depths"][0])) for arrays in there.values()] or [
+            Sample(missing="nothing yet")
+        ]
+        infinite = results.known(math.inf)
+        return [
+            tested("difference", 9.0, Within(9.0, 0.1), ours),
+            tested("first depth", 2.0, Within(2.0, 0.01), by_piece[0]),
+            tested("no bound", "infinite", at_least(1e9), infinite),
+        ]
+
+    computation = Computation("depths", compute or depths(), {f"depth{depth}": {"depth": depth} for depth in pieces})
+    artefact = Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,), about=Class.FORMULA)
+    return Paper("paper", "A paper.", (artefact,))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    """Results of a trained artefact and of a computed one, made once."""
+    home = tmp_path_factory.mktemp("original")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        leave_run(home, SEED_RUNS["depth32"], table_3).identifier()
+        ((its_paper, table),) = papers.find(TRAINED)
+        make(its_paper, table, PAPER, home / "runs", home / "results")
+        its_paper = small_paper()
+        make(its_paper, its_paper.artefacts[0], PAPER, home / "runs", home / "results", Work(home))
+    return home / "results"
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The small paper among those that there are."""
+    replace_paper(monkeypatch, small_paper())
+
+
+def replace_paper(monkeypatch, small: Paper) -> None:
+    find = papers.find
+
+    def found(name: str):
+        return [(small, artefact) for artefact in small.artefacts] if name.startswith("paper") else find(name)
+
+    monkeypatch.setattr("lightning_app.reproduce.papers.find", found)
+
+
+@pytest.fixture
+def results(original, known, tmp_path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "results"))
+
+
+@pytest.fixture
+def said(capsys, results):
+    """Exit code and output of `verify` on these results."""
+
+    def said(*words: str) -> tuple[int, str]:
+        code = verify.main([*(words or (TRAINED, COMPUTED)), "--results", str(results)])
+        heard = capsys.readouterr()
+        assert "Traceback" not in heard.out + heard.err
+        return code, heard.out + heard.err
+
+    return said
+
+
+def differing(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("differs")]
+
+
+def edit(file: Path, change) -> None:
+    record = json.loads(file.read_text())
+    change(record)
+    file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def row(record: dict, quantity: str) -> dict:
+    return next(row for row in record["rows"] if row["quantity"].startswith(quantity))
+
+
+# -- agreement
+
+
+def test_all_agrees(said):
+    code, output = said()
+    assert code == 0, output
+    assert "2 records: all agree" in output
+    assert differing(output) == []
+    assert output.count("files of ") == 2
+
+
+def test_what_was_made_keeps_to_the_schema(original):
+    for name in RECORDS.values():
+        record = json.loads((original / name).read_text())
+        VALID.validate(record)
+        assert record["evidence"]
+    (infinite,) = row(json.loads((original / RECORDS[COMPUTED]).read_text()), "no bound")["readings"]
+    assert infinite["values"] == ["inf"]
+
+
+def test_a_record_of_smoke_scale_and_one_of_nothing_keep_to_the_schema(tmp_path):
+    small = small_paper()
+    for scale, work in ((PAPER, None), (SMOKE, Work(tmp_path))):
+        made = make(small, small.artefacts[0], scale, tmp_path / "runs", tmp_path / "results", work)
+        VALID.validate(json.loads((made.folder / "verdict.json").read_text()))
+    leave_run(tmp_path, SEED_RUNS["depth32"], table_3, scale=SMOKE)
+    ((its_paper, table),) = papers.find(TRAINED)
+    made = make(its_paper, table, SMOKE, tmp_path / "runs", tmp_path / "results")
+    VALID.validate(json.loads((made.folder / "verdict.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["rows"][0].update({"class": "untrained"}),
+        lambda record: record["rows"][0].update({"basis": "hearsay"}),
+        lambda record: record["rows"][0].update({"verdict": "confirmed"}),
+        lambda record: record["rows"][0].update({"verdict": "agrees"}),  # a word of reduced scale
+        lambda record: record["rows"][0].update({"readings_differ_in": "mood"}),
+        lambda record: record["rows"][0].update({"remark": "more"}),
+        lambda record: record["rows"][0]["readings"][0].update({"values": ["infinity"]}),
+        lambda record: record["rows"][0]["readings"][0].pop("n"),
+        lambda record: record.update({"scale": "large"}),
+        lambda record: record["evidence"][0].update({"state": "done"}),
+        lambda record: record["evidence"][0].update({"manifest": "abc"}),
+        lambda record: record["counts"].update({"sum": {"checked": 3}}),
+        lambda record: record["rendered"].pop("commit"),
+    ],
+)
+def test_one_wrong_word_does_not_keep_to_the_schema(original, change):
+    record = json.loads((original / RECORDS[TRAINED]).read_text())
+    change(record)
+    assert not VALID.is_valid(record)
+
+
+# -- what differs
+
+
+def change_value(row: dict) -> None:
+    reading = row["readings"][0]
+    reading["values"][1] = round(reading["values"][1] * 1.001, 12)
+
+
+ROW_CHANGES = {
+    "a value": (change_value, r"seed 1 recorded"),
+    "the mean": (lambda row: row["readings"][0].update(mean=row["readings"][0]["mean"] * 1.00001), "mean recorded"),
+    "the words of the test": (lambda row: row.update(test=row["test"] + " or so"), "test recorded"),
+    "the verdict": (lambda row: row.update(verdict="checked"), "verdict recorded 'checked'"),
+    "the class": (lambda row: row.update({"class": "initialisation"}), "class recorded 'initialisation'"),
+    "the basis": (lambda row: row.update(basis="rebuilt"), "basis recorded 'rebuilt'"),
+    "the paper's number": (lambda row: row.update(paper=0.125), "the paper's number recorded 0.125"),
+    "the outcome": (lambda row: row["readings"][0].update(held=None), "held recorded None"),
+    "how many seeds": (lambda row: row["readings"][0].update(n=2), "n recorded 2"),
+    "a seed less": (lambda row: row["readings"][0]["values"].pop(), "recorded"),
+    "the reason": (lambda row: row.update(why="because 1 > 2"), "why recorded"),
+    "the reason of a reading": (lambda row: row["readings"][0].update(why="because 1 > 2"), "why recorded"),
+    "the power": (lambda row: row.update(power="sharp"), "power recorded"),
+    "what readings differ in": (lambda row: row.update(readings_differ_in="setting"), "readings_differ_in recorded"),
+    "a reading more": (lambda row: row["readings"].append(row["readings"][0]), r"\d readings recorded"),
+}
+
+
+@pytest.mark.parametrize("what", ROW_CHANGES)
+@pytest.mark.parametrize("artefact", [TRAINED, COMPUTED])
+def test_a_changed_row_is_found_and_named(said, results, artefact, what):
+    """Every field of a row, and no other row is blamed."""
+    change, words = ROW_CHANGES[what]
+    file = results / RECORDS[artefact]
+    quantity = {TRAINED: "standard deviation, p_200", COMPUTED: "difference"}[artefact]
+    edit(file, lambda record: change(row(record, quantity)))
+    code, output = said()
+    assert code == 1, output
+    named = [line for line in differing(output) if f"{artefact}: {quantity}: " in line]
+    assert len(named) == 1, output
+    assert re.search(words, named[0])
+    assert all(artefact in line for line in differing(output))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda record: record["counts"].clear(), "counts: recorded "),
+        (lambda record: record["rows"].pop(), "a claim that the record does not have"),
+        (lambda record: record["rows"][0].update(quantity="something"), "something: no claim is about this any more"),
+        (lambda record: record["rows"].append(record["rows"][0]), "no claim is about this any more"),
+        (lambda record: record["evidence"].clear(), "evidence"),
+        (lambda record: record["evidence"][0].update(folder="elsewhere"), "elsewhere"),
+    ],
+)
+@pytest.mark.parametrize("artefact", [TRAINED, COMPUTED])
+def test_a_changed_record_is_found_and_named(said, results, artefact, change, words):
+    edit(results / RECORDS[artefact], change)
+    code, output = said()
+    assert code == 1, output
+    assert any(words in line and artefact in line for line in differing(output)), output
+
+
+@pytest.mark.parametrize("key", ["epochs", "seeds", "manifest", "state", "digest", "of_epochs"])
+def test_a_run_that_the_record_tells_wrongly_is_found(said, results, key):
+    others = {
+        "epochs": 199,
+        "seeds": [0, 1],
+        "manifest": "0" * 64,
+        "state": "lost",
+        "digest": "0" * 16,
+        "of_epochs": 199,
+    }
+    edit(results / RECORDS[TRAINED], lambda record: record["evidence"][0].update({key: others[key]}))
+    code, output = said()
+    assert code == 1, output
+    assert any(TRAINED in line for line in differing(output))
+
+
+def repack(log: Path, change) -> None:
+    log.write_bytes(lzma.compress(change(lzma.decompress(log.read_bytes()).decode()).encode(), preset=9))
+
+
+def one_digit(text: str) -> str:
+    """The last row of the log, whose number has another second digit."""
+    place = text.rindex(",") + 1
+    digit = re.search(r"\d\D*?(\d)", text[place:]).start(1) + place
+    return text[:digit] + str((int(text[digit]) + 5) % 10) + text[digit + 1 :]
+
+
+def test_one_digit_in_the_packed_log_is_found_and_the_file_named(said, results):
+    repack(results / RUN / "log.csv.xz", one_digit)
+    code, output = said()
+    assert code == 1
+    assert any(
+        f"{TRAINED}: files of {RUN}: {results / RUN / 'log.csv.xz'} is not the file" in line
+        for line in differing(output)
+    )
+
+
+def test_one_digit_in_the_log_is_found_by_the_manifest_of_the_manifest_and_then_by_the_row(said, results):
+    """Somebody who changes the sums too is found one step further on, and at last by the numbers."""
+    log, manifest = results / RUN / "log.csv.xz", results / RUN / MANIFEST
+    repack(log, one_digit)
+    edit(manifest, lambda content: content["files"].update({"log.csv.xz": file_digest(log)}))
+    code, output = said()
+    assert code == 1
+    assert any(f"{manifest} is not the file that the record was made of" in line for line in differing(output))
+    edit(results / RECORDS[TRAINED], lambda record: record["evidence"][0].update(manifest=file_digest(manifest)))
+    code, output = said()
+    assert code == 1
+    assert not any("files of" in line for line in differing(output))
+    assert any("mass of ID entries, t_200: " in line for line in differing(output)), output
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "finished", "id", MANIFEST, "log.csv.xz"])
+@pytest.mark.parametrize("how", ["truncated", "removed"])
+def test_a_damaged_file_of_a_run_is_named(said, results, name, how):
+    file = results / RUN / name
+    file.unlink() if how == "removed" else file.write_bytes(file.read_bytes()[:-1])
+    code, output = said()
+    assert code == 1
+    assert any(TRAINED in line and str(file) in line for line in differing(output)), output
+
+
+def save_again(piece: Path, **others) -> None:
+    """The same piece with other arrays: a whole, plain .npz."""
+    with np.load(piece) as arrays:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **(dict(arrays) | others))
+    piece.write_bytes(buffer.getvalue())
+
+
+def test_one_digit_in_a_piece_is_found_by_file_and_by_row(said, results):
+    piece = results / PIECES / "depth8.npz"
+    save_again(piece, depths=np.array([8.0, 12.0, 16.5]))
+    code, output = said()
+    assert code == 1
+    assert any(f"{COMPUTED}: files of {PIECES}: {piece} is not the file" in line for line in differing(output))
+    edit(
+        results / RECORDS[COMPUTED],
+        lambda record: record["evidence"][0]["files"].update({"depth8.npz": file_digest(piece)}),
+    )
+    code, output = said()
+    assert code == 1
+    assert any(f"{COMPUTED}: difference: " in line for line in differing(output)), output
+
+
+def test_a_lost_piece_is_named(said, results):
+    (results / PIECES / "depth8.npz").unlink()
+    code, output = said()
+    assert code == 1
+    assert any("depth8.npz is missing" in line for line in differing(output))
+    assert any(
+        "pieces of depths: missing, damaged or of other parameters: depth8" in line for line in differing(output)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_altered_digit_of_a_record_is_found(original, data):
+    """But for who rendered it, and digits of a number below what another version of numpy may change."""
+    artefact = data.draw(st.sampled_from([TRAINED, COMPUTED]))
+    file = original / RECORDS[artefact]
+    text = file.read_text()
+    begin = text.index(' "rendered": {')
+    rendered = range(begin, text.index("\n }", begin))
+    place = data.draw(
+        st.sampled_from([found.start() for found in re.finditer(r"\d", text) if found.start() not in rendered])
+    )
+    other = data.draw(st.sampled_from("0123456789").filter(lambda digit: digit != text[place]))
+    altered = text[:place] + other + text[place + 1 :]
+    before, after = json.loads(text), _json(altered)
+    if after is not None and same_but_for_rounding(before, after):
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        replace_paper(patch, small_paper())
+        try:
+            file.write_text(altered)
+            assert verify.main([artefact, "--results", str(original)]) == 1
+        finally:
+            file.write_text(text)
+
+
+def _json(text: str):
+    try:
+        return json.loads(text)
+    except ValueError:  # 0.5 made 00.5
+        return None
+
+
+def same_but_for_rounding(one, other) -> bool:
+    if isinstance(one, dict):
+        return all(same_but_for_rounding(one[key], other.get(key)) for key in one)
+    if isinstance(one, list):
+        return all(map(same_but_for_rounding, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-8, abs_tol=1e-8)
+    return one == other
+
+
+ODD = st.sampled_from([None, True, 0, -1, 0.5, "", "words", [], {}, [[]], {"a": 1}])
+
+
+def places(tree, path=()):
+    yield path
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, branch in inner:
+        yield from places(branch, (*path, key))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_record_that_somebody_broke_is_never_a_traceback(original, data):
+    file = original / RECORDS[COMPUTED]
+    text = file.read_text()
+    record = {"all": json.loads(text)}
+    *above, last = data.draw(st.sampled_from([("all", *path) for path in places(record["all"])]))
+    inner = record
+    for key in above:
+        inner = inner[key]
+    inner[last] = data.draw(ODD)
+    with pytest.MonkeyPatch.context() as patch:
+        replace_paper(patch, small_paper())
+        try:
+            file.write_text(json.dumps(record["all"]))
+            assert verify.main([COMPUTED, "--results", str(original)]) in (0, 1, 2)
+        finally:
+            file.write_text(text)
+
+
+# -- computed again
+
+
+def test_computed_again_it_agrees(said):
+    code, output = said(COMPUTED, "--recompute")
+    assert code == 0, output
+    assert f"agrees   {COMPUTED}: difference (computed again)" in output
+
+
+def test_a_computation_that_gives_other_numbers_differs(said, results, monkeypatch):
+    replace_paper(monkeypatch, small_paper(depths(factor=1.01)))
+    assert said(COMPUTED)[0] == 0  # the evidence is as it was
+    code, output = said(COMPUTED, "--recompute")
+    assert code == 1
+    assert any(f"{COMPUTED}: difference (computed again): " in line for line in differing(output))
+
+
+def test_what_is_trained_is_not_computed_again(said):
+    code, output = said(TRAINED, "--recompute")
+    assert code == 0
+    assert "computed again" not in output
+
+
+def test_other_parameters_than_those_of_the_record_are_named(said, results, monkeypatch):
+    """The claims of this checkout ask for a piece that the evidence does not have."""
+    small = small_paper()
+    (artefact,) = small.artefacts
+    (computation,) = artefact.computations
+    changed = Computation("depths", computation.compute, dict(computation.pieces) | {"depth8": {"depth": 9}})
+    artefact = Artefact(
+        "fig-0", "depths", (), artefact.claims, "As they are.", computations=(changed,), about=Class.FORMULA
+    )
+    replace_paper(monkeypatch, Paper("paper", "A paper.", (artefact,)))
+    code, output = said(COMPUTED)
+    assert code == 1
+    assert any("of other parameters: depth8" in line for line in differing(output))
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["yu-tomasi/tabel-3"], "Did you mean 'yu-tomasi/table-3'?"),
+        (["nobody"], "there is no paper 'nobody'."),
+        (["yu-tomasi/table-1"], "expected records (verdict.json) of yu-tomasi/table-1 in"),
+        (["--backwards"], "unrecognized arguments: --backwards"),
+    ],
+)
+def test_a_mistake_is_one_sentence(said, words, sentence):
+    code, output = said(*words)
+    assert code == 2
+    assert sentence in output
+    assert len(output.splitlines()) == 1
+
+
+def test_results_that_are_nowhere_are_one_sentence(tmp_path, capsys):
+    assert verify.main(["--results", str(tmp_path / "nowhere")]) == 2
+    heard = capsys.readouterr()
+    assert len((heard.out + heard.err).splitlines()) == 1
+
+
+def test_an_old_record_says_what_to_do(said, results):
+    (results / RECORDS[COMPUTED]).write_text('{"verdicts": {"difference": "reproduced"}}')
+    code, output = said()
+    assert code == 1
+    assert any("make it again with `python main.py reproduce`" in line for line in differing(output))
+
+
+# -- a stranger's path, on what is committed
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """What a fresh clone has: results, and no runs."""
+    home = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "results", home / "results")
+    return home
+
+
+def a_committed(kind: str) -> Path:
+    """Record of an artefact that rests on a kind of evidence alone: "run" or "computation"."""
+    for file in COMMITTED:
+        evidence = json.loads(file.read_text()).get("evidence")
+        if evidence and all(kind in part for part in evidence):
+            return file.relative_to(ROOT)
+    pytest.fail(f"no committed record rests on a {kind}: make the results again")
+
+
+@pytest.mark.slow
+def test_a_stranger_sees_the_committed_verdicts(clone):
+    listed = command("reproduce", "--list", cwd=clone)
+    assert listed.returncode == 0, listed.stderr
+    for file in COMMITTED:
+        record = json.loads(file.read_text())
+        if record["scale"] == "paper":
+            (line,) = [line for line in listed.stdout.splitlines() if line.startswith(f"{record['artefact']} ")]
+            for about, verdicts in record["counts"].items():
+                assert f"{about}: {', '.join(f'{n} {v}' for v, n in verdicts.items())}" in line
+    assert {path.name for path in clone.iterdir()} == {"results"}
+
+
+@pytest.mark.slow
+def test_a_stranger_verifies_all_and_finds_one_altered_digit(clone, tmp_path):
+    checked = command("verify", cwd=clone)
+    assert checked.returncode == 0, "\n".join(differing(checked.stdout)) + checked.stderr
+    shutil.copytree(clone / "results", tmp_path / "results")
+    file = tmp_path / a_committed("computation")
+    record = json.loads(file.read_text())
+    found = next(row for row in record["rows"] if row["readings"][0]["values"])
+    found["readings"][0]["values"][0] = 1.25 + float(found["readings"][0]["values"][0])
+    file.write_text(json.dumps(record))
+    checked = command("verify", cwd=tmp_path)
+    assert checked.returncode == 1
+    (line,) = differing(checked.stdout)
+    assert f"{record['artefact']}: {found['quantity']}: " in line
+    assert str(found["readings"][0]["values"][0]) in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "computation"])
+def test_a_stranger_judges_again_without_training(clone, tmp_path, kind):
+    shutil.copytree(clone / "results", tmp_path / "results")
+    file = tmp_path / a_committed(kind)
+    record = json.loads(file.read_text())
+    file.unlink()
+    words = ("reproduce", record["artefact"], "--scale", "paper", "--no-train")
+    made = command(*words, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    again = json.loads(file.read_text())
+    assert again["rows"] == record["rows"]
+    assert (again["evidence"], again["counts"]) == (record["evidence"], record["counts"])
+    assert not (tmp_path / "runs").exists()
+
+
+# -- reproduce --for, and a signal
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("165m", 9900), ("2h30m", 9000), ("90", 90), ("90s", 90), ("1h1m1s", 3661), ("2h", 7200)]
+)
+def test_times(text, seconds):
+    assert reproducing._seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["nonsense", "", "2d", "m", "-5m", "1.5h", "2h 30m", "30m2h", "0", "0m"])
+def test_what_is_no_time_is_a_sentence(text, capsys):
+    assert reproducing.main(["li-et-al/fig-4", f"--for={text}"]) == 2
+    said = capsys.readouterr().err
+    assert "--for takes a time like 165m" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.fixture
+def deaf():
+    """A signal that comes too early or too late does not end the tests."""
+    earlier = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, earlier)
+
+
+@pytest.fixture
+def slow_paper(monkeypatch, tmp_path, deaf):
+    """Forty pieces that take ten seconds, in a folder of their own."""
+    small = small_paper(depths(seconds=0.25), pieces=tuple(range(2, 42)))
+    replace_paper(monkeypatch, small)
+    monkeypatch.chdir(tmp_path)
+
+
+def pieces(home: Path) -> int:
+    return len([*(home / "results" / PIECES).glob("*.npz")])
+
+
+def test_for_a_time_computes_what_fits_into_it_and_ends_well(slow_paper, tmp_path, capsys):
+    words = ["paper/fig-0", "--scale", "paper"]
+    started = time.monotonic()
+    assert reproducing.main([*words, "--for", "2s"]) == 0
+    assert time.monotonic() - started < 8
+    first = pieces(tmp_path)
+    assert 0 < first < 40
+    assert "time is up: saving and packing" in capsys.readouterr().out
+    record = json.loads((tmp_path / "results" / RECORDS[COMPUTED]).read_text())
+    assert len(record["evidence"][0]["files"]) == first
+    assert f"{first} of 40 pieces" in record["standing"]
+    assert verify.main(["paper/fig-0"]) == 0
+    shutil.rmtree(tmp_path / "runs")  # as in a fresh clone: it goes on from what is kept
+    assert reproducing.main([*words, "--for", "2s"]) == 0
+    assert pieces(tmp_path) > first
+
+
+def test_enough_time_is_no_end(monkeypatch, tmp_path, deaf, capsys):
+    replace_paper(monkeypatch, small_paper())
+    monkeypatch.chdir(tmp_path)
+    assert reproducing.main(["paper/fig-0", "--scale", "paper", "--for", "1h"]) == 0
+    assert "time is up" not in capsys.readouterr().out
+    assert pieces(tmp_path) == 3
+    assert not any(
+        isinstance(thread, threading.Timer) and not thread.finished.is_set() for thread in threading.enumerate()
+    )
+
+
+def test_a_signal_keeps_what_was_computed_and_ends_with_its_own_code(slow_paper, tmp_path):
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        assert reproducing.main(["paper/fig-0", "--scale", "paper"]) == 128 + signal.SIGTERM
+    finally:
+        timer.cancel()
+    assert 0 < pieces(tmp_path) < 40
+    record = json.loads((tmp_path / "results" / RECORDS[COMPUTED]).read_text())
+    assert len(record["evidence"][0]["files"]) == pieces(tmp_path)
+    assert verify.main(["paper/fig-0"]) == 0
+
+
+def test_a_computation_that_fails_says_why(monkeypatch, tmp_path, capsys):
+    def compute(source, depth: int):
+        if depth == 8:
+            raise UserError("no depth 8 here.")
+        return depths()(source, depth)
+
+    replace_paper(monkeypatch, small_paper(compute))
+    monkeypatch.chdir(tmp_path)
+    assert reproducing.main(["paper/fig-0", "--scale", "paper"]) == 2
+    assert "no depth 8 here" in capsys.readouterr().err
