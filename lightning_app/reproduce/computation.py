@@ -50,6 +50,7 @@ class Computation:
     compute: Callable[..., Arrays]
     pieces: Mapping[str, Mapping[str, Any]]  # file's stem -> parameters, as JSON has them
     version: int = 1  # to be raised when the same parameters give other numbers
+    precision: str = "float64"  # that it computes in, for the record
 
 
 @dataclass(frozen=True)

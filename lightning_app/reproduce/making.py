@@ -248,6 +248,7 @@ def _pieces_evidence(found: Computed, out: Path) -> dict[str, Any]:
         "files": {file.name: file_digest(file) for file in files.values() if file.exists()},
         "digests": {piece: found.task.digest(piece) for piece in found.pieces},
         "of_pieces": len(found.task.computation.pieces),
+        "precision": found.task.computation.precision,
         "data": found.data or None,
         "seconds": round(sum(each["seconds"] for each in made), 1),
         "made": [json.loads(kind) for kind in kinds],

@@ -167,7 +167,7 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert "--ckpt_path" in resumed.stdout
     assert re.search(r"^E of plain minus residual at L = .*  not tested  ", resumed.stdout, re.MULTILINE)
-    assert re.search(r"not tested\. Runs, smoke scale .*\. Files:", resumed.stdout)
+    assert re.search(r"not tested\. Evidence, smoke scale .*\. Files:", resumed.stdout)
     assert [path.name for path in last.parents[2].iterdir() if path.is_dir()] == ["fig2"]
 
     again = command(*words, cwd=tmp_path)

@@ -247,7 +247,7 @@ def _name_panels(panels: Sequence[Axes], depths: Sequence[int]) -> None:
 # -- Fig. 8: ReLU at mid --------------------------------------------------------------------------------------------------
 
 RELU_DEPTHS = {net: (2, 4, 8, 16, 32) for net in (XAVIER, ORTHOGONAL, SHORTCUT_2)}
-RELU = Computation("losses-relu", final_losses, _pieces(RELU_DEPTHS, "relu", SUBSET))
+RELU = Computation("losses-relu", final_losses, _pieces(RELU_DEPTHS, "relu", SUBSET), precision="float32")
 
 
 def fig_8_claims(results: Results) -> list[Claim]:

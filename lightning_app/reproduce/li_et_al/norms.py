@@ -69,6 +69,7 @@ NORMS = Computation(
         for mid in ACTIVATIONS
         for depth in DEPTHS
     },
+    precision="float64, nets with ReLU in float32",
 )
 
 
