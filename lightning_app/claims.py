@@ -21,6 +21,8 @@ __all__ = [
     "PLAIN",
     "RESIDUAL",
     "TABLE_1",
+    "Table",
+    "apart_in_print",
     "as_printed",
     "cushion_exceptions",
     "cushion_of_layer_10",
@@ -30,6 +32,8 @@ __all__ = [
     "interlayer_gap",
     "interlayer_mean",
     "loss_over_penalty",
+    "over_penalty",
+    "pair_in_print",
     "quotient",
 ]
 
@@ -42,9 +46,44 @@ def quotient(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-# -- Yu & Tomasi, Table 1: loss, cost, error --------------------------------------------------------------------------------
+def over_penalty(loss: float, cost: float) -> float:
+    """L / (C - L)."""
+    return quotient(loss, cost - loss)
 
-# (L, C, E) as printed
+
+# -- Yu & Tomasi, Tables 1 and 2: loss, cost, error -------------------------------------------------------------------------
+
+Table = Mapping[tuple[str, int], tuple[float, float, float]]  # arm, depth -> (L, C, E)
+
+
+def _pair(table: Table, symbol: str, depth: int) -> tuple[float, float]:
+    """Plain, residual."""
+    place = "LCE".index(symbol)
+    return table[PLAIN, depth][place], table[RESIDUAL, depth][place]
+
+
+def pair_in_print(table: Table, symbol: str, depth: int) -> str:
+    """What the paper prints of plain and of residual nets, to its four digits.
+
+    >>> pair_in_print(TABLE_1, "L", 44)
+    '0.4950 and 0.07397'
+    """
+    plain, residual = _pair(table, symbol, depth)
+    return f"{plain:#.4g} and {residual:#.4g}"
+
+
+def apart_in_print(table: Table, symbol: str, depth: int) -> float:
+    """Plain minus residual, as exact as the print. Arithmetic of ours: it belongs to a test, not to the paper's column.
+
+    >>> apart_in_print(TABLE_1, "L", 20)
+    0.0294
+    """
+    plain, residual = _pair(table, symbol, depth)
+    return round(plain - residual, 6)
+
+
+# -- Table 1 ----------------------------------------------------------------------------------------------------------------
+
 TABLE_1 = {
     (PLAIN, 20): (0.07227, 0.07304, 0.1263),
     (PLAIN, 32): (0.1225, 0.1234, 0.1349),
@@ -88,23 +127,37 @@ def gaps(symbol: str, differences: Mapping[int, Sample]) -> list[Claim]:
     Args:
         differences: by depth, the shallowest first.
     """
-    claims, last, note = [], None, ""
+    claims, last, shallower = [], None, None
     for depth, apart in differences.items():
         ours = apart if last is None else apart.map(lambda own, _: own, last)  # marked if either is incomplete
-        growth = apart if last is None else apart.map(lambda own, shallower: own - shallower, last)
-        claims.append(_gap(symbol, depth, ours, growth, note))
-        last, note = apart, f"the difference less that of depth {depth}"
+        growth = apart if last is None else apart.map(lambda own, less: own - less, last)
+        claims.append(_gap(symbol, depth, shallower, ours, growth))
+        last, shallower = apart, depth
     return claims
 
 
-def _gap(symbol: str, depth: int, ours: Sample, growth: Sample, note: str) -> Claim:
-    test, place = above(0, note=note), "LCE".index(symbol)
-    printed: float | str = "smaller"  # of residual nets
-    if depth in DEPTHS:
-        printed = round(TABLE_1[PLAIN, depth][place] - TABLE_1[RESIDUAL, depth][place], 6)  # as exact as the print
+def _gap(symbol: str, depth: int, shallower: int | None, ours: Sample, growth: Sample) -> Claim:
+    test = above(0, note=_of_a_gap(symbol, depth, shallower))
+    printed = pair_in_print(TABLE_1, symbol, depth) if depth in DEPTHS else "smaller"  # of residual nets
     readings = (judged("", growth, test, shown=ours),)
     quantity = f"{symbol} of plain - residual, depth {depth}"
     return Claim(quantity, printed, str(test), readings, about=Class.TRAINED, ratio=True)
+
+
+def _of_a_gap(symbol: str, depth: int, shallower: int | None) -> str:
+    """What is above 0, and what it is by the printed numbers, where there are any.
+
+    >>> _of_a_gap("L", 32, 20), _of_a_gap("L", 56, 44)
+    ('the difference less that of depth 20; by the print 0.04463', 'the difference less that of depth 44')
+    """
+    compared = [] if shallower is None else [shallower]
+    words = [f"the difference less that of depth {each}" for each in compared]
+    if {depth, *compared} <= set(DEPTHS):
+        by_print = apart_in_print(TABLE_1, symbol, depth) - sum(
+            apart_in_print(TABLE_1, symbol, each) for each in compared
+        )
+        words.append(f"by the print {by_print:.6g}")
+    return "; ".join(words)
 
 
 def degradation(plain: Sample, residual: Sample) -> list[Claim]:
@@ -128,7 +181,7 @@ def degradation(plain: Sample, residual: Sample) -> list[Claim]:
     ]
 
 
-OVER_PENALTY = 80  # "Loss L is generally over 80 times more than the weight decay term"
+TIMES_IN_TABLE_1 = 80  # "Loss L is generally over 80 times more than the weight decay term"
 
 
 def loss_over_penalty(arm: str, depth: int, risk: Sample, costs: Mapping[str, Sample]) -> Claim:
@@ -139,12 +192,10 @@ def loss_over_penalty(arm: str, depth: int, risk: Sample, costs: Mapping[str, Sa
     Args:
         costs: by the name under which each of `COSTS` is logged.
     """
-    ratios = {
-        convention: risk.map(lambda loss, cost: quotient(loss, cost - loss), costs[name])
-        for convention, name in COSTS.items()
-    }
+    ratios = {convention: risk.map(over_penalty, costs[name]) for convention, name in COSTS.items()}
     quantity = f"L / (C - L), {arm}, depth {depth}"
-    return tested(quantity, f"over {OVER_PENALTY}", above(OVER_PENALTY), ratios, about=Class.TRAINED)
+    printed, test = f"over {TIMES_IN_TABLE_1} times", above(TIMES_IN_TABLE_1)
+    return tested(quantity, printed, test, ratios, about=Class.TRAINED)
 
 
 # -- Yu & Tomasi, Table 3: weights -----------------------------------------------------------------------------------------

@@ -11,23 +11,37 @@ from typing import Any
 
 from lightning_app.errors import UserError
 from lightning_app.untrusted import read_json
-from lightning_app.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced
+from lightning_app.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced, with_power
 
-__all__ = ["RECORD", "SCHEMA_VERSION", "counts_of", "number", "read_record", "rows_of", "value"]
+__all__ = [
+    "RECORD",
+    "SCHEMA_VERSION",
+    "counts_of",
+    "number",
+    "read_record",
+    "reduced_of",
+    "rows_of",
+    "test_of",
+    "value",
+    "verdict_of",
+]
 
 RECORD = "verdict.json"
 SCHEMA_VERSION = 1
 Row = dict[str, Any]
+REDUCED = {Verdict.AGREES, Verdict.DISAGREES, Verdict.UNDECIDED}  # words of reduced scale, which say how far it went
 
 
-def rows_of(claims: Sequence[Claim], about: Class, scale: str) -> list[Row]:
+def rows_of(claims: Sequence[Claim], about: Class, scale: str, extent: str = "") -> list[Row]:
     """One row a claim, as JSON has it.
 
     Args:
         about: the class of claims that do not say their own.
         scale: "paper" and "reduced" are judged, each in its words; no other is.
+        extent: of reduced scale, "30 of 200 epochs, 3 seeds".
     """
-    return [_row(claim, claim.about or about, scale) for claim in claims]
+    rows = [_row(claim, claim.about or about, scale) for claim in claims]
+    return [row | ({"extent": extent} if row["verdict"] in REDUCED else {}) for row in rows]
 
 
 def _row(claim: Claim, about: Class, scale: str) -> Row:
@@ -86,6 +100,21 @@ def number(printed: float | str) -> float | None:
     (0.07, None, None)
     """
     return float(printed) if isinstance(printed, float | int) else None
+
+
+def test_of(row: Row) -> str:
+    """What is asked, and what that would let pass."""
+    return with_power(row["test"], row["power"])
+
+
+def verdict_of(row: Row) -> str:
+    """The verdict in full: "reproduced", "agrees at 30 of 200 epochs, 3 seeds"."""
+    return f"{row['verdict']} at {row['extent']}" if row.get("extent") else row["verdict"]
+
+
+def reduced_of(row: Row) -> str:
+    """What reduced scale says of the same claim; "" where it was not run."""
+    return verdict_of(row["reduced"]) if "reduced" in row else ""
 
 
 def counts_of(rows: Iterable[Row]) -> dict[str, dict[str, int]]:

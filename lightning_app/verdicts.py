@@ -40,6 +40,7 @@ __all__ = [
     "judge",
     "judge_reduced",
     "untested",
+    "with_power",
 ]
 
 
@@ -248,6 +249,11 @@ def in_words(counts: Mapping[str, Mapping[str, int]]) -> str:
     """
     parts = (f"{about}: {', '.join(f'{n} {v}' for v, n in verdicts.items())}" for about, verdicts in counts.items())
     return "; ".join(parts) or "nothing claimed"
+
+
+def with_power(test: str, power: str) -> str:
+    """A test in words, with what it would let pass."""
+    return f"{test} (power: {power})" if power else test
 
 
 def _joined(words: Iterable[str]) -> str:

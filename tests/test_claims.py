@@ -17,6 +17,10 @@ from lightning_app.claims import (
     interlayer_mean,
     loss_over_penalty,
 )
+from lightning_app.reproduce.making import results_of
+from lightning_app.reproduce.papers import PAPERS, paper
+from lightning_app.reproduce.plan import PAPER
+from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.verdicts import Basis, Class, Sample, Varies, Verdict, judge, judge_reduced
 
 LOST = math.nan
@@ -127,8 +131,24 @@ def test_the_paper_s_column_has_no_bound_of_ours():
     ]
 
 
+@pytest.mark.parametrize("key", PAPERS)
+def test_what_is_ours_has_nothing_in_the_paper_s_column(key):
+    """Of every artefact, without any result."""
+    its_paper = paper(key)
+    ours = [
+        claim
+        for artefact in its_paper.artefacts
+        for claim in artefact.claims(results_of(its_paper, artefact, PAPER, None, NOWHERE))
+        if claim.basis is Basis.OURS
+    ]
+    assert ours
+    assert {claim.quantity: claim.paper for claim in ours if claim.paper != ""} == {}
+
+
 def test_the_growth_of_a_gap_is_tested_and_the_gap_shown():
     shallow, deep = gaps("L", {20: Sample((0.3,)), 32: Sample((0.4,))})
-    assert (shallow.test, deep.test) == ("above 0", "above 0: the difference less that of depth 20")
+    assert (shallow.paper, deep.paper) == ("0.07227 and 0.04287", "0.1225 and 0.04847")
+    assert shallow.test == "above 0: by the print 0.0294"
+    assert deep.test == "above 0: the difference less that of depth 20; by the print 0.04463"
     assert deep.ours.mean == 0.4
     assert judge(gaps("L", {20: Sample((0.3,)), 32: Sample((0.2,))})[1])[1] == "-0.1"

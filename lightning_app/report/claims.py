@@ -36,7 +36,7 @@ from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
 from lightning_app.statistics import ENOUGH
-from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, in_words, judge
+from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, in_words, judge, with_power
 
 __all__ = ["TESTED", "Tested", "section"]
 
@@ -396,7 +396,7 @@ def _why(reading: Reading) -> str:
 
 
 def _test(claim: Claim) -> str:
-    return f"{claim.test} (power: {claim.power})" if claim.power else claim.test
+    return with_power(claim.test, claim.power)
 
 
 def _printed(paper: float | str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_app.records import RECORD, read_record, value
+from lightning_app.records import RECORD, read_record, reduced_of, test_of, value, verdict_of
 from lightning_app.report.blocks import Cell, Table, deviation, number
 
 __all__ = ["artefacts", "tables"]
@@ -36,14 +36,15 @@ def _table(record: dict[str, Any]) -> Table:
 def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:
     """One for each reading; what is said of the claim stands with the first."""
     for place, reading in enumerate(row["readings"]):
-        test, words = ("", ("″", "", "", reading["why"])) if place else (row["test"], _of_claim(row))
+        test, words = ("", ("″", "", "", reading["why"])) if place else (test_of(row), _of_claim(row))
         claim, about, verdict, why = map(Cell, words)
         paper = Cell(_rounded(row["paper"]), note=test)
         yield [claim, about, Cell(reading["convention"]), paper, _ours(reading), verdict, why]
 
 
 def _of_claim(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    return row["quantity"], row["class"], row["verdict"], row["why"]
+    reduced = f"; at reduced scale: {found}" if (found := reduced_of(row)) else ""
+    return row["quantity"], row["class"], verdict_of(row) + reduced, row["why"]
 
 
 def _ours(reading: dict[str, Any]) -> Cell:

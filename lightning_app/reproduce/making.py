@@ -1,6 +1,7 @@
 """One artefact, from its runs and computations to its evidence, its record, and the files made of these."""
 
 import json
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,14 @@ from lightning_app.reproduce.computation import Computed, Task
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_pieces, home_of_runs, pack, packed_name
 from lightning_app.reproduce.plan import PAPER, REDUCED, SMOKE, Plan, Scale
 from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.runner import Found, RunFailed, complete, found_runs
+from lightning_app.reproduce.runner import Found, complete, found_runs
 from lightning_app.runs.folder import write_atomically
+from lightning_app.runs.lock import claimed
 from lightning_app.runs.provenance import made_with
 from lightning_app.stopping import stopping
 from lightning_app.verdicts import in_words
 
-__all__ = ["Made", "Work", "folder_of", "make", "results_of"]
+__all__ = ["Made", "Work", "described", "folder_of", "head", "make", "results_of"]
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,15 @@ def make(
             _complete(
                 artefact.plans(paper.key, scale).values(), artefact.tasks(paper.key, scale).values(), runs, out, work
             )
-        except (RunFailed, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:  # whatever stops it: what there is by then is kept first
             stopped = error
-    with stopping.held():  # a second signal does not cut what is kept in two
+    # A second signal does not cut what is kept in two, and one process at a time keeps it.
+    with stopping.held(), claimed(out / paper.key, "results", f"results of {paper.key}"):
         if scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out):
             _judge_others(paper, artefact, scale, runs, out)
         made = judged(paper, artefact, scale, runs, out)
+        if scale is REDUCED and (folder_of(out, paper, artefact, PAPER) / RECORD).exists():
+            judged(paper, artefact, PAPER, runs, out)  # which shows reduced scale beside it
     if stopped is not None:
         raise stopped
     return made
@@ -95,7 +100,7 @@ def _judge_others(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
 def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
     """Judge by what there is, and write record, tables and figure."""
     results = results_of(paper, artefact, scale, runs if scale is SMOKE else None, out)
-    rows = rows_of(artefact.claims(results), artefact.about, scale.name)
+    rows = rows_of(artefact.claims(results), artefact.about, scale.name, _of_the_paper(results))
     standing = _standing(results)
     folder = folder_of(out, paper, artefact, scale)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +112,7 @@ def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
             figures.note(figure, f"{paper.key}/{artefact.key}, {standing}")
             figures.save(figure, folder, "figure")
     table = tables.frame(rows)
-    tables.write_tables(table, folder, _head(paper, artefact, scale, standing))
+    tables.write_tables(table, folder, head(paper, artefact, scale, standing))
     record = {
         **described(paper, artefact, scale, results, out),
         "rendered": made_with(),
@@ -165,7 +170,18 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
                 continue
             target = home_of_runs(out, paper.key, scale) / packed
             changed |= pack(run.folder, target, run.state == "finished", read.get(name, set()))
+        changed |= _drop_superseded(plan, out)
     return changed
+
+
+def _drop_superseded(plan: Plan, out: Path) -> bool:
+    """Remove kept runs that did not finish and whose seeds another kept run has taken further."""
+    kept = found_runs(plan, out / ".none", out)
+    further = {run.folder.path: {s for r in kept if r.worth > run.worth for s in r.seeds} for run in kept}
+    old = [run for run in kept if run.state != "finished" and set(run.seeds) <= further[run.folder.path]]
+    for run in old:
+        shutil.rmtree(run.folder.path)
+    return bool(old)
 
 
 def _is_below(run: Found, runs: Path) -> bool:
@@ -203,7 +219,7 @@ def _beside_reduced(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, 
     if not (folder / RECORD).exists():
         return rows
     record = read_record(folder)
-    found = {row["quantity"]: {"verdict": row["verdict"], "extent": record["extent"]} for row in record["rows"]}
+    found = {row["quantity"]: {"verdict": row["verdict"], "extent": row.get("extent", "")} for row in record["rows"]}
     return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in rows]
 
 
@@ -220,7 +236,7 @@ def _run_evidence(name: str, run: Found, results: Results, out: Path) -> dict[st
         "run": name,
         "folder": run.folder.path.resolve().relative_to(out.resolve()).as_posix() if inside else None,
         "manifest": file_digest(run.folder.path / MANIFEST) if inside else None,
-        "digest": plan.digest,
+        "digest": run.folder.config()["run"]["plan"],  # under which it was trained
         "state": run.state,
         "epochs": run.epoch,
         "of_epochs": plan.epochs,
@@ -289,7 +305,7 @@ def _command(paper: Paper, artefact: Artefact, scale: Scale) -> str:
     return f"python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name}"
 
 
-def _head(paper: Paper, artefact: Artefact, scale: Scale, standing: str) -> str:
+def head(paper: Paper, artefact: Artefact, scale: Scale, standing: str) -> str:
     lines = [
         f"# {paper.key}/{artefact.key}: {artefact.title}",
         paper.title,

@@ -154,7 +154,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]
     for name in AS_THEY_ARE:
         if (run.path / name).is_file():
             yield name, _without_places(read_bytes(run.path / name))
-    yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=9)
+    yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=6)
     for family, epoch in sorted(arrays):
         name = f"{ARRAYS}/epoch={epoch:04d}/{family}.npz"
         if (run.path / name).is_file():

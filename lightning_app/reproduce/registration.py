@@ -1,14 +1,18 @@
 """The registration: every claim with its test, when it was first committed, and each change since.
 
 registration.yaml beside this file is the record; docs/registration.md is made from it. A test of the project compares it
-with the claims in the code: who changes a claim's words, number, test, tolerance or readings has to say so here, with a
-date, a reason, and whether results had been seen before.
+with the claims in the code: who changes a claim's words, number, test, tolerance, readings or reduced schedule has to say
+so here, with a date, a reason, and whether results had been seen before. Words come from the tests themselves; so that a
+test cannot change behind the same words, the code that judges is registered too, file by file, without its docstrings,
+comments and drawings.
 
     python -m lightning_app.reproduce.registration                    what differs; exit code 1 if anything does
     python -m lightning_app.reproduce.registration --say "why" [--after-a-look]     write it down, with today's date
 """
 
 import argparse
+import ast
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -29,7 +33,9 @@ from lightning_app.runs.folder import write_atomically
 __all__ = ["FILE", "differences", "of_code", "page", "registered"]
 
 FILE = Path(__file__).with_name("registration.yaml")
+PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
+JUDGING = ("checks.py", "verdicts.py", "claims.py", "statistics.py", "reproduce/yu_tomasi.py")
 SAID = (
     "quantity",
     "class",
@@ -43,12 +49,38 @@ Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
 def of_code() -> Entries:
-    """Every claim as the code states it: its test, and a hash of all that is fixed before a run."""
-    return {
+    """Every claim as the code states it: its test, and a hash of all that is fixed before a run; then the code itself."""
+    claims = {
         f"{key}/{artefact.key}": dict(_claims(paper(key), artefact))
         for key in PAPERS
         for artefact in paper(key).artefacts
     }
+    return claims | {"code that judges": dict(_code())}
+
+
+def _code() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A hash of each file that claims and tests are made of."""
+    for file in [PACKAGE / name for name in JUDGING] + sorted(PACKAGE.glob("reproduce/*/*.py")):
+        name = file.relative_to(PACKAGE.parent).as_posix()
+        yield name, {"test": "code", "class": "", "hash": hashlib.sha256(_skeleton(file).encode()).hexdigest()[:12]}
+
+
+def _skeleton(file: Path) -> str:
+    """The lines of a file that do something: without docstrings, comment lines, empty lines and what draws."""
+    text = file.read_text()
+    silent = {
+        number
+        for node in ast.walk(ast.parse(text))
+        if _is_silent(node)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = [line.rstrip() for number, line in enumerate(text.splitlines(), 1) if number not in silent]
+    return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+
+
+def _is_silent(node: ast.AST) -> bool:
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return text or (isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith("draw"))
 
 
 def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -57,12 +89,19 @@ def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[st
             results = results_of(its_paper, artefact, scale, None, NOWHERE)
             for row in rows_of(artefact.claims(results), artefact.about, scale.name):
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
-                yield quantity, {"test": row["test"], "class": row["class"], "hash": _hash(row)}
+                about = {"test": row["test"], "class": row["class"]}
+                yield quantity, about | {"hash": _hash(row, _schedule(artefact) if scale is REDUCED else [])}
 
 
-def _hash(row: Mapping[str, Any]) -> str:
-    """12 hex digits of a claim: its words, the paper's number, the test with its tolerance, and its readings."""
+def _schedule(artefact: Artefact) -> list[tuple[Any, ...]]:
+    """Epochs, drops of the learning rate and seeds at reduced scale."""
+    return [(run.name, *dataclasses.astuple(run.reduced)) for run in artefact.runs if run.reduced]
+
+
+def _hash(row: Mapping[str, Any], schedule: Sequence[Any]) -> str:
+    """12 hex digits of a claim: its words, the paper's number, the test with its tolerance, its readings, the schedule."""
     fixed = [row[key] for key in SAID] + [(reading["convention"], reading["judged"]) for reading in row["readings"]]
+    fixed += schedule
     return hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:12]
 
 
@@ -102,9 +141,8 @@ def updated(code: Entries, record: Entries, why: str, after_a_look: bool, today:
     for key in [*record, *(key for key in code if key not in record)]:
         claims, entries = code.get(key, {}), record.get(key, {})
         new[key] = {quantity: _updated(claims.get(quantity), entry, change) for quantity, entry in entries.items()}
-        new[key] |= {
-            quantity: claim | {"since": today} for quantity, claim in claims.items() if quantity not in entries
-        }
+        added = {quantity: claim for quantity, claim in claims.items() if quantity not in entries}
+        new[key] |= {quantity: claim | {"since": today, "added": change} for quantity, claim in added.items()}
     return new
 
 
@@ -123,7 +161,7 @@ def page(record: Entries) -> str:
         (key, quantity, change)
         for key, entries in record.items()
         for quantity, entry in entries.items()
-        for change in [*entry.get("changed", ()), *([entry["withdrawn"]] if "withdrawn" in entry else ())]
+        for _, change in _history(entry)
         if change["after_a_look"]
     ]
     lines = [
@@ -143,10 +181,15 @@ def page(record: Entries) -> str:
 
 
 def _line(quantity: str, entry: Mapping[str, Any]) -> str:
-    changes = [_change("withdrawn", entry["withdrawn"])] if "withdrawn" in entry else []
-    changes += [_change("changed", change) for change in entry.get("changed", ())]
+    changes = [_change(what, change) for what, change in _history(entry)]
     cells = (quantity, entry["class"], entry["test"], entry["since"], "; ".join(changes))
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _history(entry: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """What happened to a claim since the first commit of its artefact, in its order."""
+    added, withdrawn = ([(what, entry[what])] if what in entry else [] for what in ("added", "withdrawn"))
+    return [*added, *(("changed", change) for change in entry.get("changed", ())), *withdrawn]
 
 
 def _change(what: str, change: Mapping[str, Any]) -> str:

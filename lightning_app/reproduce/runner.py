@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, Literal
 
 from lightning_app.reproduce.packing import MANIFEST, home_of_runs, unpack
@@ -17,7 +18,7 @@ from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
 from lightning_app.seeds import parse_seeds, spell_seeds
-from lightning_app.stopping import SIGNALS
+from lightning_app.stopping import SIGNALS, Stopped
 
 __all__ = ["Found", "RunFailed", "complete", "found_runs", "state"]
 
@@ -151,8 +152,7 @@ def _fit(plan: Plan, root: Path, seeds: Sequence[int], options: Sequence[str], l
     words += [word for key, value in plan.options.items() for word in (f"--{key}", value)]
     words += options
     print(f"run {plan.name}: python main.py {shlex.join(words[2:])}", flush=True)
-    # The lock goes along: should we be killed, the process that trains still holds it.
-    if code := _wait(subprocess.Popen(words, pass_fds=(lock.fileno(),))):
+    if code := _to_its_end(words, lock):
         raise RunFailed(plan, code)
     if not set(seeds) <= _covered(plan, root):
         raise RunFailed(plan, 1)
@@ -163,13 +163,36 @@ def _from_here(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _wait(process: subprocess.Popen) -> int:
-    """Exit code of a training process, which gets the signals that end us: it saves, then so do we."""
-    earlier = {which: signal.signal(which, lambda number, _: process.send_signal(number)) for which in SIGNALS}
+def _to_its_end(words: Sequence[str], lock: IO) -> int:
+    """Exit code of a training process, which gets the signals that end us: it saves, then so do we.
+
+    Raises:
+        Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
+    """
+    asked: list[int] = []
+    process: subprocess.Popen | None = None
+
+    def forward(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    earlier = {which: signal.signal(which, forward) for which in SIGNALS}
     try:
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
-                return process.wait()
+        # The lock goes along: should we be killed, the process that trains still holds it.
+        process = subprocess.Popen(words, pass_fds=(lock.fileno(),))
+        for number in asked:  # before the process was known
+            process.send_signal(number)
+        code = _wait(process)
     finally:
         for which, handler in earlier.items():
             signal.signal(which, handler)
+    if asked and code == 0:
+        raise Stopped(signal.Signals(asked[0]))
+    return code
+
+
+def _wait(process: subprocess.Popen) -> int:
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
+            return process.wait()

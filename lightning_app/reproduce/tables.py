@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from lightning_app.records import number, value
+from lightning_app.records import number, reduced_of, test_of, value, verdict_of
 from lightning_app.runs.folder import write_atomically
 
-__all__ = ["frame", "shown", "write_tables"]
+__all__ = ["frame", "shown", "texts", "write_tables"]
 
 COLUMNS = [
     *("quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"),
-    *("verdict", "why", "test", "power", "reduced", "seeds"),
+    *("verdict", "why", "test", "reduced", "seeds"),
 ]
 
 
@@ -27,7 +27,7 @@ def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str, object]:
     paper, mean = number(row["paper"]), value(reading["mean"])
     ratio = mean / paper if paper and reading["n"] else None
-    said = {key: row[key] for key in ("class", "test", "power")} | {"verdict": row["verdict"] if first else ""}
+    said = {"class": row["class"], "test": test_of(row), "verdict": verdict_of(row) if first else ""}
     return said | {
         "quantity": row["quantity"],
         "convention": reading["convention"],
@@ -37,31 +37,29 @@ def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str
         "n": reading["n"],
         "ratio": ratio,
         "why": row["why"] if first else reading["why"],
-        "reduced": _reduced(row.get("reduced")) if first else "",
+        "reduced": reduced_of(row) if first else "",
         "seeds": json.dumps(reading["values"]),
     }
 
 
-def _reduced(found: dict[str, str] | None) -> str:
-    """ "agrees at 30 of 200 epochs" """
-    return f"{found['verdict']} at {found['extent']}" if found else ""
-
-
-def write_tables(table: pd.DataFrame, folder: Path, head: str) -> list[Path]:
-    """table.md, table.csv (all digits, and each seed's), table.tex.
+def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
+    """table.md, table.csv (all digits, and each seed's) and table.tex, by name.
 
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
     """
     read = shown(table)
-    texts = {
+    return {
         "table.md": f"{head}\n\n{_markdown(read)}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
         "table.tex": _latex(read.drop(columns=["why", "test"])),
     }
-    for name, text in texts.items():
+
+
+def write_tables(table: pd.DataFrame, folder: Path, head: str) -> None:
+    """The files of `texts`."""
+    for name, text in texts(table, head).items():
         write_atomically(folder / name, text.encode())
-    return [folder / name for name in texts]
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -79,14 +77,10 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "verdict": table["verdict"],
             "reduced scale": table["reduced"],
             "why": table["why"],
-            "test": pd.Series(map(_with_power, table["test"], table["power"]), table.index).where(first, ""),
+            "test": table["test"].where(first, ""),
         }
     )
     return read if table["reduced"].any() else read.drop(columns="reduced scale")
-
-
-def _with_power(test: str, power: str) -> str:
-    return f"{test} ({power})" if power else test
 
 
 def _ours(mean: float, sd: float, count: int) -> str:

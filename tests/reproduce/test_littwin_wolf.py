@@ -24,12 +24,14 @@ NOT = Verdict.NOT_REPRODUCED
 CHECKED = {  # how many rows of an artefact are identities, executed proofs or additions of ours
     **{"fig-1a": 2, "fig-1b": 2, "fig-1c": 2, "fig-1f": 5},
     **{"theorem-1": 1, "theorem-2": 2, "theorem-3": 3, "theorem-4": 1, "theorem-5": 4},
-    **{"lemma-2": 1, "lemma-3": 1, "lemma-4": 3},
+    **{"lemma-2": 1, "lemma-3": 3, "lemma-4": 3},
 }
 DEPENDING = {  # claims that hold under a stricter condition than the paper's
     "lemma-1": ["number of paths of a configuration"],
     "lemma-2": ["least E[ξ²] over its lower bound", "largest E[ξ²] over its upper bound"],
-    "lemma-3": ["E_A|Y_x - Y|", "E_A max"],
+}
+FALSE = {  # as the paper has them
+    "lemma-3": [*lemmas.LOSSES.values(), "sign of C2 of both losses, label beyond all outputs"],
 }
 ARTEFACTS = [
     *(weights.FIG_1A, weights.FIG_1B, weights.FIG_1C, critical_points.FIG_1F),
@@ -80,15 +82,18 @@ def only(found: dict[str, str], *verdicts: Verdict) -> list[str]:
     return [quantity for quantity, verdict in found.items() if verdict in verdicts]
 
 
-def failing(found: dict[str, str]) -> list[str]:
-    return only(found, NOT, Verdict.ARTEFACT, Verdict.NOT_TESTED)
+def failing(artefact: Artefact, found: dict[str, str]) -> list[str]:
+    """But for what is known not to hold."""
+    known = FALSE.get(artefact.key, ())
+    return [each for each in only(found, NOT, Verdict.ARTEFACT, Verdict.NOT_TESTED) if each not in known]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("artefact", ARTEFACTS, ids=lambda artefact: artefact.key)
 def test_real_numbers_reproduce_it(artefact, verdicts):
     found = verdicts(artefact)
-    assert failing(found) == []
+    assert failing(artefact, found) == []
+    assert only(found, NOT) == FALSE.get(artefact.key, [])
     assert len(only(found, Verdict.CHECKED)) == CHECKED.get(artefact.key, 0)
     expected, depending = DEPENDING.get(artefact.key, []), only(found, Verdict.DEPENDS)
     assert len(depending) == len(expected)
@@ -113,6 +118,7 @@ def off(key: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
     return lambda piece, arrays: {key: change(arrays[key])} if key in arrays else {}
 
 
+IDENTITIES = [f"{quantity}, label beyond" for quantity in lemmas.LOSSES.values()]
 SIGNS = ("not skipped", "skipped, ‖g_p‖² + g_p·g_m >", "skipped, ‖g_p‖² + g_p·g_m <")
 BOUNDS = ["distance from the bound: lower", "distance from the bound: upper"]
 WRONG: list[tuple[Artefact, Change, list[str]]] = [
@@ -156,8 +162,8 @@ WRONG: list[tuple[Artefact, Change, list[str]]] = [
     (lemmas.LEMMA_2, off("2/smallest", lambda a: 0.9 * a), ["least E[ξ²] over its lower", *BOUNDS]),
     (lemmas.LEMMA_2, off("2/largest", lambda a: 1.1 * a), ["largest E[ξ²]", *BOUNDS]),
     (lemmas.LEMMA_2, off("2/sampled", lambda a: a + 5), ["mean of ξ²"]),
-    (lemmas.LEMMA_3, off("3/absolute", lambda a: a + 1e-9), ["E_A|Y_x - Y|"]),
-    (lemmas.LEMMA_3, off("3/hinge", lambda a: a + 1e-9), ["E_A max"]),
+    (lemmas.LEMMA_3, off("3/absolute", lambda a: a + 1e-9), [IDENTITIES[0]]),
+    (lemmas.LEMMA_3, off("3/hinge", lambda a: a + 1e-9), [IDENTITIES[1]]),
     (lemmas.LEMMA_3, off("3/expectation", lambda a: a + 1e-9), ["E_A[Y] as a sum"]),
     (theorems_3_4.THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
     (theorems_3_4.THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
@@ -173,9 +179,9 @@ WRONG: list[tuple[Artefact, Change, list[str]]] = [
 @pytest.mark.parametrize(("artefact", "change", "wrong"), WRONG, ids=[f"{w[0].key}-{i}" for i, w in enumerate(WRONG)])
 def test_wrong_numbers_are_not_reproduced(artefact, change, wrong, verdicts):
     found = verdicts(artefact, change)
-    starts = [[start for start in wrong if quantity.startswith(start)] for quantity in failing(found)]
-    assert starts == [[start] for start in wrong], failing(found)
-    assert all(found[quantity] in (NOT, Verdict.ARTEFACT) for quantity in failing(found))
+    starts = [[start for start in wrong if quantity.startswith(start)] for quantity in failing(artefact, found)]
+    assert starts == [[start] for start in wrong], failing(artefact, found)
+    assert all(found[quantity] in (NOT, Verdict.ARTEFACT) for quantity in failing(artefact, found))
 
 
 @pytest.mark.slow

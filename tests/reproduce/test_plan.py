@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from lightning_app.reproduce.papers import PAPERS
-from lightning_app.reproduce.plan import CONFIGS, PAPER, SMOKE, Plan, Run
+from lightning_app.reproduce.plan import CONFIGS, EARLIER, PAPER, SMOKE, Plan, Run
 from tests.reproduce.conftest import written_config
 
 DEPTH_20 = Plan("yu-tomasi", Run("depth20", seeds=3), PAPER)
@@ -70,8 +70,22 @@ def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp
 def test_runs_trained_under_the_digests_of_before_stay_usable():
     """Those hashed the callbacks of base.yaml and the YAML too; what was trained is the same."""
     assert DEPTH_20.matches(changed(DEPTH_20, "run.plan", "a3abc04591b02f37"))
+    trained_before = Plan("littwin-wolf", Run("separable", seeds=6), PAPER)
+    assert trained_before.matches({"run": {"plan": "690fc22abd8b3c34"}})
     assert not SMOKE_20.matches(changed(SMOKE_20, "run.plan", "a3abc04591b02f37"))
     assert not DEPTH_20.matches(changed(DEPTH_20, "run.plan", "ba3793286f3f8a3b"))
+    assert all(old not in EARLIER for old in EARLIER.values())
+
+
+def test_they_do_not_once_the_experiment_is_another_one(monkeypatch, tmp_path):
+    (tmp_path / "papers" / "yu-tomasi").mkdir(parents=True)
+    (tmp_path / "base.yaml").write_text((CONFIGS / "base.yaml").read_text())
+    theirs = (CONFIGS / "papers" / "yu-tomasi" / "plain44.yaml").read_text()
+    (tmp_path / "papers" / "yu-tomasi" / "plain44.yaml").write_text(theirs.replace("lr: 0.001", "lr: 0.5"))
+    old = {"run": {"plan": "468159c8b4f998a2"}}
+    assert Plan("yu-tomasi", Run("plain44"), PAPER).matches(old)
+    monkeypatch.setattr("lightning_app.reproduce.plan.CONFIGS", tmp_path)
+    assert not Plan("yu-tomasi", Run("plain44"), PAPER).matches(old)
 
 
 def test_what_the_plan_s_own_yaml_decides():

@@ -42,17 +42,46 @@ def test_new_changed_and_withdrawn_claims_are_said():
     (change,) = new["p/t"]["L"]["changed"]
     assert change == {"on": "2026-11-23", "why": "a reason", "after_a_look": True, "test_before": "above 1"}
     assert new["p/t"]["L"]["since"] == "2026-11-21" and new["p/t"]["N"]["since"] == "2026-11-23"
+    assert new["p/t"]["N"]["added"]["after_a_look"], "a claim that comes after the results is one of another kind"
     assert new["p/t"]["M"]["withdrawn"]["why"] == "a reason"
     again = updated(code, new, "another reason", False, "2026-11-24")
     assert again == new, "what is written down is not written again"
     assert "changed 2026-11-23, after a look: a reason (before: above 1)" in page(new)
 
 
+def test_what_judges_cannot_change_behind_the_same_words(tmp_path, monkeypatch):
+    """The hash of a file: another bound changes it, another comment, docstring or drawing does not."""
+    text = registration.FILE.parents[1].joinpath("checks.py").read_text()
+
+    def hashed(content: str) -> str:
+        file = tmp_path / "checks.py"
+        file.write_text(content)
+        return registration._skeleton(file)
+
+    assert hashed(text) != hashed(text.replace("low > 0 or high < 0", "low > -5 or high < 0"))
+    silent = text.replace('"""The tests that claims are put to', '"""Tests').replace(
+        "import math", "# a comment\nimport math"
+    )
+    assert hashed(text) == hashed(silent + "\n\ndef draw_it():\n    return 1\n")
+
+
+def test_the_schedule_of_reduced_scale_is_registered(monkeypatch):
+    from lightning_app.reproduce import yu_tomasi
+    from lightning_app.reproduce.plan import Reduced
+
+    table_1 = next(artefact for artefact in yu_tomasi.PAPER.artefacts if artefact.key == "table-1")
+    before = dict(registration._claims(yu_tomasi.PAPER, table_1))
+    shorter = replace(table_1, runs=tuple(replace(run, reduced=Reduced(9, (5, 6), 1)) for run in table_1.runs))
+    after = dict(registration._claims(yu_tomasi.PAPER, shorter))
+    changed = {quantity for quantity in before if before[quantity]["hash"] != after[quantity]["hash"]}
+    assert changed and all(quantity.endswith("(reduced scale)") for quantity in changed)
+
+
 def test_dates_are_dates_and_reasons_are_given():
     for entries in registered().values():
         for entry in entries.values():
             datetime.date.fromisoformat(str(entry["since"]))
-            for change in [*entry.get("changed", ()), *([entry["withdrawn"]] if "withdrawn" in entry else ())]:
+            for _, change in registration._history(entry):
                 datetime.date.fromisoformat(str(change["on"]))
                 assert change["why"] and isinstance(change["after_a_look"], bool)
 

@@ -1,6 +1,6 @@
 """Figures 7 and 8: the best final loss over a grid of learning rates, by depth, of linear nets and of nets with ReLU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,20 +114,20 @@ EVERY_DEPTH = "at every depth, where it is least"
 LINEAR = Computation("losses-linear", final_losses, _pieces(LINEAR_DEPTHS, "identity", None))
 
 
-RIVALS = {  # what is said of 2-shortcut nets against them
+RIVALS = {  # what is said of 2-shortcut nets against them: by the abstract, of shortcuts of depth 1 by the introduction
     XAVIER: "significantly better results",
     ORTHOGONAL: "significantly better results",
     SHORTCUT_1: "shortcuts of other depths may not do the job",
 }
+AHEAD = above(1, note=f"means over seeds, from depth {DEEP} on")  # in both figures
 
 
 def fig_7_claims(results: Results) -> list[Claim]:
     return [
         _stays_near(results),
         *(_at_the_deepest(results, net) for net in (XAVIER, ORTHOGONAL, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4)),
-        *(_best_of_all(results, net, paper) for net, paper in RIVALS.items()),
-        # added after a look (2026-11-23), with the test of the others: the only one about a deeper shortcut at equal depths
-        _best_of_all(results, SHORTCUT_4, "significantly better results than shortcuts of deeper depth"),
+        *(_gaps_against_2(results, net, paper) for net, paper in RIVALS.items()),
+        _against_deeper_shortcuts(results),
         *(_higher_rates(results, LINEAR, net, BY_TWO) for net in RIVALS),
     ]
 
@@ -164,19 +164,54 @@ def _at_the_deepest(results: Results, net: Net) -> Claim:
     return Claim(quantity, "", test, (noted("", ours),), basis=Basis.OURS)
 
 
-def _best_of_all(results: Results, net: Net, paper: str) -> Claim:
+def _against_2(
+    results: Results, computation: Computation, net: Net, number: Callable[[Arrays], np.ndarray]
+) -> dict[int, Sample]:
+    """By depth, from 4 on: the mean over seeds of a number of another net over that of the 2-shortcut net."""
+
+    def ratio(other: Arrays, two: Arrays) -> float:
+        return number(other).mean() / number(two).mean()
+
+    both = [
+        depth for depth in BY_TWO[1:] if {piece_of(net, depth), piece_of(SHORTCUT_2, depth)} <= {*computation.pieces}
+    ]
+    return {
+        depth: results.of_pieces(computation.name, [piece_of(net, depth), piece_of(SHORTCUT_2, depth)], ratio)
+        for depth in both
+    }
+
+
+def _least(by_depth: Mapping[int, Sample]) -> Sample:
+    """From depth 8 on."""
+    first, *others = (sample for depth, sample in by_depth.items() if depth >= DEEP)
+    return first.map(min, *others)
+
+
+def _of_gaps(net: Net) -> str:
+    return f"least ratio of gaps over depths {DEEP} to {BY_TWO[-1]}, {net.name} / 2-shortcut"
+
+
+def _gaps_against_2(results: Results, net: Net, paper: str) -> Claim:
     """The abstract: "significantly better results than random Gaussian (Xavier) initialization, orthogonal initialization,
-    and shortcuts of deeper depth"; of shortcuts of depth 1 the introduction."""
-    depths = [depth for depth in BY_TWO if depth >= DEEP]
-    pieces = [piece_of(each, depth) for depth in depths for each in (net, SHORTCUT_2)]
+    and shortcuts of deeper depth"."""
+    ours = _least(_against_2(results, LINEAR, net, _relative_gap))
+    return tested(_of_gaps(net), paper, AHEAD, ours, ratio=True)
 
-    def least(*arrays: Arrays) -> float:
-        gaps = [_relative_gap(each).mean() for each in arrays]
-        return min(other / ours for other, ours in zip(gaps[::2], gaps[1::2]))
 
-    quantity = f"least ratio of gaps over depths {depths[0]} to {depths[-1]}, {net.name} / 2-shortcut"
-    ours = results.of_pieces(LINEAR.name, pieces, least)
-    return tested(quantity, paper, above(1, note=f"means over seeds, from depth {DEEP} on"), ours, ratio=True)
+def _against_deeper_shortcuts(results: Results) -> Claim:
+    """The only one about a deeper shortcut at equal depths."""
+    # added after a look (2026-11-23) with the test of the others, and described since: the net does not train at all
+    pieces = [piece_of(SHORTCUT_4, depth) for depth in LINEAR_DEPTHS[SHORTCUT_4]]
+    left = results.of_pieces(
+        LINEAR.name, pieces, lambda *all_: min((best_of(a, a["losses"]) / a["initial"]).min() for a in all_)
+    )
+    readings = (
+        noted("", _least(_against_2(results, LINEAR, SHORTCUT_4, _relative_gap))),
+        noted("final loss of 4-shortcut / initial loss, at the depth and seed where it is least", left),
+    )
+    paper = "significantly better results than shortcuts of deeper depth"
+    test = "none: nets with shortcuts of depth 4 never left their start, and any net that does not train would pass"
+    return Claim(_of_gaps(SHORTCUT_4), paper, test, readings)
 
 
 def _rates(results: Results, computation: Computation, net: Net, depths: Sequence[int]) -> tuple[Sample, Sample]:
@@ -253,7 +288,7 @@ RELU = Computation("losses-relu", final_losses, _pieces(RELU_DEPTHS, "relu", SUB
 def fig_8_claims(results: Results) -> list[Claim]:
     plain = (XAVIER, ORTHOGONAL)
     return [
-        *(_above_shortcut(results, net) for net in plain),
+        *(_losses_against_2(results, net) for net in plain),
         *(_rises(results, net) for net in plain),
         _does_not_rise(results),
         *(_rates_of_relu(results, net) for net in plain),
@@ -271,25 +306,15 @@ def _losses_at(results: Results, net: Net) -> Sample:
     return results.of_pieces(RELU.name, pieces, ratio)
 
 
-def _above_shortcut(results: Results, net: Net) -> Claim:
+def _losses_against_2(results: Results, net: Net) -> Claim:
     """ "Linear networks with Xavier or orthogonal initialization have difficulties finding these optimal points, while
     2-shortcut networks find these optimal points easily." """
     # changed after a look (2026-11-23): from depth 8 on, as for Fig. 7; depth 4 had been among the judged ones, and has the
     # opposite order.
-
-    def ratio(*arrays: Arrays) -> float:
-        other, ours = (best_of(each, each["losses"]).mean() for each in arrays)
-        return other / ours
-
-    at = {
-        depth: results.of_pieces(RELU.name, [piece_of(net, depth), piece_of(SHORTCUT_2, depth)], ratio)
-        for depth in RELU_DEPTHS[net][1:]
-    }
-    first, *others = (sample for depth, sample in at.items() if depth >= DEEP)
+    at = _against_2(results, RELU, net, lambda arrays: best_of(arrays, arrays["losses"]))
     quantity = f"least ratio of final losses over depths {DEEP} to {max(at)}, {net.name} / 2-shortcut"
-    test = above(1, note=f"means over seeds, from depth {DEEP} on")
     each = (noted(f"depth {depth}", sample, "") for depth, sample in at.items())
-    return tested(quantity, "2-shortcut finds the optimum easily", test, first.map(min, *others), *each, ratio=True)
+    return tested(quantity, "2-shortcut finds the optimum easily", AHEAD, _least(at), *each, ratio=True)
 
 
 def _rises(results: Results, net: Net) -> Claim:
@@ -300,15 +325,10 @@ def _rises(results: Results, net: Net) -> Claim:
 
 
 def _does_not_rise(results: Results) -> Claim:
-    ours = _losses_at(results, SHORTCUT_2)
-    return tested(
-        "final loss at the deepest / least over depths, 2-shortcut",
-        "find these optimal points easily",
-        at_most(1 + NEAR, each=True, note=f"at most {NEAR:.0%} above the least"),
-        ours,
-        power="with ReLU the optimum is not known: any net whose loss falls with depth passes",
-        ratio=True,
-    )
+    # changed after a look (2026-11-23): described, where at most 1 % above the least was judged
+    quantity = "final loss at the deepest / least over depths, 2-shortcut"
+    test = "none: with ReLU the optimum is not known, and any net whose loss falls with depth would pass"
+    return Claim(quantity, "find these optimal points easily", test, (noted("", _losses_at(results, SHORTCUT_2)),))
 
 
 def _rates_of_relu(results: Results, net: Net) -> Claim:
@@ -344,7 +364,8 @@ FIG_7 = Artefact(
     GRID + f"Close to optimal: within {NEAR:.0%}. "
     "Changed after a look (2026-11-23): how far the other nets are from the optimum at the deepest is described, where more "
     f"than {NEAR:.0%}, a threshold of ours, was judged; usable rates are judged at the deepest only, as the sentence is about "
-    "deep networks, where at every depth was judged too. The ratio of 4-shortcut nets was added. " + WHITENING,
+    "deep networks, where at every depth was judged too. The ratio of 4-shortcut nets was added, and described then: with these "
+    "starts and rates they lose less than a millionth of their loss. " + WHITENING,
     draw_fig_7,
     (LINEAR,),
     about=Class.TRAINED,
@@ -357,7 +378,7 @@ FIG_8 = Artefact(
     GRID + "ReLU between the two matrices of a unit, in plain nets after odd layers: as many of them at equal depth. "
     f"{SUBSET:,} training images, stratified by class. Changed after a look (2026-11-23): nets are compared from depth {DEEP} "
     "on, as in Fig. 7, where depth 4 was judged too and stands beside it now; usable rates are described, as the paper speaks "
-    "of them under Fig. 7 only. " + WHITENING,
+    "of them under Fig. 7 only, and so is whether the final loss of 2-shortcut nets rises with depth. " + WHITENING,
     draw_fig_8,
     (RELU,),
     about=Class.TRAINED,

@@ -1,7 +1,7 @@
 """Theorem 2: what the loss is like at zero weights, by the length of the shortcuts. Closed forms against autograd."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,9 +16,20 @@ from lightning_app.reproduce.li_et_al.nets import WIDTH, draw_curve
 from lightning_app.reproduce.results import Results
 from lightning_app.verdicts import Basis, Claim, Class, Sample, Varies
 
-__all__ = ["THEOREM_2"]
+__all__ = ["THEOREM_2", "Equal"]
 
 EXACT = 1e-10  # what rounding may leave of an identity
+
+
+@dataclass(frozen=True)
+class Equal(Within):
+    """To the last bit: counts, and what is computed by the same steps."""
+
+    tolerance: float = 0.0
+
+    def __str__(self) -> str:
+        return super().__str__().replace("within 0 of", "equal to", 1)
+
 
 # Activations of Def. 2 by place; a ReLU has no derivative at 0: "surrogate" is linear with the mean of its two slopes.
 FORMS: dict[str, dict[str, str | bool]] = {
@@ -151,7 +162,7 @@ def theorem_2_claims(results: Results) -> list[Claim]:
             results,
             2,
             "n = 2: Hessian against Eq. 8, its eigenvalues against ±|c| s(M)",
-            "multiple copies of (lost)",
+            "multiple copies of …",
             EIGEN,
             Basis.REBUILT,
         ),
@@ -217,7 +228,7 @@ def _strict_saddle(results: Results) -> Claim:
     return _of_forms(
         "n = 2: share of negative eigenvalues among those that are not zero",
         "strict saddle",
-        Within(0.5, 0.0, "exactly half; a strict saddle has one", each=True, of="net"),
+        Equal(0.5, note="a strict saddle has at least one that is negative", each=True, of="net"),
         ours,
     )
 
@@ -225,9 +236,8 @@ def _strict_saddle(results: Results) -> Claim:
 def _zeros_of_the_bias(results: Results) -> Claim:
     """One zero eigenvalue a hidden unit: Eq. 3 has d of them in each of its R units."""
     ours = _by_depth(results, 2, EQ_3, lambda arrays: arrays["zeros"] - np.array(DEPTHS) * WIDTH)
-    test = Within(
-        0.0, 0.0, "smallest |λ| is zero then, and the condition number is that of the others", each=True, of="net"
-    )
+    words = "the smallest |λ| is zero then, and the condition number is that of the others"
+    test = Equal(0.0, note=words, each=True, of="net")
     return tested("n = 2: zero eigenvalues minus R d, with a hidden bias", "", test, ours, basis=Basis.OURS)
 
 

@@ -21,7 +21,7 @@ from lightning_app.reproduce import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import Basis, Claim, Class, Sample
+from lightning_app.verdicts import Basis, Claim, Class, Sample, Varies
 
 __all__ = ["EQ_22", "HALF_NORMAL", "MOMENTS"]
 
@@ -152,6 +152,7 @@ def eq_22_claims(results: Results) -> list[Claim]:
                 ).items()
             ),
             basis=Basis.OURS,
+            varies=Varies.SETTING,
         ),
     ]
 
@@ -163,8 +164,8 @@ def _increments(arrays: Arrays) -> np.ndarray:
 def _claim(
     results: Results, quantity: str, paper: float | str, test: Test, value, kinds: list[str], **more: Any
 ) -> Claim:
-    """Readings are conventions: what σ is, and what units are."""
-    return tested(quantity, paper, test, _by_kind(results, value, kinds), **more)
+    """Readings are nets that differ: in σ, in λ's sign, in their units. All are measured alike."""
+    return tested(quantity, paper, test, _by_kind(results, value, kinds), varies=Varies.SETTING, **more)
 
 
 def _by_kind(results: Results, value, kinds: list[str]) -> dict[str, Sample]:
@@ -203,7 +204,7 @@ EQ_22 = Artefact(
     f"Nets of Eq. 22 at initialisation, ten layers, weights N(0, 1/n), {SAMPLES:,} normal inputs in 50 dimensions, {SEEDS} "
     "seeds; E is the mean over samples and units. σ_l is the mean over units of their standard deviations, as the text says, or "
     "of their root mean squares. Branches of random sign take the cross term 2 E N relu / σ away; units of equal σ are what the "
-    "text provides for. Under all three the recursion is derived.",
+    "text provides for. Under all three the recursion is derived. The readings are nets that differ, measured alike.",
     draw_eq_22,
     (MOMENTS,),
     about=Class.INITIALISATION,

@@ -68,7 +68,7 @@ def _histogram_claims(key: str) -> Callable[[Results], list[Claim]]:
         return [
             tested(
                 "Σ ε_r²",
-                1.0,
+                "",
                 Within(1.0, EXACT),
                 norm,
                 basis=Basis.OURS,
@@ -81,7 +81,12 @@ def _histogram_claims(key: str) -> Callable[[Results], list[Claim]]:
                 deviation,
                 basis=Basis.OURS,
             ),
-            tested("argmax ε_r / p", q, Within(q, 1 / DEPTH, "1/p"), largest),  # Theorem 1, and the caption's β
+            tested(  # Theorem 1, and the caption's β
+                "argmax ε_r / p",
+                "β p / (1 + β)",
+                Within(q, 1 / DEPTH, "β / (1 + β), give or take 1/p"),
+                largest,
+            ),
             tested(  # "the epsilons are concentrated in a narrow band near the maximal value"
                 f"share of Σ ε_r² within {BAND:g} p of the largest",
                 "a narrow band",
@@ -191,7 +196,7 @@ def theorem_1_claims(results: Results) -> list[Claim]:
     return [
         tested(
             f"largest |argmax ε_r - β p / (1 + β)| over depths up to {DEEPEST:g}",
-            "o(p), Eq. 18",
+            "lim argmax ε_r / p = β / (1 + β), Eq. 18",
             at_most(1 + EXACT, each=True, note=f"{EXACT:g} is for rounding, {over}", of="case"),
             off,
         ),
@@ -401,7 +406,9 @@ def lemma_4_claims(results: Results) -> list[Claim]:
     over = ", ".join(piece.removeprefix("p") for piece in pieces)
     none = at_most(0, each=True, of="case")
     return [
-        tested(f"k = 1..p that no scale C was found for, p = {over}", "none", none, missed),
+        tested(
+            f"k = 1..p that no scale C was found for, p = {over}", "for any integer k there exists a C", none, missed
+        ),
         tested("the same by the largest of all weights instead of the closed form", "", none, other, basis=Basis.OURS),
         tested("gaps between the intervals of β of neighbouring k", "", none, gaps, basis=Basis.OURS),
         tested("what they leave of (0, ∞): lower end, and 1 / upper end", "", none, ends, basis=Basis.OURS),
