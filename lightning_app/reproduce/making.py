@@ -23,7 +23,7 @@ from lightning_app.runs.provenance import made_with
 from lightning_app.stopping import stopping
 from lightning_app.verdicts import in_words
 
-__all__ = ["Made", "Work", "described", "folder_of", "head", "make", "results_of"]
+__all__ = ["Made", "Work", "described", "folder_of", "head", "make", "results_of", "rows"]
 
 
 @dataclass(frozen=True)
@@ -100,27 +100,31 @@ def _judge_others(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
 def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
     """Judge by what there is, and write record, tables and figure."""
     results = results_of(paper, artefact, scale, runs if scale is SMOKE else None, out)
-    rows = rows_of(artefact.claims(results), artefact.about, scale.name, _of_the_paper(results))
+    judged_rows = rows(paper, artefact, scale, results, out)
     standing = _standing(results)
     folder = folder_of(out, paper, artefact, scale)
     folder.mkdir(parents=True, exist_ok=True)
-    if scale is PAPER:
-        rows = _beside_reduced(rows, folder_of(out, paper, artefact, REDUCED))
     if artefact.draw is not None:
         with figures.styled():
             figure = artefact.draw(results)
             figures.note(figure, f"{paper.key}/{artefact.key}, {standing}")
             figures.save(figure, folder, "figure")
-    table = tables.frame(rows)
+    table = tables.frame(judged_rows)
     tables.write_tables(table, folder, head(paper, artefact, scale, standing))
     record = {
         **described(paper, artefact, scale, results, out),
         "rendered": made_with(),
-        "counts": counts_of(rows),
-        "rows": rows,
+        "counts": counts_of(judged_rows),
+        "rows": judged_rows,
     }
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    return Made(folder, in_words(counts_of(rows)), tables.shown(table), standing)
+    return Made(folder, in_words(counts_of(judged_rows)), tables.shown(table), standing)
+
+
+def rows(paper: Paper, artefact: Artefact, scale: Scale, results: Results, out: Path) -> list[dict[str, Any]]:
+    """An artefact's rows as its record has them: judged, at paper scale with the verdicts of reduced scale beside them."""
+    found = rows_of(artefact.claims(results), artefact.about, scale.name, _of_the_paper(results))
+    return _beside_reduced(found, folder_of(out, paper, artefact, REDUCED)) if scale is PAPER else found
 
 
 def described(paper: Paper, artefact: Artefact, scale: Scale, results: Results, out: Path) -> dict[str, Any]:
@@ -214,13 +218,13 @@ def folder_of(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path
     return out / paper.key / artefact.key / ("" if scale is PAPER else scale.name)
 
 
-def _beside_reduced(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+def _beside_reduced(own: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """The verdicts of reduced scale beside those of the paper's, where there are some; they are counted apart."""
     if not (folder / RECORD).exists():
-        return rows
+        return own
     record = read_record(folder)
     found = {row["quantity"]: {"verdict": row["verdict"], "extent": row.get("extent", "")} for row in record["rows"]}
-    return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in rows]
+    return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in own]
 
 
 def _evidence(results: Results, out: Path) -> list[dict[str, Any]]:

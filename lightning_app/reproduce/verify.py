@@ -1,44 +1,56 @@
 """The command ``python main.py verify``: judge again from the committed evidence, without data and without training.
 
 For each artefact: is every file of the evidence the one that was packed? Do claims and tests of this checkout, on that
-evidence, give the numbers and outcomes of the committed record? With ``--recompute`` closed forms and computations are
-made anew and compared; nets are not trained again.
+evidence, give the numbers and outcomes of the committed record? Are table.md, table.csv and table.tex what the record's
+rows make? Is there a record wherever there are results? Who rendered a record is not compared, and figures are not: their
+bytes depend on fonts and on matplotlib. What is drawn in them is in the evidence.
+
+With ``--recompute`` closed forms and computations are made anew and compared, those that go with training runs together
+with the runs that are kept. Nets are not trained again.
 """
 
 import argparse
+import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_app.arguments import Parser
 from lightning_app.errors import UserError
-from lightning_app.records import RECORD, counts_of, read_record, rows_of, value
+from lightning_app.records import RECORD, counts_of, read_record, value
+from lightning_app.reproduce import computation, making, papers, runner, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
+from lightning_app.reproduce.making import described, folder_of, results_of
+from lightning_app.reproduce.packing import MANIFEST, damage, file_digest, home_of_pieces
 from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
+from lightning_app.reproduce.results import Results
+from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes
 from lightning_app.verdicts import in_words
 
-if TYPE_CHECKING:
-    from lightning_app.reproduce.results import Results
-
-__all__ = ["Compared", "compare", "main", "verify"]
+__all__ = ["Compared", "compare", "main", "recompute", "verify"]
 
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
 ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there
-WORDS = ("class", "basis", "test", "power", "readings_differ_in", "verdict")  # of a row, compared to the letter
-NUMBERS = ("mean", "sd")
+CANCELLED = 1e-3  # of these tolerances, relative to a reading's largest value: what a mean or sd near 0 may change
+NUMBERS = ("values", "mean", "sd")  # of a reading; all else is compared to the letter
+NAMES = {"paper": "the paper's number"}  # of entries, where the word alone would mislead
+NO_NUMBERS = ("inf", "-inf", "nan")  # that JSON has
+BROKEN = (LookupError, TypeError, AttributeError, ValueError)  # what a record leads to that is not as ours
 
-EPILOG = """\
+EPILOG = f"""\
 examples:
   python main.py verify                                  every committed verdict, in a minute
   python main.py verify yu-tomasi/table-3                one artefact
   python main.py verify li-et-al --recompute             computations from nothing; needs their data (--data-root)
 
-Exit code 0 if all rows agree, 1 if a row or a file differs, 2 for a mistake in the command.
+Compared are the files of the evidence, rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
+Exit code 0 if all agrees, 1 if a row or a file differs, a record is missing, or something could not be computed again as
+its data are missing, 2 for a mistake in the command.
 """
 
 
@@ -47,7 +59,17 @@ class Compared:
     """One row, or one file of the evidence."""
 
     what: str
-    difference: str  # "" where it agrees
+    difference: str = ""  # "" where it agrees
+    note: bool = False  # then nothing was compared: ``what`` says why
+
+    def line(self, artefact: str) -> str:
+        """As it is printed.
+
+        >>> Compared("mean of p_0", "recorded 1.0, now 2.0").line("a/table-3")
+        'differs  a/table-3: mean of p_0: recorded 1.0, now 2.0'
+        """
+        word = "note" if self.note else "differs" if self.difference else "agrees"
+        return f"{word:<7}  {artefact}: {self.what}{self.difference and ': '}{self.difference}"
 
 
 def main(argv: list[str]) -> int:
@@ -65,90 +87,168 @@ def main(argv: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lightning_app.reproduce.papers import PAPERS, find
-
-    named = [pair for name in options.artefacts or PAPERS for pair in find(name)]
-    chosen = [
-        (paper, artefact, scale) for paper, artefact in named for scale in (PAPER, REDUCED) if artefact.has(scale)
-    ]
-    recorded = [each for each in chosen if _folder(options.results, *each).joinpath(RECORD).exists()]
-    if not recorded:
+    named = [pair for name in options.artefacts or papers.PAPERS for pair in papers.find(name)]
+    recorded, wrong = [], 0
+    with tempfile.TemporaryDirectory() as root:  # of what is computed again: once for all artefacts that share it
+        for paper, artefact in named:
+            for scale in filter(artefact.has, (PAPER, REDUCED)):
+                key = f"{paper.key}/{artefact.key}{'' if scale is PAPER else f' ({scale.name} scale)'}"
+                if (folder_of(options.results, paper, artefact, scale) / RECORD).exists():
+                    recorded.append((paper.key, artefact.key))
+                for each in _compared(paper, artefact, scale, options, Path(root)):
+                    print(each.line(key), flush=True)
+                    wrong += bool(each.difference)
+    if not recorded and not wrong:
         raise UserError(
             f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none."
         )
-    wrong = 0
-    for paper, artefact, scale in recorded:
-        key = f"{paper.key}/{artefact.key}{'' if scale is PAPER else f' ({scale.name} scale)'}"
-        compared = [*verify(paper, artefact, scale, options.results)]
-        if options.recompute:
-            compared += recompute(paper, artefact, scale, options.results, options.data_root)
-        for each in compared:
-            print(
-                f"{'differs' if each.difference else 'agrees '}  {key}: {each.what}{each.difference and ': '}{each.difference}"
-            )
-        wrong += sum(bool(each.difference) for each in compared)
-    without = len({(p.key, a.key) for p, a in named}) - len({(p.key, a.key) for p, a, _ in recorded})
-    print(
-        f"{len(recorded)} records: {f'{wrong} differences' if wrong else 'all agree'}; {without} artefacts have no record yet."
-    )
+    without = len({(paper.key, artefact.key) for paper, artefact in named} - {*recorded})
+    said = f"{wrong} difference{'s' if wrong > 1 else ''}" if wrong else "all agree"
+    print(f"{len(recorded)} records: {said}; {without} artefacts have no record yet.")
     return 1 if wrong else 0
 
 
-def verify(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
-    """Files of the evidence, then rows."""
-    from lightning_app.reproduce.making import results_of
+def _compared(
+    paper: Paper, artefact: Artefact, scale: Scale, options: argparse.Namespace, root: Path
+) -> Iterator[Compared]:
+    folder = folder_of(options.results, paper, artefact, scale)
+    if not (folder / RECORD).exists():
+        yield from _guarded(_without_record(paper, artefact, scale, options.results), folder)
+        return
+    yield from verify(paper, artefact, scale, options.results)
+    if options.recompute:
+        yield from recompute(paper, artefact, scale, options.results, options.data_root, root)
 
-    folder = _folder(out, paper, artefact, scale)
+
+def verify(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
+    """Files of the evidence, what the record says of it, rows; then what is made of the rows."""
+    folder = folder_of(out, paper, artefact, scale)
     try:
         record = read_record(folder)
-        yield from _files(record, out)
-        results = results_of(paper, artefact, scale, None, out)
-        yield from _evidence(record, results)
-        yield from _standing(paper, artefact, scale, record, results, out)
-        rows = rows_of(artefact.claims(results), artefact.about, scale.name)
-        yield from compare(record, rows, SAME)
+    except UserError as error:
+        yield Compared("record", str(error))
+        return
+    yield from _guarded(_judged_again(paper, artefact, scale, record, out), folder)
+    yield from _guarded(_made_of_rows(paper, artefact, scale, record, folder), folder)
+
+
+def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: Path, root: Path) -> Iterator[Compared]:
+    """Rows from computations made anew, and from the runs that are kept.
+
+    Args:
+        data: folder of all data.
+        root: folder that the computations are made in. What is there already is not made again.
+    """
+    if not artefact.computations:
+        yield Compared("not computed again: its nets were trained", note=True)
+        return
+    folder = folder_of(out, paper, artefact, scale)
+    if artefact.runs:
+        yield Compared("its nets are not trained again: their runs are those that are kept", note=True)
+    tasks = artefact.tasks(paper.key, scale)
+    try:
+        record = read_record(folder)
+        for task in tasks.values():
+            computation.complete(task, root, data)
+        computed = {name: computation.found(task, root) for name, task in tasks.items()}
+        runs = results_of(paper, artefact, scale, None, out)
+    except (ValueError, OSError) as error:  # missing data, damaged evidence, a full disk
+        yield Compared("computing it again", " ".join(str(error).split()))
+        return
+
+    def compared() -> Iterator[Compared]:  # claims are asked within the guard
+        results = Results(runs.plans, runs.found, scale, computed)
+        yield from compare(record, making.rows(paper, artefact, scale, results, out), RECOMPUTED, ROUNDING)
+
+    for each in _guarded(compared(), folder):
+        yield Compared(f"{each.what} (computed again)", each.difference)
+
+
+def _guarded(lines: Iterable[Compared], folder: Path) -> Iterator[Compared]:
+    """These lines; whatever stops them is one more."""
+    try:
+        yield from lines
     except UserError as error:
         yield Compared("evidence", str(error))
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        ValueError,
-    ) as error:  # whatever a record leads to that is not as ours
+    except BROKEN as error:
         said = " ".join(str(error).split())
         yield Compared(
             "record", f"{folder / RECORD} is not as `reproduce` writes it ({type(error).__name__}: {said}): restore it"
         )
 
 
-def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: Path) -> Iterator[Compared]:
-    """Rows from computations made anew; nothing where an artefact trains nets."""
-    from lightning_app.reproduce import computation
-    from lightning_app.reproduce.results import Results
+# Records that are missing
 
-    if artefact.runs or not artefact.computations:
+
+def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
+    """A record that was taken away leaves something behind: its tables, or evidence that no other record rests on."""
+    folder = folder_of(out, paper, artefact, scale)
+    again = f"`python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name} --no-train`"
+    left = sorted(path.name for path in folder.glob("[!.]*") if path.is_file())
+    if left:
+        yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
-    with tempfile.TemporaryDirectory() as root:
-        tasks = artefact.tasks(paper.key, scale)
-        for task in tasks.values():
-            computation.complete(task, Path(root), data)
-        computed = {name: computation.found(task, Path(root)) for name, task in tasks.items()}
-        rows = rows_of(artefact.claims(Results({}, {}, scale, computed)), artefact.about, scale.name)
-    for each in compare(read_record(_folder(out, paper, artefact, scale)), rows, RECOMPUTED, ROUNDING):
-        yield Compared(f"{each.what} (computed again)", each.difference)
+    nowhere = out / ".none"  # no run is ever there
+    states = [runner.state(plan, nowhere, out) for plan in artefact.plans(paper.key, scale).values()]
+    states += [computation.state(task, nowhere, out) for task in artefact.tasks(paper.key, scale).values()]
+    if states and all(state == "finished" for state in states):
+        yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
+    elif alone := sorted(_kept(paper, artefact, scale, out) - _rested_on(paper, out)):
+        yield Compared("record", f"no record rests on the evidence in {', '.join(alone)}: make one with {again}")
 
 
-def _folder(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path:
-    from lightning_app.reproduce.making import folder_of
+def _kept(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> set[str]:
+    """Folders of an artefact's evidence, below the results."""
+    results = results_of(paper, artefact, scale, None, out)
+    runs = [run.folder.path for found in results.found.values() for run in found]
+    pieces = [
+        home_of_pieces(out, paper.key, scale) / name for name, found in results.computations.items() if found.pieces
+    ]
+    return {folder.relative_to(out).as_posix() for folder in [*runs, *pieces]}
 
-    return folder_of(out, paper, artefact, scale)
+
+def _rested_on(paper: Paper, out: Path) -> set[str]:
+    """Folders of evidence that some record of the paper names. A record that cannot be read is reported as such."""
+    found: set[str] = set()
+    for artefact in paper.artefacts:
+        for scale in (PAPER, REDUCED):
+            try:
+                evidence = read_record(folder_of(out, paper, artefact, scale))["evidence"]
+                found |= {part["folder"] for part in evidence}
+            except BROKEN:  # UserError is one: there is no record
+                continue
+    return found
+
+
+# Evidence
+
+
+def _judged_again(
+    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], out: Path
+) -> Iterator[Compared]:
+    """Files, then what the record says of them, then rows: each only where the one before is as it was."""
+    files = [*_files(record, out)]
+    yield from files
+    if any(each.difference for each in files):
+        yield Compared("rows are not judged again, as the evidence is not that of the record", note=True)
+        return
+    results = results_of(paper, artefact, scale, None, out)
+    said = described(paper, artefact, scale, results, out)
+    evidence = [*_evidence(record["evidence"], said.pop("evidence"))]
+    yield from evidence
+    if any(each.difference.startswith(OTHER) for each in evidence):
+        yield Compared("rows are not judged again, as the evidence is not that of the record", note=True)
+        return
+    for key, now in said.items():
+        yield Compared(key, _first_difference(record.get(key), now))
+    if more := record.keys() - said.keys() - {"evidence", "rendered", "counts", "rows"}:
+        yield Compared(RECORD, f"has {', '.join(sorted(more))}, which `reproduce` does not write")
+    yield from compare(record, making.rows(paper, artefact, scale, results, out), SAME)
 
 
 def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
     """Is what was packed still there, to the byte?"""
-    from lightning_app.reproduce.packing import MANIFEST, damage
-
-    for part in record.get("evidence", ()):
+    for part in record["evidence"]:
         folder = out / part["folder"]
         if "run" in part:
             found = damage(folder) or _other_files(folder, {MANIFEST: part["manifest"]})
@@ -160,8 +260,6 @@ def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
 
 def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Files that are missing or not those of the record, one sentence each."""
-    from lightning_app.reproduce.packing import file_digest
-
     lost = [f"{folder / name} is missing" for name in files if not (folder / name).is_file()]
     there = [name for name in files if (folder / name).is_file()]
     changed = [name for name in there if file_digest(folder / name) != files[name]]
@@ -170,45 +268,56 @@ def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _evidence(record: dict[str, Any], results) -> Iterator[Compared]:
-    """Are the runs and pieces that the record rests on the ones that are there?"""
-    computed = {part["computation"]: part["digests"] for part in record.get("evidence", ()) if "computation" in part}
-    for name, digests in computed.items():
-        found = results.computations.get(name)
-        there = {piece: found.task.digest(piece) for piece in found.pieces} if found else {}
-        lost = sorted(piece for piece, digest in digests.items() if there.get(piece) != digest)
-        yield Compared(
-            f"pieces of {name}", f"missing, damaged or of other parameters: {', '.join(lost)}" if lost else ""
-        )
-    for part in record.get("evidence", ()):
-        if "run" in part:
-            found = results.found.get(part["run"], ())
-            there = any(set(run.seeds) == set(part["seeds"]) and run.epoch == part["epochs"] for run in found)
-            said = (
-                "" if there else f"expected seeds {part['seeds']} after epoch {part['epochs']}, and they are not there"
-            )
-            yield Compared(f"run {part['run']}", said)
+OTHER = "not the evidence of the record: "  # of differences that change what is judged, not only what is said of it
 
 
-def _standing(
-    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], results: "Results", out: Path
-) -> Iterator[Compared]:
-    """What the record says of itself and of its evidence, but for who rendered it."""
-    from lightning_app.reproduce.making import described
+def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[Compared]:
+    """What the record says of each run and computation against what is there for this checkout's plans."""
+    recorded, found = ({part["folder"]: part for part in parts} for parts in (then, now))
+    for folder in {**recorded, **found}:
+        if folder not in recorded:
+            said = f"{OTHER}the record does not have it"
+        elif folder not in found:
+            said = f"{OTHER}this checkout asks for another run or computation"
+        elif lost := _other_pieces(recorded[folder], found[folder]):
+            said = f"{OTHER}this checkout asks for pieces of other parameters: {', '.join(lost)}"
+        else:
+            said = _first_difference(recorded[folder], found[folder])
+        yield Compared(f"evidence in {folder}", said)
+    if [part["folder"] for part in then] != [*recorded]:
+        yield Compared("evidence", "the record has a part of it twice")
 
-    for key, now in described(paper, artefact, scale, results, out).items():
-        then = record.get(key)
-        yield Compared(key, "" if then == now else _first_difference(then, now))
+
+def _other_pieces(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Pieces of a computation that the record has and the claims do not read, or the other way round."""
+    one, other = then.get("digests", {}), now.get("digests", {})
+    return sorted(piece for piece in {**one, **other} if one.get(piece) != other.get(piece))
 
 
 def _first_difference(then: Any, now: Any, place: str = "") -> str:
-    """Where in a tree two values part, in words."""
+    """Where in a tree two values part, in words; "" where they are the same."""
+    if _equal(then, now):
+        return ""
     if isinstance(then, dict) and isinstance(now, dict):
-        key = next(key for key in {**now, **then} if (key in then, then.get(key)) != (key in now, now.get(key)))
-        return _first_difference(then.get(key), now.get(key), f"{place}{key} ")
+        key = next(
+            key for key in {**now, **then} if key not in then or key not in now or not _equal(then[key], now[key])
+        )
+        return _first_difference(then.get(key), now.get(key), f"{place}{key} ") or f"{place}{key} is missing"
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return next(_first_difference(a, b, place) for a, b in zip(then, now) if a != b)
+        return next(filter(None, (_first_difference(a, b, place) for a, b in zip(then, now))))
     return f"{place}recorded {then!r}, now {now!r}"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """As JSON has it: true is not 1.
+
+    >>> _equal({"a": [1]}, {"a": (1,)}), _equal(True, 1)
+    (True, False)
+    """
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+# Rows
 
 
 def compare(
@@ -229,20 +338,12 @@ def compare(
         )
     for quantity in anew:
         yield Compared(quantity, "a claim that the record does not have")
-    counted = record.get("counts", {})
-    again = counts_of(record["rows"])
-    yield Compared(
-        "counts", "" if counted == again else f"recorded {in_words(counted)}; its rows say {in_words(again)}"
-    )
 
 
 def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
     """The first difference of two rows, in words; "" if there is none."""
-    for key in WORDS:
-        if row.get(key) != now[key]:
-            return f"{key} recorded {row.get(key)!r}, now {now[key]!r}"
-    if not _same(row["paper"], now["paper"], 0.0):
-        return f"the paper's number recorded {row['paper']!r}, now {now['paper']!r}"
+    if found := _other_words(row, now, {"readings", "why"}):
+        return found
     if len(row["readings"]) != len(now["readings"]):
         return f"{len(row['readings'])} readings recorded, now {len(now['readings'])}"
     pairs = zip(row["readings"], now["readings"])
@@ -250,39 +351,81 @@ def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floo
     return found or _of_reason(row, now, tolerance)
 
 
+def _other_words(then: dict[str, Any], now: dict[str, Any], but: Iterable[str]) -> str:
+    """The first entry that is not to the letter the same."""
+    for key in (key for key in {**now, **then} if key not in but):
+        if key not in then or key not in now or not _equal(then[key], now[key]):
+            recorded, found = (repr(each[key]) if key in each else "nothing" for each in (then, now))
+            return f"{NAMES.get(key, key)} recorded {recorded}, now {found}"
+    return ""
+
+
 def _of_reason(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:
     """Reasons have numbers in them, which another processor may change: compared where nothing is computed again."""
-    if tolerance > SAME or then.get("why") == now["why"]:
+    if tolerance > SAME or _equal(then.get("why"), now["why"]):
         return ""
     return f"why recorded {then.get('why')!r}, now {now['why']!r}"
 
 
 def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
-    name = f"reading '{then.get('convention')}'" if then.get("convention") else "ours"
-    for key in ("convention", "held", "judged", "missing", "n"):
-        if then.get(key) != now[key]:
-            return f"{name}: {key} recorded {then.get(key)!r}, now {now[key]!r}"
+    name = f"reading '{now['convention']}'" if now["convention"] else "ours"
+    if found := _other_words(then, now, {*NUMBERS, "why"}):
+        return f"{name}: {found}"
     if len(then["values"]) != len(now["values"]):
         return f"{name}: {len(then['values'])} values recorded, now {len(now['values'])}"
-    pairs = [(f"seed {i}", a, b) for i, (a, b) in enumerate(zip(then["values"], now["values"]))]
-    pairs += [(key, then.get(key), now[key]) for key in NUMBERS]
-    scale = max((abs(value(b)) for _, _, b in pairs if math.isfinite(value(b))), default=0.0)
-    for what, recorded, found in pairs:
-        if not _same(recorded, found, tolerance, max(floor, 1e-3 * tolerance * scale)):
+    largest = max((abs(value(each)) for each in now["values"] if math.isfinite(value(each))), default=0.0)
+    cancelled = max(floor, CANCELLED * tolerance * largest)
+    of_values = cancelled if floor else 0.0  # what is judged again has no rounding in its values
+    pairs = [(f"seed {i}", a, b, of_values) for i, (a, b) in enumerate(zip(then["values"], now["values"]))]
+    pairs += [(key, then[key], now[key], cancelled) for key in ("mean", "sd")]
+    for what, recorded, found, least in pairs:
+        if not _same(recorded, found, tolerance, least):
             return f"{name}: {what} recorded {recorded!r}, now {found!r}"
     reason = _of_reason(then, now, tolerance)
     return reason and f"{name}: {reason}"
 
 
 def _same(one: Any, other: Any, tolerance: float, floor: float = 0.0) -> bool:
-    """Equal words, or numbers within a relative tolerance or an absolute floor."""
-    try:
-        a, b = value(one), value(other)
-    except (TypeError, ValueError):
-        return one == other
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b) and (one is None) == (other is None)
-    return a == b or abs(a - b) <= max(tolerance * max(abs(a), abs(b)), floor)
+    """Numbers within a relative tolerance or an absolute floor; what is no number, to the letter."""
+    if not _is_number(one) or not _is_number(other):
+        return _equal(one, other)
+    a, b = value(one), value(other)
+    if not math.isfinite(a) or not math.isfinite(b):
+        return str(a) == str(b)
+    return abs(a - b) <= max(tolerance * max(abs(a), abs(b)), floor)
+
+
+def _is_number(encoded: Any) -> bool:
+    """As records have them: true is none, and no text but those of infinities and NaN."""
+    return encoded in NO_NUMBERS if isinstance(encoded, str) else type(encoded) in (int, float)
+
+
+# What is made of rows
+
+
+def _made_of_rows(
+    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], folder: Path
+) -> Iterator[Compared]:
+    """Counts and tables, which say nothing of their own."""
+    again = counts_of(record["rows"])
+    counted = record["counts"]
+    different = f"recorded {in_words(counted)}; its rows say {in_words(again)}"
+    yield Compared("counts", "" if _equal(counted, again) else different)
+    texts = tables.texts(tables.frame(record["rows"]), making.head(paper, artefact, scale, record["standing"]))
+    wrong = [said for name, text in texts.items() if (said := _other_text(folder / name, text))]
+    yield Compared("tables", "; ".join(wrong))
+
+
+def _other_text(file: Path, expected: str) -> str:
+    """Where a file's text is not what the rows make, in words."""
+    if not file.is_file():
+        return f"{file} is missing"
+    there = read_bytes(file, TEXT_OF_A_LOG).decode(errors="replace").replace("\r\n", "\n")
+    if there == expected:
+        return ""
+    one, other = there.split("\n"), expected.split("\n")
+    line = next((number for number, (a, b) in enumerate(zip(one, other), 1) if a != b), min(len(one), len(other)) + 1)
+    return f"{file} is not what the record's rows make (line {line})"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -297,7 +440,9 @@ def _parser() -> argparse.ArgumentParser:
         "--results", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)"
     )
     parser.add_argument(
-        "--recompute", action="store_true", help=f"compute closed forms and computations again, to {RECOMPUTED:g}"
+        "--recompute",
+        action="store_true",
+        help=f"compute closed forms and computations again, to {RECOMPUTED:g}; nets are not trained again",
     )
     parser.add_argument("--data-root", type=Path, default=Path("data"), metavar="DIR", help="where the data are (data)")
     return parser

@@ -528,3 +528,20 @@ def test_a_live_run_without_its_checkpoint_does_not_take_the_weights_of_the_evid
     (folder.checkpoints / "last.ckpt").unlink()
     kept(tmp_path)
     assert (tmp_path / "results" / "yu-tomasi" / "runs" / "depth32" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_an_interrupted_run_that_another_one_has_taken_further_is_not_kept(leave, tmp_path):
+    """Some seeds first, all of them in the end: a checkpoint that nobody goes on from is no evidence."""
+    leave(NAMED, one, seeds=(0,), epochs=(0, 12), finished=False).identifier()
+    assert kept(tmp_path) == {"depth32~0-0": None}
+    shutil.rmtree(tmp_path / "runs")
+    leave(NAMED, one).identifier()
+    assert kept(tmp_path) == {"depth32": 200}
+
+
+def test_a_finished_run_of_some_seeds_is_kept_beside_an_interrupted_one_of_all(leave, tmp_path):
+    leave(NAMED, one, seeds=(0,)).identifier()
+    assert kept(tmp_path) == {"depth32~0-0": 200}
+    shutil.rmtree(tmp_path / "runs")
+    leave(NAMED, one, epochs=(0, 12), finished=False).identifier()
+    assert kept(tmp_path) == {"depth32~0-0": 200, "depth32": None}

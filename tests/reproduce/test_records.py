@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -17,7 +19,19 @@ from tests.helpers import ROOT
 SCHEMA = json.loads((ROOT / "results" / "verdict.schema.json").read_text())
 VALID = jsonschema.Draft202012Validator(SCHEMA)
 ROW = jsonschema.Draft202012Validator({"$ref": "#/$defs/row", "$defs": SCHEMA["$defs"]})
-COMMITTED = sorted((ROOT / "results").glob("**/verdict.json"))
+
+
+def tracked(*paths: str) -> list[Path]:
+    """Files that are committed or staged, and are there; none where there is no git."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z", *paths], cwd=ROOT, capture_output=True, check=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return sorted(ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file())
+
+
+RECORDS = sorted(path for path in (ROOT / "results").glob("**/verdict.json") if "smoke" not in path.parts)
+COMMITTED = [path for path in tracked("results") if path.name == "verdict.json"] or RECORDS
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of sums beyond the largest float
