@@ -39,6 +39,7 @@ NEEDED = {  # module -> the distribution that has it: what training imports beyo
     "PIL": "pillow",
     "tqdm": "tqdm",
     "rich": "rich",
+    "safetensors": "safetensors",
 }
 STOPPED = (143, -15)  # exit codes: by our SIGTERM, and by one before it was listened to
 

@@ -39,7 +39,7 @@ examples:
   python main.py reproduce yu-tomasi/table-1 --scale paper            the real thing
   python main.py reproduce yu-tomasi --scale paper --no-train         what the runs that are there show
   python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
-  python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m stop in time, saved and packed; again to go on
+  python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m  stop in time, saved; again to go on
   python main.py reproduce li-et-al/fig-4 --scale paper               computed, not trained: minutes
   python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
 

@@ -213,7 +213,7 @@ class RunFolder:
             return self._last_epoch(read_xz(packed)[-4096:]) if (packed := self.path / LOG_PACKED).exists() else None
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))
-            return self._last_epoch(file.read())
+            return self._last_epoch(file.read(4096))  # no more: a device has no end
 
     @staticmethod
     def _last_epoch(tail: bytes) -> int | None:
