@@ -41,6 +41,7 @@ from lightning_app.runs.folder import (
     write_atomically,
     writing,
 )
+from lightning_app.runs.naming import flatten
 from lightning_app.seeds import spell_seeds
 from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
 
@@ -153,7 +154,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]
     """(path, bytes) of everything that is kept."""
     for name in AS_THEY_ARE:
         if (run.path / name).is_file():
-            yield name, _without_places(read_bytes(run.path / name))
+            yield name, _without_places(read_bytes(run.path / name), run.config())
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=6)
     for family, epoch in sorted(arrays):
         name = f"{ARRAYS}/epoch={epoch:04d}/{family}.npz"
@@ -170,10 +171,14 @@ def _weights(checkpoint: Path) -> bytes:
     return packed_weights(AtomicCheckpointIO().load_checkpoint(checkpoint))
 
 
-def _without_places(content: bytes) -> bytes:
+def _without_places(content: bytes, config: Mapping[str, Any]) -> bytes:
     """Texts of a run without the folders of the machine that it ran on."""
-    for place, word in ((Path.cwd(), b"."), (Path.home(), b"~")):
-        content = content.replace(f"{place}/".encode(), word + b"/") if len(place.parts) > 1 else content
+    leaves = dict(flatten(config))
+    places = {leaves.get("data.init_args.root"): "data", leaves.get("run.root"): "runs"}
+    places |= {f"{Path.cwd()}/": "./", f"{Path.home()}/": "~/"}
+    for place, word in places.items():
+        if isinstance(place, str) and Path(place).is_absolute() and len(Path(place).parts) > 1:
+            content = content.replace(place.encode(), word.encode())
     return content
 
 

@@ -197,6 +197,13 @@ class Stopper(pl.Callback):
         self._switch(True)
 
     @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """An epoch that goes on in its middle does not start: Lightning leaves `on_train_epoch_start` out."""
+        self._switch(True)
+
+    @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._switch(False)
 

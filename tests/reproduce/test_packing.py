@@ -173,7 +173,7 @@ def test_no_folder_of_the_machine_is_kept(tmp_path):
         content for name, content in contents(tmp_path / "packed").items() if name.endswith((".yaml", ".jsonl", ".txt"))
     ]
     assert not any(f"{place}/".encode() in text for text in texts for place in (Path.cwd(), Path.home()))
-    assert RunFolder(tmp_path / "packed").config() == {"run": {"root": "./runs", "plan": "abc"}, "data": "~/data"}
+    assert RunFolder(tmp_path / "packed").config() == {"run": {"root": "runs", "plan": "abc"}, "data": "~/data"}
 
 
 def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some():

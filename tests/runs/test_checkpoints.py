@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import signal
 import zipfile
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from lightning_app.errors import DivergedError, UserError
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint
+from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint, Stopper
 from lightning_app.runs.loggers import RunLogger
+from lightning_app.stopping import Stopped, Stopping
 from tests.helpers import TIMING, arm, classifier, digits, fit
 
 STEPS = 4  # in an epoch: 100 images in batches of 32
@@ -256,3 +258,15 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
 def test_schedules_that_make_no_sense_are_a_sentence(options):
     with pytest.raises(UserError, match="save_checkpoint needs"):
         SaveCheckpoint(**options)
+
+
+def test_an_epoch_that_goes_on_in_its_middle_is_stopped_between_two_batches(monkeypatch):
+    """Lightning does not call on_train_epoch_start there: a signal would end the program within a batch, and save nothing."""
+    waiting = Stopping()
+    monkeypatch.setattr("lightning_app.runs.checkpoints.stopping", waiting)
+    stopper = Stopper()
+    stopper.on_train_batch_start(None, None, None, 7)
+    stopper.on_train_batch_start(None, None, None, 8)
+    waiting._noted(signal.SIGTERM, None)  # waits
+    with pytest.raises(Stopped):
+        stopper.on_train_epoch_end(None, None)
