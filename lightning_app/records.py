@@ -21,7 +21,7 @@ __all__ = [
     "read_record",
     "reduced_of",
     "rows_of",
-    "test_of",
+    "words_of_test",
     "value",
     "verdict_of",
 ]
@@ -102,7 +102,7 @@ def number(printed: float | str) -> float | None:
     return float(printed) if isinstance(printed, float | int) else None
 
 
-def test_of(row: Row) -> str:
+def words_of_test(row: Row) -> str:
     """What is asked, and what that would let pass."""
     return with_power(row["test"], row["power"])
 

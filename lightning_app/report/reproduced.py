@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_app.records import RECORD, read_record, reduced_of, test_of, value, verdict_of
+from lightning_app.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
 from lightning_app.report.blocks import Cell, Table, deviation, number
 
 __all__ = ["artefacts", "tables"]
@@ -36,7 +36,7 @@ def _table(record: dict[str, Any]) -> Table:
 def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:
     """One for each reading; what is said of the claim stands with the first."""
     for place, reading in enumerate(row["readings"]):
-        test, words = ("", ("″", "", "", reading["why"])) if place else (test_of(row), _of_claim(row))
+        test, words = ("", ("″", "", "", reading["why"])) if place else (words_of_test(row), _of_claim(row))
         claim, about, verdict, why = map(Cell, words)
         paper = Cell(_rounded(row["paper"]), note=test)
         yield [claim, about, Cell(reading["convention"]), paper, _ours(reading), verdict, why]

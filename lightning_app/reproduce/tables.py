@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lightning_app.records import number, reduced_of, test_of, value, verdict_of
+from lightning_app.records import number, reduced_of, value, verdict_of, words_of_test
 from lightning_app.runs.folder import write_atomically
 
 __all__ = ["frame", "shown", "texts", "write_tables"]
@@ -27,7 +27,7 @@ def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str, object]:
     paper, mean = number(row["paper"]), value(reading["mean"])
     ratio = mean / paper if paper and reading["n"] else None
-    said = {"class": row["class"], "test": test_of(row), "verdict": verdict_of(row) if first else ""}
+    said = {"class": row["class"], "test": words_of_test(row), "verdict": verdict_of(row) if first else ""}
     return said | {
         "quantity": row["quantity"],
         "convention": reading["convention"],
