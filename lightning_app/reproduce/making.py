@@ -78,7 +78,10 @@ def make(
             stopped = error
     # A second signal does not cut what is kept in two, and one process at a time keeps it.
     with stopping.held(), claimed(out / paper.key, "results", f"results of {paper.key}"):
-        if scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out):
+        changed = scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out)
+        if stopped is not None and not changed:
+            raise stopped  # a mistake, or a stop before there was anything new: no record of nothing
+        if changed:
             _judge_others(paper, artefact, scale, runs, out)
         made = judged(paper, artefact, scale, runs, out)
         if scale is REDUCED and (folder_of(out, paper, artefact, PAPER) / RECORD).exists():
