@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.frame import quiet
 from benchmarks.timing import seconds
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["apart"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["DEVICE", "Batches", "load"]
 

@@ -18,8 +18,8 @@ from benchmarks.cifar10 import DEVICE, load
 from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.timing import interleave, processor
 from lightning_app.measures import driving_force, normalisations_of, path_gradients, path_outputs
-from lightning_app.measures.paths import outputs_at_roots
-from lightning_app.measures.unravel import ByLength, unravel
+from lightning_app.measures.paths.lengths import outputs_at_roots
+from lightning_app.measures.paths.unravel import ByLength, unravel
 from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of
 
 REFERENCE = "gradient"

@@ -22,11 +22,11 @@ from benchmarks.timing import Comparison, Ratio, finish, interleave, ticks
 from benchmarks.training import KINDS, classifier, through_lightning
 from callbacks import InterlayerCushion
 from callbacks.base import Measure
+from lightning_app.common.packaged import configs
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.modules import ImageClassifier
 from lightning_app.networks import layers_of
-from lightning_app.shipped import configs
 
 EPOCH = 50_000
 TRAINING, EVALUATION, EVERYTHING = "training", "evaluation", "60,000 images, all cushions"

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.timing import Comparison, Ratio, machine
-from lightning_app.allocation import keep_freed_memory
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.memory import keep_freed_memory
 from lightning_app.runs.provenance import commit, versions
 
 __all__ = ["Findings", "Line", "command_of", "lines_of", "options_of", "quiet", "run"]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.apart import apart
 from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.timing import finish, interleave, ticks
-from lightning_app.allocation import keep_freed_memory
+from lightning_app.common.memory import keep_freed_memory
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import ImageClassifier
 from lightning_app.networks import CifarResNet, SimplifiedNet

@@ -21,7 +21,7 @@ from typing_extensions import override
 from callbacks.emit import emit, note
 from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
 from callbacks.protocol import Pieces, handing_out, members_of
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["EpochCallback", "Measure", "isolated"]
 

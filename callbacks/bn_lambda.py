@@ -19,7 +19,7 @@ from lightning_app.measures import (
     lambda_totals,
     normalisations_of,
 )
-from lightning_app.measures.absorption import NormName
+from lightning_app.measures.weights.absorption import NormName
 from lightning_app.networks import layers_of
 
 __all__ = ["BnLambda"]

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from callbacks.protocol import few_samples, graph_memory, loss_of, settled_net
 from callbacks.remembering import RememberingMeasure
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
-from lightning_app.measures.driving_force import SCALE
+from lightning_app.measures.paths.driving_force import SCALE
 from lightning_app.networks import layers_of
 
 __all__ = ["DrivingForce"]

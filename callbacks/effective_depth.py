@@ -1,4 +1,4 @@
-"""Effective depth of the ensemble that a residual net is: `lightning_app.measures.paths` on probe samples after epochs."""
+"""Effective depth of the ensemble that a residual net is, on probe samples after epochs."""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from callbacks.base import Measure
 from callbacks.protocol import few_samples, loss_of, members_of, samples_at_once, settled_net
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
 __all__ = ["EffectiveDepth"]

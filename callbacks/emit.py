@@ -24,18 +24,18 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
-from lightning_app.measures.histogram import Histogram
+from lightning_app.measures.core.histogram import Histogram
 from lightning_app.networks import Surveyed
 from lightning_app.runs import LayerRow, Row, RunFolder
 from lightning_app.runs.guard import excused
 from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
-from lightning_app.statistics import spread
+from lightning_app.statistics.paired import spread
 
 __all__ = ["Record", "describe_layers", "emit", "log_record", "note"]
 
 T = TypeVar("T")
 
-STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.Spread`
+STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.paired.Spread`
 log = logging.getLogger(__name__)
 
 DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 bins a layer made 3 MB an epoch

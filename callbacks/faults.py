@@ -9,7 +9,7 @@ import re
 
 import torch
 
-from lightning_app.errors import MachineError, UserError
+from lightning_app.common.errors import MachineError, UserError
 
 __all__ = ["free_memory", "is_fatal", "ran_out_of_memory", "reason"]
 

@@ -1,4 +1,4 @@
-"""Noise stability, block by block: `lightning_app.measures.interlayer` on the probe samples after epochs."""
+"""Noise stability, block by block: `lightning_app.measures.noise_stability.interlayer` on the probe samples after epochs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from callbacks.base import Measure
 from callbacks.protocol import few_samples, members_of
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
-from lightning_app.measures.batch_of_one import BnMode, batch_norms
-from lightning_app.measures.interlayer import check_interlayer
+from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
+from lightning_app.measures.noise_stability.interlayer import check_interlayer
 from lightning_app.networks import Span, blocks_of, span_of
 
 __all__ = ["InterlayerCushion"]

@@ -1,4 +1,4 @@
-"""Noise stability, layer by layer: `lightning_app.measures.cushions` on the probe samples after epochs."""
+"""Noise stability, layer by layer: `lightning_app.measures.noise_stability.cushions` on the probe samples after epochs."""
 
 import logging
 from collections import defaultdict

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from callbacks.base import EpochCallback
 from callbacks.emit import emit
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["Learning"]
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from callbacks.base import Measure
 from callbacks.protocol import few_samples, probe_batches
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
     MinimalCushions,

@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
-from lightning_app.statistics import spread
+from lightning_app.statistics.paired import spread
 
 __all__ = ["EpochBar", "ProgressLines"]
 

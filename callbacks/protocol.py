@@ -30,9 +30,9 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import is_unsettled, settled
-from lightning_app.measures.hessian import MEMORY
+from lightning_app.measures.curvature.hessian import MEMORY
 
 __all__ = [
     "Pieces",

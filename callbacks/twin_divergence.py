@@ -1,4 +1,4 @@
-"""How an arm and its T-twin drift apart: `lightning_app.measures.twins` after steps and after epochs."""
+"""How an arm and its T-twin drift apart: `lightning_app.measures.weights.twins` after steps and after epochs."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.emit import emit
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, growth, twin_divergence
 
 __all__ = ["TwinDivergence"]

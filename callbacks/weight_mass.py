@@ -1,4 +1,4 @@
-"""Where the weights are: `lightning_app.measures.weight_mass` after epochs."""
+"""Where the weights are: `lightning_app.measures.weights.mass` after epochs."""
 
 from collections.abc import Mapping
 from typing import Any

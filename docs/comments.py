@@ -26,7 +26,7 @@ class Comments(Extension):
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         if pkg.name == MEASURES.split(".")[0]:
-            for module in pkg["measures"].modules.values():
+            for module in modules(pkg["measures"]):
                 _link(module, exported(pkg["measures"]))
 
 
@@ -40,14 +40,23 @@ def comment_of(field: Attribute) -> str:
     return " ".join(found[1] for line in field.lines if (found := COMMENT.search(line)))
 
 
+def modules(package: Module) -> list[Module]:
+    """The modules of a package and of the packages in it."""
+    return [
+        found
+        for one in package.modules.values()
+        for found in (modules(one) if one.is_package or one.is_subpackage else [one])
+    ]
+
+
 def exported(measures: Module) -> dict[str, str]:
     """Names that the modules of `lightning_app.measures` export, by every way to write them -> full path."""
     paths = {}
-    for module in measures.modules.values():
+    for module in modules(measures):
         for name in module.exports or ():
             path = f"{module.path}.{name}"
             paths |= dict.fromkeys((name, f"{module.name}.{name}", f"{MEASURES}.{name}", path), path)
-    return paths | {module.path: module.path for module in measures.modules.values()}
+    return paths | {module.path: module.path for module in modules(measures)}
 
 
 def linked(text: str, paths: dict[str, str]) -> str:

@@ -165,8 +165,9 @@ def cell(text: str) -> str:
 
 
 def module_stems() -> list[str]:
+    """Modules of measures, less that prefix: "curvature.hessian"."""
     folder = ROOT.joinpath(*MEASURES.split("."))
-    return sorted(file.stem for file in folder.glob("[!_]*.py"))
+    return sorted(".".join(file.relative_to(folder).with_suffix("").parts) for file in folder.rglob("[!_]*.py"))
 
 
 def function_page(stem: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lightning_app.statistics import ENOUGH, first_reached, paired, value_where_reached
+from lightning_app.statistics.paired import ENOUGH, first_reached, paired, value_where_reached
 from lightning_app.verdicts import Claim, Outcome, Reading, Sample, described, holds, untested
 
 __all__ = [

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_app.errors import UserError
-from lightning_app.untrusted import read_json
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_json
 from lightning_app.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced, with_power
 
 __all__ = [

@@ -11,62 +11,42 @@ SCIENCE = {"torch", "numpy", "scipy", "curvlinops", "typing_extensions"}
 LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics"}
 # room -> what it may import beside the standard library; "lightning_app.x" names a room of ours
 ALLOWED = {
-    "lightning_app.errors": set(),
-    "lightning_app.seeds": {"lightning_app.errors"},
-    "lightning_app.stopping": set(),
-    "lightning_app.untrusted": {"numpy", "yaml", "torch", "lightning_app.errors"},
-    "lightning_app.arguments": {"lightning_app.errors"},
-    "lightning_app.shipped": {"lightning_app.errors"},
+    "lightning_app.common": {"numpy", "yaml", "torch"},
+    "lightning_app.identity": SCIENCE,
     "lightning_app.statistics": {"numpy", "scipy"},
+    "lightning_app.plots": {"numpy", "pandas", "matplotlib"},
     "lightning_app.verdicts": {"numpy"},
-    "lightning_app.records": {"lightning_app.errors", "lightning_app.untrusted", "lightning_app.verdicts"},
+    "lightning_app.records": {"lightning_app.common", "lightning_app.verdicts"},
     "lightning_app.claims": {"lightning_app.checks", "lightning_app.verdicts"},
     "lightning_app.checks": {"numpy", "pandas", "scipy", "lightning_app.statistics", "lightning_app.verdicts"},
     "lightning_app.cli.console": {"rich"},
-    "lightning_app.rank_correlation": {"numpy", "scipy"},
-    "lightning_app.identity": SCIENCE,
-    "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.errors"},
-    "lightning_app.theory": SCIENCE | {"lightning_app.errors"},
-    "lightning_app.descent": SCIENCE | {"lightning_app.theory", "lightning_app.errors"},
+    "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.common"},
+    "lightning_app.theory": SCIENCE | {"lightning_app.common"},
     "lightning_app.measures": SCIENCE
     | {
         "lightning_app.identity",
         "lightning_app.networks.layers",
         "lightning_app.networks.blocks",
-        "lightning_app.errors",
+        "lightning_app.common",
     },
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
-    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.errors", "lightning_app.runs.folder"}
-    | {"lightning_app.untrusted"},
+    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.common", "lightning_app.runs.folder"},
     "lightning_app.modules": SCIENCE
     | LIGHTNING
-    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.seeds", "lightning_app.errors"},
-    "lightning_app.runs": SCIENCE
-    | LIGHTNING
-    | {
-        "wandb",
-        "pandas",
-        "yaml",
-        "safetensors",
-        "lightning_app.errors",
-        "lightning_app.seeds",
-        "lightning_app.untrusted",
-    }
-    | {"lightning_app.stopping"},
+    | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.common"},
+    "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "safetensors", "lightning_app.common"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
-    | {"lightning_app.runs", "lightning_app.arguments", "lightning_app.seeds", "lightning_app.statistics"}
-    | {"lightning_app.errors", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
-    | {"lightning_app.rank_correlation", "lightning_app.untrusted", "lightning_app.records"},
-    "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml"}
-    | {"lightning_app.runs", "lightning_app.report", "lightning_app.seeds", "lightning_app.arguments"}
-    | {"lightning_app.statistics", "lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims"}
-    | {"lightning_app.errors", "lightning_app.cli.console", "lightning_app.shipped"}
-    | {"torch", "lightning_app.theory", "lightning_app.networks", "lightning_app.descent", "lightning_app.datamodules"}
-    | {"lightning_app.untrusted", "lightning_app.stopping", "lightning_app.records"},
+    | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
+    | {"lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims", "lightning_app.records"},
+    "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml", "torch"}
+    | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
+    | {"lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims", "lightning_app.records"}
+    | {"lightning_app.report", "lightning_app.cli.console"}
+    | {"lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules"},
     "callbacks": SCIENCE
     | LIGHTNING
-    | {"wandb", "lightning_app.errors", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}
+    | {"wandb", "lightning_app.common", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}
     | {"lightning_app.statistics"},
     "lightning_app.cli": None,  # the top: anything
     "skipscope": {"lightning_app.cli"},

@@ -26,7 +26,7 @@ from lightning_app.checks import (
     noted,
     tested,
 )
-from lightning_app.statistics import paired
+from lightning_app.statistics.paired import paired
 from lightning_app.verdicts import (
     Basis,
     Claim,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_app.shipped import configs, shipped, with_shipped
+from lightning_app.common.packaged import configs, shipped, with_shipped
 from tests.helpers import ROOT, TINY
 
 LIBRARIES = Path(find_spec("numpy").origin).parents[1]  # where what we need is installed

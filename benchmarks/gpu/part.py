@@ -13,7 +13,7 @@ import torch
 from benchmarks import frame
 from benchmarks.frame import Findings
 from benchmarks.timing import Comparison, machine
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs.provenance import commit
 
 __all__ = [

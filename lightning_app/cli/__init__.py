@@ -6,10 +6,10 @@ import re
 import signal
 import sys
 
-from lightning_app.allocation import keep_freed_memory
 from lightning_app.cli.help import brief, overview
-from lightning_app.errors import MachineError, UserError
-from lightning_app.stopping import requeue, stopping
+from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.signals import requeue, stopping
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["confined"]
 

@@ -11,8 +11,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from lightning_app.cli.rewriting import check_member, parser, rewrite
-from lightning_app.errors import UserError
-from lightning_app.seeds import spell_seeds
+from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import spell_seeds
 
 __all__ = ["extract_member", "main"]
 

@@ -1,6 +1,6 @@
 """What ``--help`` says first: working examples, and the handful of options that matter. Imports nothing heavy."""
 
-from lightning_app.arguments import as_called
+from lightning_app.common.arguments import as_called
 
 __all__ = ["brief", "overview"]
 

@@ -27,13 +27,13 @@ from typing_extensions import override
 from callbacks.base import EpochCallback
 from lightning_app.cli.place import RunPlace
 from lightning_app.cli.weights import load_weights
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_yaml
+from lightning_app.common.signals import stopping
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 from lightning_app.runs.loggers import RunLogger
-from lightning_app.stopping import stopping
-from lightning_app.untrusted import read_yaml
 
 __all__ = ["KEPT", "MeasuringTrainer", "claim", "values", "with_own_config"]
 

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from lightning_app.cli.confined import confined
 from lightning_app.cli.factories import as_factories
-from lightning_app.errors import UserError
-from lightning_app.untrusted import read_yaml
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_yaml
 
 __all__ = ["HelpFormatter", "Parser"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, LAST, LOG
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_app.arguments import Parser
-from lightning_app.errors import UserError
+from lightning_app.common.arguments import Parser
+from lightning_app.common.errors import UserError
 
 __all__ = ["Change", "check_member", "parser", "rewrite"]
 

@@ -30,8 +30,9 @@ from lightning_app.cli.parser import HelpFormatter, Parser
 from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.yaml_limits import check_configs, limit_yaml
+from lightning_app.common.errors import UserError
+from lightning_app.common.packaged import configs, with_shipped
 from lightning_app.datamodules import ImageData
-from lightning_app.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
@@ -39,7 +40,6 @@ from lightning_app.runs.folder import CONFIG, LAST, LOG, writing
 from lightning_app.runs.guard import guard
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
-from lightning_app.shipped import configs, with_shipped
 
 __all__ = ["TrainingCLI", "run_training"]
 

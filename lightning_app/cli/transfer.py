@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lightning_app.cli.rewriting import check_member, parser, rewrite
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

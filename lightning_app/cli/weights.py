@@ -5,8 +5,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
-from lightning_app.untrusted import read_torch
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_torch
 
 __all__ = ["load_weights", "read_weights"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from jsonargparse import get_loader, set_loader
 
-from lightning_app.errors import UserError
-from lightning_app.untrusted import TEXT, check_yaml, read_text
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import TEXT, check_yaml, read_text
 
 __all__ = ["check_configs", "limit_yaml"]
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from typing_extensions import override
 
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_text
 from lightning_app.datamodules.images import TEST_SPLIT, ImageData, Splits, stratified_rows
 from lightning_app.datamodules.pictures import Decoding, Pictures
 from lightning_app.datamodules.sources import class_folders
-from lightning_app.errors import UserError
-from lightning_app.untrusted import read_text
 
 __all__ = ["ImageFolder"]
 

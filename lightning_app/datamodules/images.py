@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
 from lightning_app.datamodules.resident import ResidentImages
 from lightning_app.datamodules.trained_on import Share, TrainedOn, digest
-from lightning_app.errors import UserError
 
 __all__ = ["ImageData", "Splits", "stratified_rows"]
 

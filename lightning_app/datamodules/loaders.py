@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.resident import ResidentImages
-from lightning_app.errors import UserError
 
 __all__ = ["Batch", "EpochLoader", "EvalLoader", "Streams"]
 

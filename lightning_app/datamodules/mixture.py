@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.images import Splits
 from lightning_app.datamodules.vectors import VectorData
-from lightning_app.errors import UserError
 
 __all__ = ["GaussianMixture"]
 

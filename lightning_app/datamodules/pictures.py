@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm import tqdm
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["Decoding", "Pictures"]
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_npy, read_text
 from lightning_app.datamodules.images import Splits
-from lightning_app.errors import UserError
 from lightning_app.runs.folder import write_atomically
-from lightning_app.untrusted import read_npy, read_text
 
 __all__ = ["Source", "class_folders"]
 

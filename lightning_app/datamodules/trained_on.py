@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["Share", "TrainedOn", "digest"]
 

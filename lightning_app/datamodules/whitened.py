@@ -19,12 +19,12 @@ import torchvision
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.digits import TEST_SIZE
 from lightning_app.datamodules.images import Splits, stratified_rows
 from lightning_app.datamodules.official import OfficialData
 from lightning_app.datamodules.sources import Source
 from lightning_app.datamodules.vectors import VectorData
-from lightning_app.errors import UserError
 
 __all__ = ["WhitenedDigits", "WhitenedImages", "WhitenedMNIST", "Whitening", "whitened"]
 

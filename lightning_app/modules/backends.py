@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules.losses import Loss
 
 __all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for"]

@@ -17,7 +17,7 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_app.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
 from lightning_app.modules.first_look import check_outputs, lay_out
 from lightning_app.modules.losses import LossName, loss_named

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import parse_seeds
 from lightning_app.identity import transfer, untransfer
-from lightning_app.seeds import parse_seeds
 
 __all__ = ["Arm", "Centre", "Member", "NetFactory", "build_members", "parse_seeds"]
 

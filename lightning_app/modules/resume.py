@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 
 __all__ = [

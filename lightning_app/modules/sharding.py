@@ -16,7 +16,7 @@ from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 
 __all__ = ["SeedSharding", "exchange", "shares"]

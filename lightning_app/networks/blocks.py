@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 
 __all__ = ["BlockParts", "Span", "blocks_of", "number_blocks", "span_of"]

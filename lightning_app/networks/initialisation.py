@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer
 
 __all__ = ["Fan", "Scheme", "initialise", "initialise_fan_out", "standard_deviation"]

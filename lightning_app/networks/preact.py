@@ -15,7 +15,7 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.networks.initialisation import initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers

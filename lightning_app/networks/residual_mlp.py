@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
 __all__ = ["MeanStdNorm", "MlpBlock", "MlpNorm", "ResidualMLP"]

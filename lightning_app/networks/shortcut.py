@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
 __all__ = ["Activation", "Draw", "ShortcutNet", "draw", "shortcut_net_of_depth", "units_of_depth"]

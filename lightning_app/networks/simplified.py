@@ -5,7 +5,7 @@ import copy
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.networks.blocks import BlockParts
 from lightning_app.networks.initialisation import Fan, Scheme, initialise

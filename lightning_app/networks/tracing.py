@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, layers_of
 
 __all__ = ["Surveyed", "measurable", "survey"]

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from lightning_app.plots.style import Style
 from lightning_app.report.safety import neutral, visible
-from lightning_app.report.style import Style
 
 __all__ = [
     "Cell",

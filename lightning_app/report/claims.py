@@ -35,7 +35,7 @@ from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell, n
 from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
-from lightning_app.statistics import ENOUGH
+from lightning_app.statistics.paired import ENOUGH
 from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, in_words, judge, with_power
 
 __all__ = ["TESTED", "Tested", "section"]

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_app.arguments import Parser
+from lightning_app.common.arguments import Parser
 from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import export_folder, write_report
 from lightning_app.report.reproduced import artefacts

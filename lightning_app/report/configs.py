@@ -1,10 +1,10 @@
 """What was run: facts and configuration of each run, where they differ, and every number of the last epoch."""
 
+from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Record
 from lightning_app.runs.folder import CONFIG
 from lightning_app.runs.naming import flatten
-from lightning_app.untrusted import read_text
 
 __all__ = ["section"]
 

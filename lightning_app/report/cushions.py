@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.report import cushion_histograms
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text
 from lightning_app.report.drawing import curves, group_legend, panel

@@ -19,10 +19,10 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
+from lightning_app.plots.style import AXES, COLOURS, Style
 from lightning_app.report.blocks import Entry, Panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.safety import visible
-from lightning_app.report.style import AXES, COLOURS, Style
 
 __all__ = [
     "curve",

@@ -7,10 +7,10 @@ from functools import reduce
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
 from lightning_app.report.drawing import curve, finite, legend, panel
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.style import INK, Style
 
 __all__ = ["by_layer", "layers_with", "places", "profiles", "stages"]
 

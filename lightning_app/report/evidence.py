@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from lightning_app.errors import UserError
-from lightning_app.report.style import Style, kind, styles
+from lightning_app.common.errors import UserError
+from lightning_app.plots.style import Style, kind, styles
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import LayerRow
 from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of

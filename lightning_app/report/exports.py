@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
 from lightning_app.report.safety import escaped_latex, file_name
 from lightning_app.runs.folder import write_atomically

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.evidence import Evidence, Final, Net
-from lightning_app.seeds import consecutive
 
 __all__ = ["diverged", "failures", "section", "spell_epochs"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from lightning_app.report.evidence import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.report.readings import Quantity, Reading
-from lightning_app.statistics import paired_curve
+from lightning_app.statistics.paired import paired_curve
 
 __all__ = ["ALIKE", "LARGER", "SMALLER", "UNRESOLVED", "Compared", "Entry", "compare", "read", "typical"]
 

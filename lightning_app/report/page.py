@@ -8,7 +8,8 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.plots.style import COLOURS
 from lightning_app.report import (
     claims,
     configs,
@@ -29,7 +30,6 @@ from lightning_app.report.blocks import Section
 from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.exports import write_exports
 from lightning_app.report.safety import visible
-from lightning_app.report.style import COLOURS
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import write_atomically
 

@@ -9,12 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from lightning_app.rank_correlation import ENOUGH_PAIRS
 from lightning_app.report.blocks import Cell, Figure, Section, Table
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.final_measures import FinalMeasures, final_measures
 from lightning_app.report.prediction_figure import figure
 from lightning_app.report.prediction_taus import LEVEL, WAYS, Prediction, predict
+from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
 __all__ = ["section"]
 

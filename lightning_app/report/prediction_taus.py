@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from lightning_app.rank_correlation import Kendall, adjusted, kendall, largest_by_chance
 from lightning_app.report.final_measures import LAYER, FinalMeasures
+from lightning_app.statistics.rank_correlation import Kendall, adjusted, kendall, largest_by_chance
 
 __all__ = ["LEVEL", "WAYS", "Prediction", "predict"]
 

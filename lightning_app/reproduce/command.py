@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from lightning_app.arguments import Parser
 from lightning_app.cli.console import table
-from lightning_app.errors import UserError
+from lightning_app.common.arguments import Parser
+from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import parse_seeds, spell_seeds
+from lightning_app.common.signals import SIGNALS, Stopped, stopping
 from lightning_app.records import RECORD, counts_of, read_record
 from lightning_app.reproduce.plan import PAPER, REDUCED, SCALES, Scale
 from lightning_app.runs.places import PLACE_OPTIONS
-from lightning_app.seeds import parse_seeds, spell_seeds
-from lightning_app.stopping import SIGNALS, Stopped, stopping
 from lightning_app.verdicts import in_words
 
 if TYPE_CHECKING:

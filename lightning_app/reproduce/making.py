@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common.signals import stopping
+from lightning_app.plots import figures
 from lightning_app.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
-from lightning_app.reproduce import computation, figures, tables
+from lightning_app.reproduce import computation, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computed, Task
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_pieces, home_of_runs, pack, packed_name
@@ -20,7 +22,6 @@ from lightning_app.reproduce.runner import Found, complete, found_runs
 from lightning_app.runs.folder import write_atomically
 from lightning_app.runs.lock import claimed
 from lightning_app.runs.provenance import made_with
-from lightning_app.stopping import stopping
 from lightning_app.verdicts import in_words
 
 __all__ = ["Made", "Work", "described", "folder_of", "head", "make", "results_of", "rows"]

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
+from lightning_app.common.seeds import spell_seeds
 from lightning_app.reproduce.plan import PAPER, Plan, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import (
@@ -42,8 +44,6 @@ from lightning_app.runs.folder import (
     writing,
 )
 from lightning_app.runs.naming import flatten
-from lightning_app.seeds import spell_seeds
-from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
 
 __all__ = [
     "MANIFEST",

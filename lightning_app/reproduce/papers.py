@@ -4,7 +4,7 @@ import difflib
 from functools import cache
 from importlib import import_module
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.reproduce.artefact import Artefact, Paper
 
 __all__ = ["PAPERS", "find", "paper"]

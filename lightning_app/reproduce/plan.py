@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
+from lightning_app.common.packaged import configs
+from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs.places import PLACES
-from lightning_app.seeds import parse_seeds
-from lightning_app.shipped import configs
 
 __all__ = ["CONFIGS", "PAPER", "REDUCED", "SCALES", "SMOKE", "Plan", "Reduced", "Run", "Scale", "digest_of", "group_of"]
 

@@ -35,7 +35,7 @@ __all__ = ["FILE", "differences", "of_code", "page", "registered"]
 FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
-JUDGING = ("checks.py", "verdicts.py", "claims.py", "statistics.py", "reproduce/yu_tomasi.py")
+JUDGING = ("checks.py", "verdicts.py", "claims.py", "statistics/paired.py", "reproduce/yu_tomasi.py")
 SAID = (
     "quantity",
     "class",
@@ -66,7 +66,7 @@ def _code() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _skeleton(file: Path) -> str:
-    """The lines of a file that do something: without docstrings, comment lines, empty lines and what draws."""
+    """The lines of a file that decide something: without docstrings, comments, empty lines, imports and what draws."""
     text = file.read_text()
     silent = {
         number
@@ -80,7 +80,8 @@ def _skeleton(file: Path) -> str:
 
 def _is_silent(node: ast.AST) -> bool:
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    return text or (isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith("draw"))
+    imports = isinstance(node, ast.Import | ast.ImportFrom)
+    return text or imports or (isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith("draw"))
 
 
 def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[str, Any]]]:

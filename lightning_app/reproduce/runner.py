@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Literal
 
+from lightning_app.common.seeds import parse_seeds, spell_seeds
+from lightning_app.common.signals import SIGNALS, Stopped
 from lightning_app.reproduce.packing import MANIFEST, home_of_runs, unpack
 from lightning_app.reproduce.plan import Plan
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
-from lightning_app.seeds import parse_seeds, spell_seeds
-from lightning_app.stopping import SIGNALS, Stopped
 
 __all__ = ["Found", "RunFailed", "complete", "found_runs", "state"]
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_app.arguments import Parser
-from lightning_app.errors import UserError
+from lightning_app.common.arguments import Parser
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes
 from lightning_app.records import RECORD, counts_of, read_record, value
 from lightning_app.reproduce import computation, making, papers, runner, tables
 from lightning_app.reproduce.artefact import Artefact, Paper
@@ -28,7 +29,6 @@ from lightning_app.reproduce.making import described, folder_of, results_of
 from lightning_app.reproduce.packing import MANIFEST, damage, file_digest, home_of_pieces
 from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
 from lightning_app.reproduce.results import Results
-from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes
 from lightning_app.verdicts import in_words
 
 __all__ = ["Compared", "compare", "main", "recompute", "verify"]

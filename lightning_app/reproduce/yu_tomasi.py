@@ -48,11 +48,11 @@ from lightning_app.claims import (
     pair_in_print,
     quotient,
 )
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.plan import PAPER, REDUCED, SMOKE, Reduced, Run
 from lightning_app.reproduce.results import Results
-from lightning_app.statistics import error_at_risk, paired
+from lightning_app.statistics.paired import error_at_risk, paired
 from lightning_app.verdicts import Basis, Claim, Class, Reading, Sample
 
 __all__ = ["PAPER", "implied_norm", "travel_by_print"]

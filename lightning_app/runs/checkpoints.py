@@ -16,10 +16,10 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import read_torch
+from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST, WEIGHTS, write_atomically, writing
-from lightning_app.stopping import stopping
-from lightning_app.untrusted import read_torch
 
 __all__ = ["LAST", "WEIGHTS", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper", "packed_weights"]
 

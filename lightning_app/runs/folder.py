@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_app.errors import MachineError, UserError
-from lightning_app.untrusted import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
+from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
 
 __all__ = [
     "ARRAYS",

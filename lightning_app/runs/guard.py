@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from pytorch_lightning.loggers import Logger
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["excused", "guard"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 __all__ = ["claimed", "take"]
 

@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from typing_extensions import override
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import Row, RunFolder
 
 __all__ = ["AutoWandbLogger", "RunLogger", "log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs.places import PLACES
-from lightning_app.seeds import parse_seeds
 
 __all__ = [
     # nets and runs

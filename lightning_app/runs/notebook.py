@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import ARRAYS, LOG, RunFolder, find_runs
 from lightning_app.runs.naming import flatten, name_nets, run_labels, seed_of
 

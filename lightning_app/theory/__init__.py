@@ -1,16 +1,16 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
-from lightning_app.theory import driving_force, hamiltonian, spin_glass, unravelled
-from lightning_app.theory.derivatives import directional_derivatives
-from lightning_app.theory.detour import Path, detour
-from lightning_app.theory.equivalence import orthogonal_equivalence
-from lightning_app.theory.lemmas import Lemma1, Lemma2, Lemma3, Lemma4, lemma_1, lemma_2, lemma_3, lemma_4
-from lightning_app.theory.linear import gradient, hessian, loss, loss_and_gradient
-from lightning_app.theory.moments import Moments
-from lightning_app.theory.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
-from lightning_app.theory.small_norm import SmallNormNet, moving_unit, perturbed_labels, small_norm_net
-from lightning_app.theory.zero_point import Spectrum, ZeroPoint, zero_point
-from lightning_app.theory.zero_point_checks import Deviations, zero_point_deviations
+from lightning_app.theory.li_et_al.derivatives import directional_derivatives
+from lightning_app.theory.li_et_al.detour import Path, detour
+from lightning_app.theory.li_et_al.equivalence import orthogonal_equivalence
+from lightning_app.theory.li_et_al.lemmas import Lemma1, Lemma2, Lemma3, Lemma4, lemma_1, lemma_2, lemma_3, lemma_4
+from lightning_app.theory.li_et_al.linear import gradient, hessian, loss, loss_and_gradient
+from lightning_app.theory.li_et_al.moments import Moments
+from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
+from lightning_app.theory.li_et_al.small_norm import SmallNormNet, moving_unit, perturbed_labels, small_norm_net
+from lightning_app.theory.li_et_al.zero_point import Spectrum, ZeroPoint, zero_point
+from lightning_app.theory.li_et_al.zero_point_checks import Deviations, zero_point_deviations
+from lightning_app.theory.littwin_wolf import driving_force, hamiltonian, spin_glass, unravelled
 
 __all__ = [
     # linear nets (Li et al. 2016, section 3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.apart import apart
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 
 def counter(start: int) -> Callable[[], float]:

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import data
 from benchmarks.timing import Comparison
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 
 def test_every_loader_and_every_start_is_timed(found, monkeypatch):

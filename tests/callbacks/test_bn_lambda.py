@@ -8,7 +8,7 @@ from torch import nn
 
 from callbacks import BnLambda
 from callbacks.base import isolated
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder

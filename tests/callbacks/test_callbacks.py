@@ -6,7 +6,7 @@ import torch
 
 import callbacks
 from callbacks.base import EpochCallback, Measure, isolated
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from callbacks import DrivingForce
 from callbacks.base import isolated
 from callbacks.protocol import few_samples
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, layers_of

@@ -9,7 +9,7 @@ from torch import nn
 from callbacks import BnLambda, DrivingForce, EffectiveDepth
 from callbacks.base import isolated
 from callbacks.protocol import settled_net
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_depth
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet

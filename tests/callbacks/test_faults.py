@@ -18,7 +18,7 @@ from callbacks.base import Measure, isolated
 from callbacks.emit import _flatten
 from callbacks.faults import is_fatal, ran_out_of_memory
 from callbacks.protocol import Pieces, few_samples, handing_out, probe_batches, settled_net
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import settled
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from callbacks import HessianSpectrum
 from callbacks.base import isolated
 from callbacks.protocol import _joined, few_samples
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense
 from lightning_app.modules import Arm
 from lightning_app.networks import SimplifiedNet

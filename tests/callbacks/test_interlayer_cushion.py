@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from callbacks import InterlayerCushion
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, blocks_of, span_of

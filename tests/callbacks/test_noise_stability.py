@@ -8,7 +8,7 @@ import torch
 from callbacks import NoiseStability
 from callbacks.base import isolated
 from callbacks.protocol import few_samples, probe_batches
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import contraction, minimal_cushions, noise_injection, smoothness
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import callbacks
 from callbacks import HessianSpectrum, LayerCushion, Learning, ProgressLines, WeightMass
 from callbacks.protocol import PROBE, few_samples, loss_of, members_of, probe_batches
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.networks import SimplifiedNet, layers_of
 from lightning_app.runs import RunFolder

@@ -8,7 +8,7 @@ import pytest
 import pytorch_lightning as pl
 
 from callbacks import Learning, TwinDivergence
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint

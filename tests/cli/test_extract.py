@@ -8,7 +8,7 @@ import torch
 from callbacks import Learning, WeightTravel
 from lightning_app.cli import main
 from lightning_app.cli.extract import extract_member
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.helpers import TINY, arm, classifier, command, digits, fit, log_rows, same_weights, trainer

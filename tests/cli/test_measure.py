@@ -13,7 +13,7 @@ from torch import nn
 
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.measuring import MeasuringTrainer, with_own_config
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
 from lightning_app.runs import RunFolder

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_app.cli.place import RunPlace, discard_if_unused
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs import Row
 
 

@@ -7,7 +7,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from callbacks import EpochBar, ProgressLines
 from lightning_app.cli import _another_is_gone
 from lightning_app.cli.training import _accelerator, _progress
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 
 
 def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 
 from lightning_app.cli import main
 from lightning_app.cli.transfer import transfer_checkpoint
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries, transfer
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, SimplifiedNet

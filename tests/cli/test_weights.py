@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightning_app.cli.weights import load_weights, read_weights
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from tests.helpers import same_weights
 
 

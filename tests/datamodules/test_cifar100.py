@@ -9,9 +9,9 @@ import pytest
 import torch
 import torchvision
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import CIFAR100
 from lightning_app.datamodules.cifar100 import CLASSES
-from lightning_app.errors import UserError
 
 SIZES = {"train": 200, "test": 100}
 

@@ -11,9 +11,9 @@ from torchvision.models import ResNet18_Weights
 from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import InterpolationMode
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import ImageFolder
 from lightning_app.datamodules.pictures import Decoding, Pictures
-from lightning_app.errors import UserError
 from tests.helpers import ROOT, command
 
 ROUNDING = 5e-7  # torchvision subtracts and divides, we multiply and add

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
-from lightning_app.errors import UserError
 from tests.helpers import trainer
 
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 from lightning_app.cli.extract import extract_member
 from lightning_app.cli.transfer import transfer_checkpoint
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, GaussianMixture, ImageFolder, WhitenedDigits
 from lightning_app.datamodules.pictures import Decoding
-from lightning_app.errors import UserError
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.datamodules.synthetic import CLASSES, Synthetic
 from tests.helpers import TINY, classifier, command, digits, trainer

@@ -7,8 +7,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import EpochLoader
-from lightning_app.errors import UserError
 from tests.datamodules.synthetic import Synthetic
 
 

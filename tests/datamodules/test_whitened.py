@@ -8,8 +8,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, WhitenedDigits, WhitenedMNIST, Whitening, whitened
-from lightning_app.errors import UserError
 from tests.helpers import trainer
 
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 import yaml
 
+from lightning_app.common.signals import Stopped
 from lightning_app.runs import RunFolder, find_runs
-from lightning_app.stopping import Stopped
 from tests.deploy.support import DEPLOY, DIGITS, arguments, checkout, manifest, pod
 from tests.helpers import ROOT, command
 

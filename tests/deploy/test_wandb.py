@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs import RunFolder
-from lightning_app.seeds import parse_seeds
 from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded, records_of
 from tests.helpers import LEARNING, ROOT, command
 

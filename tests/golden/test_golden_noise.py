@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_app.measures.jacobian import signs
+from lightning_app.measures.noise_stability.jacobian import signs
 from tests.golden.by_hand import BLOCKS, FrozenResnet18, Gates, Resnet18, lengths, loss
 from tests.golden.subject import LAYERS
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lightning_app.common.safe_io import read_npy, read_npz, read_yaml
 from lightning_app.modules.resume import check_form
 from lightning_app.runs import LayerRow, Row, RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from lightning_app.untrusted import read_npy, read_npz, read_yaml
 
 CHECKPOINT = {
     "epoch": 2,

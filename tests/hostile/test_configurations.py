@@ -12,7 +12,7 @@ from torch import nn
 from lightning_app.cli.borrowed import check_borrowed
 from lightning_app.cli.confined import confined
 from lightning_app.cli.yaml_limits import check_configs
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
 from tests.hostile.damage import CONFIG

@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import (
+    DEPTH,
+    NODES,
+    TEXT,
+    UNPACKED,
+    check_yaml,
+    read_npy,
+    read_npz,
+    read_torch,
+    read_yaml,
+)
 from lightning_app.modules.resume import check_form
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from lightning_app.untrusted import DEPTH, NODES, TEXT, UNPACKED, check_yaml, read_npy, read_npz, read_torch, read_yaml
 from tests.hostile.damage import CHECKPOINT, KINDS, PICKLES, Kind, damaged, made, same
 
 BUDGET = 300  # damages of each kind of file
@@ -152,7 +162,7 @@ def test_a_packed_file_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
     assert len(content) < 20_000
     (tmp_path / "a.npz").write_bytes(content)
     assert read_npz(tmp_path / "a.npz")["a"].nbytes == size  # within the limit it is an array as good as any
-    monkeypatch.setattr("lightning_app.untrusted.UNPACKED", size)
+    monkeypatch.setattr("lightning_app.common.safe_io.UNPACKED", size)
     with pytest.raises(UserError, match="would unpack to"):
         read_npz(tmp_path / "a.npz")
     assert read_npz(tmp_path / "a.npz", lambda name: name == "b") == {}

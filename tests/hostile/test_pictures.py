@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.pictures import Decoding
 from lightning_app.datamodules.sources import Source
 from lightning_app.datamodules.whitened import WhitenedMNIST
-from lightning_app.errors import UserError
 
 DECODE = Decoding(image_size=8, resize=8, interpolation="bilinear", channels=3)
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(executed) (w) file closefile\n%%EOF\n"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import absorb, absorbed_norms, absorbed_weight, check_norm, normalisations_of, weight_norm
-from lightning_app.measures.absorption import NORMS
+from lightning_app.measures.weights.absorption import NORMS
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_app.measures import bilinear
-from lightning_app.measures.bilinear import BilinearConvolutions
+from lightning_app.measures.curvature import bilinear
+from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 FORMS = {
     "plain": {},

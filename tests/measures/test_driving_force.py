@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of
 from lightning_app.networks import CifarResNet, layers_of
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, Restricted, dense
-from lightning_app.measures.hessian import _graph
+from lightning_app.measures.curvature.hessian import _graph
 from lightning_app.networks import CifarResNet, SimplifiedNet
 
 
@@ -136,7 +136,7 @@ def test_float32_is_close_to_float64():
 
 @pytest.mark.parametrize("size", [1, 4, 70, 150])
 def test_any_batch_size(size, monkeypatch):
-    monkeypatch.setattr("lightning_app.measures.hessian.CHUNK", 64 * 3 * 8 * 8)
+    monkeypatch.setattr("lightning_app.measures.curvature.hessian.CHUNK", 64 * 3 * 8 * 8)
     net, (x, y) = conv_net(), images(150)
     batches = list(zip(x.split(size), y.split(size)))
     whole, parts = Hessian(net, [(x, y)]), Hessian(net, batches)
@@ -156,7 +156,7 @@ def test_its_graphs_are_of_bilinear_convolutions_and_lead_to_the_chosen_weights_
 
 
 def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
-    monkeypatch.setattr("lightning_app.measures.hessian.CHUNK", 64 * 3 * 8 * 8)
+    monkeypatch.setattr("lightning_app.measures.curvature.hessian.CHUNK", 64 * 3 * 8 * 8)
     net, (x, y) = conv_net(), images(150)
     kept, anew = Hessian(net, [(x, y)]), Hessian(net, [(x, y)], memory=0)
     vector = torch.ones(kept.size).double()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_app.measures.histogram import histogram
+from lightning_app.measures.core.histogram import histogram
 
 EDGES = st.lists(st.integers(-50, 50), min_size=2, max_size=12, unique=True).map(sorted)
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import jacrev, jvp
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
-from lightning_app.measures.batch_of_one import AloneNorm, normalise_alone, normalising
-from lightning_app.measures.block_jacobian import block_jacobian
-from lightning_app.measures.block_norm import block_norm
+from lightning_app.measures.noise_stability.batch_of_one import AloneNorm, normalise_alone, normalising
+from lightning_app.measures.noise_stability.block_jacobian import block_jacobian
+from lightning_app.measures.noise_stability.block_norm import block_norm
 from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of, span_of
 from lightning_app.networks.blocks import BlockParts, Span
 from lightning_app.networks.cifar_resnet import CifarBlock

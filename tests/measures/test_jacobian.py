@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
-from lightning_app.measures import jacobian
-from lightning_app.measures.jacobian import (
+from lightning_app.measures.noise_stability import jacobian
+from lightning_app.measures.noise_stability.jacobian import (
     DifferentiatedJacobian,
     frobenius_by_columns,
     frobenius_by_probes,

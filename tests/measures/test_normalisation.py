@@ -6,9 +6,9 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_scale, lambda_statistics, lambda_totals, normalisations_of
-from lightning_app.measures.normalisation import affine, settled
+from lightning_app.measures.weights.normalisation import affine, settled
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet
 from tests.helpers import with_moved_norms
 

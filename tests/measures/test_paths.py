@@ -11,7 +11,7 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     NoBranches,
     NotPiecewiseLinear,
@@ -21,7 +21,7 @@ from lightning_app.measures import (
     path_outputs,
     paths,
 )
-from lightning_app.measures.paths import outputs_at_roots
+from lightning_app.measures.paths.lengths import outputs_at_roots
 from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
 
 EXACT = 1e-10

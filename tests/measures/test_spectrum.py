@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.measures import exact_spectrum, spectrum
-from lightning_app.measures.lanczos import lanczos
-from lightning_app.measures.quadrature import Rule, mass_below, mass_within
+from lightning_app.measures.curvature.lanczos import lanczos
+from lightning_app.measures.curvature.quadrature import Rule, mass_below, mass_within
 
 
 class Matrix:

@@ -9,7 +9,7 @@ from scipy.stats import norm as normal
 from torch import nn
 
 from lightning_app.identity import transfer
-from lightning_app.measures.weight_mass import HIGH, LARGE, WeightStatistics, weight_mass
+from lightning_app.measures.weights.mass import HIGH, LARGE, WeightStatistics, weight_mass
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
 
 SEEDS = range(6)

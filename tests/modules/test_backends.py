@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.plugins import MixedPrecision
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import backends
 from lightning_app.modules.backends import Graph, Loop, Pass, backend_for
 from lightning_app.networks import CifarResNet, SimplifiedNet

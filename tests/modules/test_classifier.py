@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
-from lightning_app.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.metrics import RiskAndError

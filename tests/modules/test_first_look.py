@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.first_look import check_outputs, lay_out
 from lightning_app.modules.members import Member

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm, build_members, parse_seeds
 from lightning_app.networks import SimplifiedNet
 from tests.helpers import arm, classifier, digits, fit, same_weights

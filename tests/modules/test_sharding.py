@@ -15,7 +15,7 @@ import yaml
 from torch import nn
 
 import callbacks
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.sharding import shares
 from lightning_app.runs import RunFolder

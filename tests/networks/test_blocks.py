@@ -5,7 +5,7 @@ import torch
 import torchvision
 from torch import nn
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks import SimplifiedNet, blocks_of, span_of
 
 

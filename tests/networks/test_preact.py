@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, PreactResNet, blocks_of, layers_of

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
-from lightning_app.errors import UserError
 from lightning_app.networks import ResidualMLP, blocks_of, layers_of
 from lightning_app.networks.residual_mlp import MeanStdNorm
 from tests.helpers import classifier, fit

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of, shortcut_net_of_depth, units_of_depth
 from lightning_app.theory import Moments, gradient, loss
 from tests.helpers import classifier, fit, trainer

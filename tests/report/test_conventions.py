@@ -18,7 +18,7 @@ from lightning_app.measures import (
     Spectrum,
     WeightStatistics,
 )
-from lightning_app.measures.paths import EffectiveDepth
+from lightning_app.measures.paths.lengths import EffectiveDepth
 from lightning_app.report import conventions, write_report
 from lightning_app.report.blocks import Figure, Section, Table
 from lightning_app.report.evidence import gather
@@ -26,7 +26,7 @@ from lightning_app.report.ledger import LARGER, SMALLER, UNRESOLVED, compare, re
 from lightning_app.report.pairs import pairs
 from lightning_app.report.readings import QUANTITIES, Quantity, Reading
 from lightning_app.runs import Row, RunFolder
-from lightning_app.statistics import bootstrap_interval, paired
+from lightning_app.statistics.paired import bootstrap_interval, paired
 
 CUSHION = "Layer cushion: the identity and the norm"
 A = Reading("a", ("measure/a",), "first")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from lightning_app.measures.spectrum import EDGES
+from lightning_app.measures.curvature.spectrum import EDGES
 from lightning_app.report import page as sections
 from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder

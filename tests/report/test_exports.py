@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.report import main
 from lightning_app.report.blocks import Cell, Table, csv_text
 from lightning_app.report.evidence import gather

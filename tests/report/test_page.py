@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.report import write_report
 from lightning_app.report.blocks import Data, csv_text
 from lightning_app.runs import Row, RunFolder

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from lightning_app.plots.style import styles
 from lightning_app.report import seeds, write_report
 from lightning_app.report.blocks import SHOWN, Data, Section
 from lightning_app.report.drawing import spread_of
 from lightning_app.report.evidence import Evidence, gather
 from lightning_app.report.pairs import pairs
-from lightning_app.report.style import styles
 from lightning_app.runs import Row, RunFolder
-from lightning_app.statistics import paired, spread
+from lightning_app.statistics.paired import paired, spread
 
 EPOCHS = 12
 GAP = 0.02  # in the error of plain nets at any risk

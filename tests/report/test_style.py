@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_app.report.style import COLOURS, DASHES, MARKERS, kind, styles
+from lightning_app.plots.style import COLOURS, DASHES, MARKERS, kind, styles
 
 PAGES = ("#ffffff", "#14171a")
 

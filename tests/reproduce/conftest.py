@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
+from lightning_app.common.seeds import spell_seeds
 from lightning_app.reproduce.plan import PAPER, Plan, Run, Scale, _merged
 from lightning_app.runs import Row, RunFolder
-from lightning_app.seeds import spell_seeds
 
 Numbers = Callable[[str, int, int], Mapping[str, float]]  # of (arm, seed, epoch)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lightning_app.checks import Within, tested
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.computation import Computation, Source, Task, complete, found, state
 from lightning_app.reproduce.making import Work, make

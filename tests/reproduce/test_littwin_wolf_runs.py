@@ -27,7 +27,7 @@ from lightning_app.reproduce.plan import PAPER, SMOKE, Plan
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.runner import found_runs
 from lightning_app.reproduce.tables import frame
-from lightning_app.statistics import ENOUGH
+from lightning_app.statistics.paired import ENOUGH
 from lightning_app.verdicts import Verdict
 from tests.helpers import ROOT, command
 from tests.test_configs import build, check_recipe_of_fb_resnet_torch

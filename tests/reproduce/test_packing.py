@@ -15,7 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_app.errors import MachineError, UserError
+from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.safe_io import read_xz
+from lightning_app.common.seeds import spell_seeds
 from lightning_app.reproduce import packing, runner
 from lightning_app.reproduce.making import keep_evidence
 from lightning_app.reproduce.packing import MANIFEST, PackedRun, damage, pack, packed_name, restore, unpack
@@ -24,8 +26,6 @@ from lightning_app.reproduce.plan import PAPER, Plan, Run
 from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
 from lightning_app.runs import LayerRow, Row, RunFolder, find_runs, notebook
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from lightning_app.seeds import spell_seeds
-from lightning_app.untrusted import read_xz
 from tests.reproduce.conftest import leave_run
 from tests.reproduce.test_runner import Recorder, finishing, one
 

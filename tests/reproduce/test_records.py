@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_app.checks import Within, tested
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.records import read_record, rows_of, value
 from lightning_app.verdicts import Basis, Class, Sample, Varies, Verdict
 from tests.helpers import ROOT

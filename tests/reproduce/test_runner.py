@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
 from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
-from lightning_app.seeds import parse_seeds, spell_seeds
 from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import tiny_cifar10

@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lightning_app.checks import Within, at_least, tested
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.records import rows_of
 from lightning_app.reproduce import command as reproducing
 from lightning_app.reproduce import papers, verify

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lightning_app.measures import weight_mass
-from lightning_app.measures.travel import conv_weights
+from lightning_app.measures.weights.distance import conv_weights
 from lightning_app.networks import SimplifiedNet
 from lightning_app.reproduce.plan import PAPER as PAPER_SCALE
 from lightning_app.reproduce.plan import SMOKE
@@ -29,7 +29,7 @@ from lightning_app.reproduce.yu_tomasi import (
     implied_norm,
     travel_by_print,
 )
-from lightning_app.statistics import paired
+from lightning_app.statistics.paired import paired
 from lightning_app.verdicts import Basis, Class, Verdict
 
 COUNT_32 = 461_232  # convolution weights at depth 32

@@ -13,13 +13,13 @@ import torch
 
 from callbacks import BnLambda, DrivingForce, Learning, TwinDivergence, WeightMass, WeightTravel
 from lightning_app.cli.measuring import MeasuringTrainer
-from lightning_app.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.signals import Stopped, Stopping
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint, Stopper
 from lightning_app.runs.loggers import RunLogger
-from lightning_app.stopping import Stopped, Stopping
 from tests.helpers import TIMING, arm, classifier, digits, fit
 
 STEPS = 4  # in an epoch: 100 images in batches of 32

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from lightning_app.errors import MachineError, UserError
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.runs import Row, RunFolder, find_runs
 from lightning_app.runs.folder import write_atomically
 

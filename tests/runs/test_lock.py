@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs.lock import take
 from tests.helpers import ROOT
 

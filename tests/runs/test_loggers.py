@@ -8,7 +8,7 @@ import pytest
 import torchvision
 import wandb
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import AutoWandbLogger, log_to_wandb, tags_of
 

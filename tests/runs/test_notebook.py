@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from callbacks import LayerCushion, Learning
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.report.evidence import gather
 from lightning_app.runs import Row, RunFolder, find_runs, frames, open_run
 from lightning_app.runs.loggers import RunLogger

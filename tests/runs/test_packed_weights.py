@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import SAID, WEIGHTS, AtomicCheckpointIO, packed_weights
 from tests.helpers import TIMING, TINY, command

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder, provenance
 
 

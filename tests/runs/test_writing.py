@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.errors import MachineError
+from lightning_app.common.errors import MachineError
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.folder import write_atomically
 

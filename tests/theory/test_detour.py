@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.theory import detour
-from lightning_app.theory.detour import Arc
+from lightning_app.theory.li_et_al.detour import Arc
 
 X, Y, Z = torch.eye(3, dtype=torch.float64)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_app.errors import UserError
-from lightning_app.theory.driving_force import SkipNet, _slope, skip_net, theorem_3, theorem_4
+from lightning_app.common.errors import UserError
+from lightning_app.theory.littwin_wolf.driving_force import SkipNet, _slope, skip_net, theorem_3, theorem_4
 
 BLOCKS = [(2, range(1, 2)), (3, range(1, 2)), (5, range(1, 3)), (5, range(2, 5)), (6, range(1, 6))]
 

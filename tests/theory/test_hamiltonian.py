@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.errors import UserError
-from lightning_app.theory.hamiltonian import (
+from lightning_app.common.errors import UserError
+from lightning_app.theory.littwin_wolf.hamiltonian import (
     CriticalPoints,
     SphericalMixture,
     critical_points,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.theory import IDENTITY, RELU, TANH, ShortcutForm, lemma_3, lemma_4
-from lightning_app.theory.lemmas import directional_derivatives
+from lightning_app.theory.li_et_al.lemmas import directional_derivatives
 from tests.theory.test_zero_point import SOFTPLUS, data
 
 FORMS = [

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import grad
 from torch.func import hessian as autograd_hessian
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.theory import Moments, gradient, hessian, loss, loss_and_gradient
 
 CASES = pytest.mark.parametrize(

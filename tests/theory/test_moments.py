@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.theory import Moments
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.theory import SmallNormNet, lemma_1, lemma_2, moving_unit, perturbed_labels, small_norm_net
-from lightning_app.theory.small_norm import apply_unit
+from lightning_app.theory.li_et_al.small_norm import apply_unit
 from tests.theory.test_detour import separated
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import special
 from torch import Tensor
 
-from lightning_app.errors import UserError
-from lightning_app.theory import spin_glass
+from lightning_app.common.errors import UserError
+from lightning_app.theory.littwin_wolf import spin_glass
 
 
 def for_all(*strategies: st.SearchStrategy) -> Callable:

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from lightning_app.errors import UserError
-from lightning_app.theory.unravelled import (
+from lightning_app.common.errors import UserError
+from lightning_app.theory.littwin_wolf.unravelled import (
     SharedWeights,
     by_input,
     evenly_shared,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.networks import ShortcutNet, draw
 from lightning_app.theory import (
     IDENTITY,

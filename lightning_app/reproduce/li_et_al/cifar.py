@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import above, below, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.li_et_al.nets import SHORTCUT_1, SHORTCUT_2, SHORTCUT_3, XAVIER, style
 from lightning_app.reproduce.plan import Run

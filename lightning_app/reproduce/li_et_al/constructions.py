@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Within, at_most, below, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
@@ -34,7 +34,7 @@ PER_POINT = (1, 4, 16, 64, 256)  # units a point, k; L = 2 m k
 
 def small_norm(source: Source, per_point: int, points: int, noise: float, seeds: int, limit: int) -> Arrays:
     """The construction for each seed's points: arrays (seeds,)."""
-    from lightning_app.theory.small_norm import small_norm_net
+    from lightning_app.theory.li_et_al.small_norm import small_norm_net
 
     data = whitened(source, limit)
     nets = [small_norm_net(*_unit_points(data, points, noise, seed), per_point) for seed in range(seeds)]
@@ -52,7 +52,7 @@ def _unit_points(data: "Whitened", points: int, noise: float, seed: int) -> "tup
     """Some whitened images, divided by their lengths, and their labels with a little noise, each (points, d)."""
     import torch
 
-    from lightning_app.theory.small_norm import perturbed_labels
+    from lightning_app.theory.li_et_al.small_norm import perturbed_labels
 
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randperm(len(data.x), generator=generator)[:points]
@@ -129,7 +129,7 @@ def geometric_lemmas(source: Source, points: int, steps: int, noise: float, seed
     """Lemmas 1 and 2 on each seed's points: arrays (seeds,) by "lemma/what"."""
     import torch
 
-    from lightning_app.theory.lemmas import lemma_1, lemma_2
+    from lightning_app.theory.li_et_al.lemmas import lemma_1, lemma_2
 
     data = whitened(source, limit)
     rows = []
@@ -149,8 +149,8 @@ def _middle(start: "Tensor", end: "Tensor") -> "Tensor":
 
 def derivative_lemmas(source: Source, n: int, units: int, mid: str, width: int, samples: int, limit: int) -> Arrays:
     """Lemmas 3 and 4 for one net: numbers by "lemma/what"."""
-    from lightning_app.theory.lemmas import lemma_3, lemma_4
-    from lightning_app.theory.shortcut import IDENTITY, TANH, ShortcutForm
+    from lightning_app.theory.li_et_al.lemmas import lemma_3, lemma_4
+    from lightning_app.theory.li_et_al.shortcut import IDENTITY, TANH, ShortcutForm
 
     data = whitened(source, limit)
     form = ShortcutForm(units, n, mid={"identity": IDENTITY, "tanh": TANH}[mid])

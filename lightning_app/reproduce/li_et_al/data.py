@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from lightning_app.errors import UserError
+from lightning_app.common.errors import UserError
 from lightning_app.reproduce.computation import Source
 from lightning_app.reproduce.li_et_al.nets import WIDTH
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_app.descent import Problem
-    from lightning_app.theory.moments import Moments
+    from lightning_app.theory.li_et_al.descent import Problem
+    from lightning_app.theory.li_et_al.moments import Moments
 
 __all__ = ["SUBSET", "WHITENING", "Whitened", "whitened"]
 
@@ -34,13 +34,13 @@ class Whitened:
 
     @cached_property
     def moments(self) -> "Moments":
-        from lightning_app.theory.moments import Moments
+        from lightning_app.theory.li_et_al.moments import Moments
 
         return Moments.of(self.x, self.y)
 
     def problem(self, shortcut: bool, mid: str) -> "Problem":
         """The loss of nets with an activation between a unit's matrices. With ReLU in float32, linear ones in closed form."""
-        from lightning_app.descent import LinearProblem, SampleProblem
+        from lightning_app.theory.li_et_al.descent import LinearProblem, SampleProblem
 
         if mid == "identity":
             return LinearProblem(self.moments, shortcut)

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Factor, above, below, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
@@ -36,7 +36,7 @@ STARTS = {net.name: net for net in (XAVIER, ORTHOGONAL, SHORTCUT_2, AT_ZERO)}
 
 def initial(source: Source, net: Mapping[str, Any], depth: int, seeds: int, limit: int | None) -> Arrays:
     """The spectrum of each seed's Hessian before training: arrays (seeds,) by the fields of `Spectrum`."""
-    from lightning_app.theory import linear
+    from lightning_app.theory.li_et_al import linear
 
     data = whitened(source, limit)
     kind = Net.asked(net)

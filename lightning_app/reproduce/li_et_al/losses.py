@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from lightning_app.checks import above, at_most, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import SUBSET, WHITENING, whitened
@@ -46,7 +46,7 @@ def final_losses(
     """Final losses and mean norms of every seed and rate, (seeds, rates); inf where a run diverged. Initial losses (seeds,)."""
     import torch
 
-    from lightning_app.descent import descend
+    from lightning_app.theory.li_et_al.descent import descend
 
     data, kind = whitened(source, limit), Net.asked(net)
     rates = 10 ** torch.tensor(exponents, dtype=torch.float64)

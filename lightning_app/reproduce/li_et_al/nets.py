@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from lightning_app.report.style import Style, styles
+from lightning_app.plots.style import Style, styles
 
 if TYPE_CHECKING:
     from torch import Tensor

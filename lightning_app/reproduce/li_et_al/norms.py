@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Test, at_least, below, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import SUBSET, WHITENING, whitened
@@ -45,7 +45,7 @@ def norms(
     """Mean Frobenius norm of a matrix and the loss at every epoch: arrays (seeds, epochs + 1)."""
     import torch
 
-    from lightning_app.descent import descend
+    from lightning_app.theory.li_et_al.descent import descend
 
     data, kind = whitened(source, limit), Net.asked(net)
     rates = torch.full((seeds,), rate, dtype=torch.float64)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Factor, Test, above, noted
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
@@ -26,7 +26,7 @@ from lightning_app.reproduce.li_et_al.nets import (
     style,
 )
 from lightning_app.reproduce.results import Results
-from lightning_app.statistics import value_where_reached
+from lightning_app.statistics.paired import value_where_reached
 from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies
 
 __all__ = ["FIG_5", "FIG_6", "SPECTRA"]
@@ -54,8 +54,8 @@ def spectra(
     """Losses, gradient norms and the Hessian's spectrum at every epoch of a full-batch descent: arrays (seeds, epochs + 1)."""
     import torch
 
-    from lightning_app.descent import LinearProblem, descend
-    from lightning_app.theory import linear
+    from lightning_app.theory.li_et_al import linear
+    from lightning_app.theory.li_et_al.descent import LinearProblem, descend
 
     data = whitened(source, limit)
     kind = Net.asked(net)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Test, Within, at_least, below, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.data import WHITENING, whitened
@@ -48,7 +48,7 @@ def _forms(n: int) -> dict[str, dict[str, str | bool]]:
 
 
 def _form(units: int, n: int, form: Mapping[str, str | bool]):
-    from lightning_app.theory.shortcut import IDENTITY, RELU, TANH, ShortcutForm, relu_surrogate
+    from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, ShortcutForm, relu_surrogate
 
     known = {"identity": IDENTITY, "tanh": TANH, "relu": RELU, "surrogate": relu_surrogate(0.5)}
     places = {place: known[str(form.get(place, "identity"))] for place in ("pre", "mid", "post")}
@@ -62,7 +62,7 @@ def at_zero(
     source: Source, n: int, form: Mapping[str, str | bool], units: Sequence[int], width: int, samples: int, limit: int
 ) -> Arrays:
     """Largest deviations of the closed form from autograd, by the number of units: arrays (units,)."""
-    from lightning_app.theory.zero_point_checks import zero_point_deviations
+    from lightning_app.theory.li_et_al.zero_point_checks import zero_point_deviations
 
     data = whitened(source, limit)
     x, y = data.x[:samples, :width], data.y[:samples, :width]
@@ -95,7 +95,7 @@ def by_depth(source: Source, n: int, form: Mapping[str, str | bool], units: Sequ
     how many are zero. Arrays (units,)."""
     import torch
 
-    from lightning_app.theory.zero_point import zero_point
+    from lightning_app.theory.li_et_al.zero_point import zero_point
 
     data = whitened(source, limit)
     rows = []
@@ -123,7 +123,7 @@ def equivalence(source: Source, depth: int, seeds: int, limit: int | None) -> Ar
     import torch
 
     from lightning_app.networks.shortcut import draw
-    from lightning_app.theory.equivalence import orthogonal_equivalence
+    from lightning_app.theory.li_et_al.equivalence import orthogonal_equivalence
 
     data = whitened(source, limit)
     draws = [draw((depth, WIDTH, WIDTH), "orthogonal", 1.0, torch.Generator().manual_seed(s)) for s in range(seeds)]

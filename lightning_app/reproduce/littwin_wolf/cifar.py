@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lightning_app.checks import above, below, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.littwin_wolf.lambdas import draw_layers
 from lightning_app.reproduce.littwin_wolf.training import layer

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.checks import IntervalAbove, above, at_least, at_most, below, noted, tested
-from lightning_app.report.style import styles
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
+from lightning_app.plots.style import styles
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results
@@ -35,7 +35,7 @@ def complexity(source: Source, p: int, betas: Sequence[float], sizes: Sequence[i
     """theta by beta, (betas,), and log E Crt_0 / Lambda by Lambda and beta, (sizes, betas), for mixtures of 2..p."""
     import torch
 
-    from lightning_app.theory import hamiltonian, spin_glass
+    from lightning_app.theory.littwin_wolf import hamiltonian, spin_glass
 
     r = torch.arange(2, p + 1)
     logs = [spin_glass.log_weights(p, beta)[1:] for beta in betas]
@@ -77,7 +77,7 @@ def counted(
     what the Kac-Rice formula expects, (Lambda,)."""
     import torch
 
-    from lightning_app.theory import hamiltonian
+    from lightning_app.theory.littwin_wolf import hamiltonian
 
     r, eps = torch.arange(2, p + 1), _mixture(mixture, p)[1:]
     field = hamiltonian.sampled(r.tolist(), Lambda, range(seeds)).weighted(eps)
@@ -98,7 +98,7 @@ def _mixture(mixture: Mapping[str, Any], p: int) -> "Tensor":
     """Weights of lengths 1..p. Where they are not those of a beta, length 1 has none."""
     import torch
 
-    from lightning_app.theory import spin_glass
+    from lightning_app.theory.littwin_wolf import spin_glass
 
     if "beta" in mixture:
         return spin_glass.weights(p, mixture["beta"])
@@ -109,7 +109,7 @@ def _with_length_1(mixture: Mapping[str, Any], p: int, Lambda: int) -> float:
     """What is expected if Eq. 15's weight of length 1 is kept, which Eq. 28 leaves out."""
     import torch
 
-    from lightning_app.theory import hamiltonian
+    from lightning_app.theory.littwin_wolf import hamiltonian
 
     return hamiltonian.expected_total(_mixture(mixture, p), torch.arange(1, p + 1), Lambda)
 
@@ -348,7 +348,7 @@ def maximum(source: Source, p: int, mixtures: int, seeds: int) -> Arrays:
     (p - 2,) largest steps."""
     import torch
 
-    from lightning_app.theory import spin_glass
+    from lightning_app.theory.littwin_wolf import spin_glass
 
     r, pure = torch.arange(2, p + 1), spin_glass.theta_pure(p)
     largest = []
@@ -372,7 +372,7 @@ def finite_maximum(source: Source, Lambda: int, p: int, mixtures: int, spectra: 
     """Kac-Rice means of random mixtures of 2..p over those of pure p, largest of all mixtures by index, (Lambda,)."""
     import torch
 
-    from lightning_app.theory import hamiltonian
+    from lightning_app.theory.littwin_wolf import hamiltonian
 
     generator, r = torch.Generator().manual_seed(seed), torch.arange(2, p + 1)
     drawn = hamiltonian.goe_spectra(Lambda, spectra, generator)

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Test, Within, above, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.results import Results

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.checks import IntervalAbove, IntervalExcludes, at_least
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.littwin_wolf.training import (
     BLOCKS,

@@ -35,7 +35,7 @@ def lemmas(source: Source, shared: str, p: int, n: int, d: int, Lambda: int, dra
 def _of_seed(shared: str, sizes: Sequence[int], draws: int, seed: int) -> dict[str, float]:
     import torch
 
-    from lightning_app.theory import unravelled
+    from lightning_app.theory.littwin_wolf import unravelled
 
     makes = {
         "evenly": unravelled.evenly_shared,

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from lightning_app.checks import IntervalAbove
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.littwin_wolf.lambdas import ONE_FALL, STEADY
 from lightning_app.reproduce.littwin_wolf.training import DURATION, UNNORMALISED, claim, grown, rising, runs_of

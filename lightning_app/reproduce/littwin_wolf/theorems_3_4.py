@@ -38,7 +38,7 @@ NETS = {name: {"strength": 1.0, **net, "seeds": 20} for name, net in NETS.items(
 
 def scales(source: Source, p: int, first: int, last: int, strength: float, seeds: int) -> Arrays:
     """Theorem 3 for every layer of each seed's net: arrays (seeds * p,)."""
-    from lightning_app.theory import driving_force
+    from lightning_app.theory.littwin_wolf import driving_force
 
     nets = [_net(p, first, last, seed, strength=strength) for seed in range(seeds)]
     return _columns([driving_force.theorem_3(net, layer) for net in nets for layer in range(p)])
@@ -46,7 +46,7 @@ def scales(source: Source, p: int, first: int, last: int, strength: float, seeds
 
 def overall_scale(source: Source, p: int, first: int, last: int, seeds: int) -> Arrays:
     """Theorem 4 for each seed's net: arrays (seeds,)."""
-    from lightning_app.theory import driving_force
+    from lightning_app.theory.littwin_wolf import driving_force
 
     return _columns([driving_force.theorem_4(_net(p, first, last, seed, normalised=False)) for seed in range(seeds)])
 
@@ -54,7 +54,7 @@ def overall_scale(source: Source, p: int, first: int, last: int, seeds: int) -> 
 def _net(p: int, first: int, last: int, seed: int, **more):
     import torch
 
-    from lightning_app.theory.driving_force import skip_net
+    from lightning_app.theory.littwin_wolf.driving_force import skip_net
 
     return skip_net(p, range(first - 1, last), 8, 4, 30, torch.Generator().manual_seed(seed), **more)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 
 from lightning_app.checks import Test, noted, tested
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
 from lightning_app.reproduce.plan import Run
 from lightning_app.reproduce.results import Results
-from lightning_app.statistics import ENOUGH
+from lightning_app.statistics.paired import ENOUGH
 from lightning_app.verdicts import Basis, Claim, Sample, Varies
 
 __all__ = [

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.checks import Share, Within, at_least, at_most, below, noted, tested
-from lightning_app.report.style import styles
-from lightning_app.reproduce import figures
+from lightning_app.plots import figures
+from lightning_app.plots.style import styles
 from lightning_app.reproduce.artefact import Artefact
 from lightning_app.reproduce.computation import Arrays, Computation, Source
 from lightning_app.reproduce.li_et_al.fitting import power
@@ -29,7 +29,7 @@ BAND = 0.1  # of the depth, to either side of the largest weight
 
 def path_weights(source: Source, p: int, beta: float) -> Arrays:
     """eps_1, ..., eps_p, and the same from rational numbers."""
-    from lightning_app.theory import spin_glass
+    from lightning_app.theory.littwin_wolf import spin_glass
 
     found, limit = spin_glass.lengths(p, beta), spin_glass.limiting_lengths(p, beta)
     return {
@@ -147,7 +147,7 @@ def deepest(source: Source, a: int, b: int, depths: Sequence[int]) -> Arrays:
     """Where the largest weight is, by depth: arrays (depths,), and (depths, 2) for the two lengths that may tie."""
     from fractions import Fraction
 
-    from lightning_app.theory import spin_glass
+    from lightning_app.theory.littwin_wolf import spin_glass
 
     beta = Fraction(a, b)
     ties = [spin_glass.maximisers(p, beta) for p in depths]
@@ -263,7 +263,7 @@ EDGE = 10  # the band reaches a tenth of the way from q to 0 and to 1
 
 def concentration(source: Source, a: int, b: int, edge: int, depths: Sequence[int]) -> Arrays:
     """How much of Σ ε_r² lies in the band of Theorem 2, by depth, for beta = a / b: arrays (depths,)."""
-    from lightning_app.theory import spin_glass as glass
+    from lightning_app.theory.littwin_wolf import spin_glass as glass
 
     beta = a / b
     bands = [((edge - 1) * a * p // (edge * (a + b)), (edge * a + b) * p // (edge * (a + b))) for p in depths]
@@ -371,7 +371,7 @@ RHO, WIDTH, UNIQUE = 0.5, 64, 64  # the net whose scale C is set
 
 def reached(source: Source, p: int, rho: float, n: int, Lambda: int) -> Arrays:
     """For every k = 1..p a scale C, the argmax it leads to, and the ends of its interval: arrays (p,)."""
-    from lightning_app.theory import spin_glass as glass
+    from lightning_app.theory.littwin_wolf import spin_glass as glass
 
     scales = [glass.scale_of(glass.reaching(p, k), rho, n, Lambda) for k in range(1, p + 1)]
     betas = [glass.beta_of(rho, n, C, Lambda) for C in scales]

@@ -1,0 +1,1 @@
+"""What every package may use: errors, arguments, seeds, signals, reading untrusted files, packaged configurations."""

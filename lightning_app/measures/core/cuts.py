@@ -1,0 +1,144 @@
+"""Where a net can be cut in two: the signals x^i of Arora et al. (2018), and the maps M^{i,j} between them.
+
+Their theory is of nets ``x^i = A^i phi(x^{i-1})``, in which every pre-activation determines all that follows. In a net
+with skips only what lies between two blocks does: within a block, the skip carries a second signal past. So blocks are
+the units here, for plain nets too, that they can be compared: x^1 goes into the first block, x^2 into the second, and
+so on; the last one is the output. In a simplified net a block is a layer and this is the theory's own numbering, x^1
+from the first convolution and x^L the logits; in a net with two convolutions a block it passes over the inner ones.
+
+x^i is the *pre*-activation: the input of the ReLU whose output goes into the block. Where no ReLU made that signal (a
+pool did, or a sum) it is the signal itself.
+
+That a boundary of a block is a cut is not assumed but tried: the net is run on another image with this one signal put
+in its place, and all that comes after must be as before. Where something goes round (blocks within blocks), the
+boundary is left out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from lightning_app.measures.core.watch import WatchRelus, nearly_same, shared_copy
+from lightning_app.networks.blocks import blocks_of
+from lightning_app.networks.layers import layers_of
+
+__all__ = ["CutNet"]
+
+_TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise, what goes round a cut shows by far
+
+
+class CutNet:
+    """A net, run once on some images, that can be run again from any of its cuts on.
+
+    Python counts from 0: ``signals[0]`` is x^1. The net itself is not touched: all happens on a copy that shares its
+    parameters. A net without blocks has no cuts, only its output.
+
+    Attributes:
+        signals: x^1, x^2, ..., the output; each (B, ...).
+        cut_after: layer name -> index of the first signal that a change of this layer changes. Layers that the forward
+            pass does not call are absent.
+    """
+
+    @torch.no_grad()
+    def __init__(self, net: nn.Module, images: Tensor) -> None:
+        self._net = shared_copy(net)
+        self._images = images
+        clean = _Passage(self._net)(images)
+        self._places = [place for place in range(len(clean.signals) - 1) if self._is_cut(place, clean.signals)]
+        self.signals = [clean.signals[place] for place in (*self._places, -1)]
+        self.cut_after = {
+            name: sum(place < passed for place in self._places) for name, passed in clean.passed_before.items()
+        }
+
+    def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+        """All signals after a cut when this one is there: the maps M^{i,j} for every j > i.
+
+        Args:
+            cut: index into `signals`, the output excluded.
+            signal: (any B, ...), in place of x^i.
+            weights: by state-dict name, instead of the net's own.
+
+        Cost: the part of a forward pass that lies behind the cut; what lies before it runs on one black image.
+        """
+        passage = _Passage(self._net, self._places[cut], signal)(torch.zeros_like(self._images[:1]), weights)
+        return [passage.signals[place] for place in (*self._places[cut + 1 :], -1)]
+
+    def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
+        """J^{i,j} v at x^i for every j > i. Cost: two runs of `after`."""
+        return jvp(lambda signal: self.after(cut, signal), (self.signals[cut],), (tangent,))[1]
+
+    def output_with(self, name: str, weights: Mapping[str, Tensor]) -> Tensor:
+        """The output with other weights of the layer ``name``, (B, classes): what lies before it is not computed."""
+        cut = self.cut_after[name] - 1
+        if cut < 0:
+            return functional_call(self._net, dict(weights), (self._images,))
+        return self.after(cut, self.signals[cut], weights)[-1]
+
+    def _is_cut(self, place: int, clean: list[Tensor]) -> bool:
+        """Whether all that comes after is the same on black images, when this signal is."""
+        few = slice(2)
+        found = _Passage(self._net, place, clean[place][few])(torch.zeros_like(self._images[few])).signals
+        return all(
+            nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[place + 1 :], clean[place + 1 :])
+        )
+
+
+class _Passage:
+    """One forward pass: records the signals at all boundaries of blocks, or puts another signal at one of them."""
+
+    def __init__(self, net: nn.Module, place: int | None = None, signal: Tensor | None = None) -> None:
+        self.net = net
+        self.signals: list[Tensor] = []
+        self.passed_before: dict[str, int] = {}  # layer -> boundaries before its first call
+        self._place, self._signal = place, signal
+        self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
+        self._here: Tensor | None = None  # what goes over the last boundary
+
+    def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
+        with WatchRelus(self._rectified), self._hooks():
+            self.signals.append(functional_call(self.net, dict(weights or {}), (images,)))
+        return self
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        blocks = [module for block in blocks_of(self.net) for module in block.modules]
+        handles = [block.register_forward_pre_hook(self._enter) for block in blocks]
+        handles += [block.register_forward_hook(self._leave) for block in blocks]
+        handles += [layer.module.register_forward_pre_hook(self._call(layer.name)) for layer in layers_of(self.net)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, block: nn.Module, inputs: tuple) -> tuple:
+        return (self._boundary(inputs[0]), *inputs[1:])
+
+    def _leave(self, block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
+        return self._boundary(out)
+
+    def _call(self, name: str) -> Callable[[nn.Module, tuple], None]:
+        def hook(layer: nn.Module, inputs: tuple) -> None:
+            self.passed_before.setdefault(name, len(self.signals))
+
+        return hook
+
+    def _rectified(self, x: Tensor, out: Tensor) -> None:
+        self._relu = x, out
+
+    def _boundary(self, x: Tensor) -> Tensor:
+        """What goes on from here: x, or what the injected signal becomes."""
+        if x is self._here:  # the output of one block is the input of the next: one boundary
+            return x
+        before, after = self._relu
+        activation = F.relu if after is x else torch.clone
+        signal = before if after is x else x.clone()  # the block may change its input in place
+        if len(self.signals) == self._place:
+            signal, x = self._signal, activation(self._signal)
+        self.signals.append(signal)
+        self._here = x
+        return x

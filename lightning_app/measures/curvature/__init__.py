@@ -1,0 +1,1 @@
+"""Curvature of the loss: Hessian-vector products, Lanczos, and the spectrum's ends, density and shares."""

@@ -1,0 +1,340 @@
+"""The Hessian of a net's risk as a linear map v -> H v, for any net and loss that can be differentiated twice.
+
+H is never formed. The gradient is computed once with its graph, g(w), and each product is one more backward pass through
+that graph: H v = d<g(w), v>/dw. Kept graphs make a product cost two gradients, the least that any exact method needs
+(6 forward passes: two for the tangent's forward pass, four for its backward pass). A central difference of gradients costs
+the same and is useless here: it steps over ReLU kinks.
+
+What is differentiated is the mean loss over fixed samples, without penalty (lambda/2 ||w||^2 would shift every eigenvalue
+by lambda), with BatchNorm's running statistics. At a ReLU's kink PyTorch's derivative is 0: at exactly zero weights
+behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.theory` has the limit).
+"""
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.watch import shared_copy
+from lightning_app.measures.curvature.bilinear import BilinearConvolutions
+
+__all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean over the samples, ()
+Pairs = Iterable[tuple[Tensor, Tensor]]
+
+CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images, which stay in a CPU's cache
+COLUMNS = 64  # of a dense Hessian at once
+MEMORY = 4 * 2**30  # bytes of kept graphs
+NOT_TWICE = "cannot be differentiated twice"
+CHECKED = 8  # samples on which the loss is tried
+ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
+UNDIFFERENTIABLE = (
+    "not implemented",
+    "not differentiable",
+    "differentiate twice",
+    "incompatible with",
+)  # in torch's own words
+DEAD_END = (
+    "torch::autograd::Error"  # behind a once_differentiable function: silently skipped, as if there were no curvature
+)
+
+
+class Symmetric(Protocol):
+    """A symmetric linear map on R^size."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def like(self) -> Tensor:
+        """Any tensor of the vectors' dtype and device."""
+        ...
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """(size,) -> (size,)."""
+        ...
+
+
+class Hessian:
+    """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
+
+    Args:
+        net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go. It may be compiled, the products are
+            not.
+        batches: (inputs, labels) on the net's device, in any batch size: the Hessian is of all of them together.
+        loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their sizes.
+        names: parameters to differentiate in; None for all trainable ones. A diagonal block then, and cheaper.
+        double: in float64, on a copy of the net.
+        memory: bytes for kept graphs. Chunks that do not fit are computed anew in every product, at 3.5 instead of
+            2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
+
+    Raises:
+        UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, or a net that
+            cannot be differentiated twice.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
+    >>> Hessian(net, [(x, y)], lambda out, y: (out - y).square().mean()) @ torch.tensor([1.0, 0.0])  # 2 x x^T
+    tensor([2., 4.])
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        batches: Pairs,
+        loss: Loss = F.cross_entropy,
+        names: Sequence[str] | None = None,
+        double: bool = False,
+        memory: int = MEMORY,
+    ) -> None:
+        self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
+        _check_mode(self._net)
+        self._loss = loss
+        self.parameters = _chosen(self._net, names)
+        self._weights = list(self.parameters.values())
+        self._chunks = _chunks(batches, self.like.dtype)
+        self._samples = sum(len(labels) for _, labels in self._chunks)
+        if not self._samples:
+            raise UserError("a Hessian needs at least one sample, got none.")
+        self._check_loss()
+        kept = self._how_many_fit(memory)
+        self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
+        self._anew = self._chunks[kept:]
+        self.products = 0  # how many were asked for
+
+    @property
+    def like(self) -> Tensor:
+        return self._weights[0]
+
+    @property
+    def size(self) -> int:
+        return sum(weight.numel() for weight in self._weights)
+
+    def places(self) -> dict[str, slice]:
+        """Where each parameter lies in a vector."""
+        found, start = {}, 0
+        for name, weight in self.parameters.items():
+            found[name] = slice(start, start + weight.numel())
+            start += weight.numel()
+        return found
+
+    def point(self) -> Tensor:
+        """The parameters at which it is taken, (size,)."""
+        return torch.cat([weight.detach().reshape(-1) for weight in self._weights])
+
+    def gradient(self) -> Tensor:
+        """Of the mean loss there, (size,). Free for the samples whose graphs are kept, one gradient for the others."""
+        parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
+        return sum(torch.cat([g.detach().reshape(-1) for g in part]) for part in parts)
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """H v, (size,)."""
+        self.products += 1
+        parts = [
+            part.view_as(weight)
+            for part, weight in zip(vector.split([w.numel() for w in self._weights]), self._weights)
+        ]
+        return torch.cat([part.reshape(-1) for part in self._sum(parts)])
+
+    def rows(self, vectors: Tensor) -> Tensor:
+        """H v of several vectors at once, (k, size) -> (k, size): for small nets, whose products cost launches only."""
+        self.products += len(vectors)
+        split = vectors.split([w.numel() for w in self._weights], dim=1)
+        parts = [part.reshape(-1, *weight.shape) for part, weight in zip(split, self._weights)]
+        return torch.cat([part.reshape(len(vectors), -1) for part in self._sum(parts, batched=True)], 1)
+
+    def _sum(self, parts: list[Tensor], batched: bool = False) -> list[Tensor]:
+        total = [torch.zeros_like(part) for part in parts]
+        for gradient in self._graphs:
+            torch._foreach_add_(total, self._backward(gradient, parts, batched, keep=True))
+        for chunk in self._anew:
+            torch._foreach_add_(total, self._backward(self._gradient(*chunk), parts, batched, keep=False))
+        return total
+
+    def _gradient(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """This chunk's share of the gradient, with its graph."""
+        try:
+            with (
+                torch.enable_grad(),
+                sdpa_kernel(SDPBackend.MATH),  # fused attention has no second derivative
+                BilinearConvolutions(self._weights),
+                _no_tf32(),
+            ):
+                share = self._of(inputs, labels) * (len(labels) / self._samples)
+                gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
+        except RuntimeError as error:
+            raise _not_twice(self._net, error) from error
+        if any(node.name() == DEAD_END for node in _graph(gradient)):
+            raise UserError(
+                f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function. {ADVICE}"
+            )
+        return gradient
+
+    def _of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of some samples."""
+        outputs = self._net(inputs)
+        if not isinstance(outputs, Tensor):
+            kind = type(outputs).__name__
+            raise UserError(
+                f"a Hessian needs a net that returns one tensor, {type(self._net).__name__} returns a {kind}. {ADVICE}"
+            )
+        return self._loss(outputs, labels)
+
+    @torch.no_grad()
+    def _check_loss(self) -> None:
+        """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
+        inputs, labels = (part[:CHECKED] for part in self._chunks[0])
+        whole, parts = self._of(inputs, labels), [self._of(*one) for one in zip(inputs.split(1), labels.split(1))]
+        mean = torch.stack(parts).mean()
+        if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise UserError(
+                f"a Hessian needs a loss that is a mean over samples, without weights: of {len(labels)} samples it is "
+                f"{float(whole):.4g}, and the mean of their losses {float(mean):.4g}. {ADVICE}"
+            )
+
+    def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
+        curved = [(g, part) for g, part in zip(gradient, parts) if g.requires_grad]  # others do not depend on w
+        if not curved:
+            return [torch.zeros_like(part) for part in parts]
+        try:
+            with _no_tf32():
+                products = torch.autograd.grad(
+                    [g for g, _ in curved],
+                    self._weights,
+                    [part for _, part in curved],
+                    retain_graph=keep,
+                    allow_unused=True,
+                    is_grads_batched=batched,
+                )
+        except RuntimeError as error:
+            raise _not_twice(self._net, error) from error
+        return [torch.zeros_like(part) if p is None else p for p, part in zip(products, parts)]
+
+    def _how_many_fit(self, memory: int) -> int:
+        """How many chunks' graphs can be kept, from what the graph of one sample holds."""
+        inputs, labels = self._chunks[0]
+        storages = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor.detach()  # a saved output with its history would keep the graph, which holds it, for ever
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            self._gradient(inputs[:1], labels[:1])
+        for weight in self._net.parameters():
+            storages.pop(weight.untyped_storage().data_ptr(), None)
+        sizes = itertools.accumulate(len(of_chunk) for _, of_chunk in self._chunks)
+        return sum(size * sum(storages.values()) <= memory for size in sizes)
+
+
+class Restricted:
+    """P H P on a coordinate subspace: the diagonal block of the entries where ``mask`` is true."""
+
+    def __init__(self, full: Symmetric, mask: Tensor) -> None:
+        self._full = full
+        self._where = mask.flatten().nonzero()[:, 0]
+        if not len(self._where):
+            raise UserError("a subspace needs at least one coordinate, got none.")
+
+    @property
+    def like(self) -> Tensor:
+        return self._full.like
+
+    @property
+    def size(self) -> int:
+        return len(self._where)
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        whole = vector.new_zeros(self._full.size)
+        whole[self._where] = vector
+        return (self._full @ whole)[self._where]
+
+
+def dense(hessian: Hessian) -> Tensor:
+    """The Hessian itself, (size, size), symmetric. For nets of a few thousand parameters: size products."""
+    identity = torch.eye(hessian.size, dtype=hessian.like.dtype, device=hessian.like.device)
+    rows = torch.cat([hessian.rows(part) for part in identity.split(COLUMNS)])
+    return (rows + rows.T) / 2
+
+
+def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    trainable = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    if wrong := [name for name in names or () if name not in trainable]:
+        raise UserError(f"'{wrong[0]}' is no trainable parameter of this {type(net).__name__}.")
+    chosen = trainable if names is None else {name: trainable[name] for name in names}
+    if not chosen:
+        raise UserError(f"this {type(net).__name__} has no trainable parameters, and so no Hessian.")
+    for name, weight in chosen.items():
+        if weight.dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"a Hessian is computed in float32 or float64, and {name} is {weight.dtype}: rounding to 3 digits would "
+                "decide the sign of most eigenvalues. Train with bf16-mixed, which keeps float32 weights, or set double. "
+                f"{ADVICE}"
+            )
+    return chosen
+
+
+def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """The samples in pieces of at most `CHUNK` numbers, whatever the loader's batch size."""
+    pieces = []
+    for inputs, labels in batches:
+        if not len(labels):
+            continue
+        size = max(1, CHUNK // max(1, inputs[:1].numel()))
+        # Labels too: in torch 2.11 the squared error of a float64 output and float32 targets has no gradient.
+        inputs, labels = (part.to(dtype) if part.is_floating_point() else part for part in (inputs, labels))
+        pieces += zip(inputs.split(size), labels.split(size))
+    return pieces
+
+
+def _check_mode(net: nn.Module) -> None:
+    """In training mode BatchNorm mixes samples and moves its statistics, and dropout makes every product another map."""
+    for name, module in net.named_modules():
+        if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
+            raise UserError(
+                f"a Hessian needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
+                "call net.eval()."
+            )
+
+
+@contextlib.contextmanager
+def _no_tf32() -> Iterator[None]:
+    """GPUs round the factors of convolutions to 10 bits unless told otherwise: three digits, as of half precision."""
+    places = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before):
+            place.allow_tf32 = value
+
+
+def _graph(tensors: Iterable[Tensor]) -> set:
+    """All nodes that lead to these tensors."""
+    found, new = set(), [tensor.grad_fn for tensor in tensors if tensor.grad_fn]
+    while new:
+        node = new.pop()
+        if node not in found:
+            found.add(node)
+            new += [earlier for earlier, _ in node.next_functions if earlier]
+    return found
+
+
+def _not_twice(net: nn.Module, error: RuntimeError) -> Exception:
+    """The sentence for a net without second derivatives; anything else (out of memory) stays what it is."""
+    text = str(error)
+    if not any(sign in text for sign in UNDIFFERENTIABLE):
+        return error
+    return UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}")

@@ -1,0 +1,305 @@
+"""The spectrum of a symmetric map from a few dozen products: its ends with bounds, its trace, density, index and condition.
+
+A first Lanczos run finds the ends. Further runs, when asked for, start from random vectors of what the found eigenvectors
+leave over and sample the rest, as in Hutch++ (Meyer et al. 2021). Without further runs the first one serves for both. Either
+way the eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm.
+
+One start sees one copy of a multiple eigenvalue: the ends are right up to multiplicity, which only exactly symmetric nets
+have. Those are small, and small nets get all eigenvalues (`exact_spectrum`).
+
+What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
+negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`quadrature`): nets have most of
+their eigenvalues within a hair of zero, and products cannot tell on which side. The interval is logged, not its middle.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.measures.core.histogram import Histogram
+from lightning_app.measures.curvature.hessian import Symmetric
+from lightning_app.measures.curvature.lanczos import Krylov, lanczos
+from lightning_app.measures.curvature.quadrature import Bounds, Rule, mass_below, mass_within, widened
+
+__all__ = ["EDGES", "Spectrum", "exact_spectrum", "spectrum"]
+
+ZERO = 1e-10  # of |lambda|max: below it an exactly computed eigenvalue counts as 0 (double precision)
+PERCENT = 10  # Li et al. (2016), appendix B: the 10th percentile of |lambda| instead of the minimum
+SURE = 2  # standard errors that widen an interval
+SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of freedom: above this, y stands for several
+TINY = 1e-9  # of the same: no random start has so little of an eigenvector
+LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
+BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
+
+# Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
+# can be laid over each other, and counts of seeds added up.
+_DECADES = torch.logspace(-6, 4, 81, dtype=torch.float64)
+EDGES = torch.cat([-_DECADES.flip(0), _DECADES])
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Of a symmetric H with n eigenvalues. Shares are of n; an interval's ends are equal where it is known exactly."""
+
+    dimension: int  # n
+    products: int  # H v that it took
+    top: Tensor  # (k,) float64, the largest eigenvalues, decreasing
+    top_residual: Tensor  # (k,), ||H y - theta y||: an eigenvalue lies within this distance
+    bottom: Tensor  # (k,), the smallest (most negative) ones, increasing
+    bottom_residual: Tensor  # (k,)
+    unconverged: int  # of these 2k: residual above the tolerance; 0: all are eigenvalues, up to multiplicity
+    trace: float  # sum of all eigenvalues
+    trace_error: float  # standard error; 0 if exact
+    frobenius: float  # ||H||_F
+    frobenius_error: float  # standard error; 0 if exact
+    index_low: float  # share of negative eigenvalues, at least
+    index_high: float  # and at most
+    unresolved: float  # share that cannot be told from 0: by so few products, or in double precision
+    condition10_low: float  # |lambda|max / 10th percentile of |lambda|, at least
+    condition10_high: float  # and at most; infinite while the percentile may be 0
+    nodes: Tensor  # (q,) float64: where the density has its mass
+    weights: Tensor  # (q,), sum 1
+    density: Histogram  # expected number of eigenvalues in fixed bins, logarithmic to both sides of 0
+
+
+def spectrum(
+    operator: Symmetric,
+    k: int = 5,
+    steps: int = 40,
+    probes: int = 0,
+    probe_steps: int = 20,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+) -> tuple[Spectrum, Tensor]:
+    """Spectrum of a map known by its products only, and the eigenvector of the largest |lambda|, (n,).
+
+    Args:
+        operator: the map; ``steps + probes * probe_steps`` products are made.
+        k: eigenvalues at either end.
+        steps: of the run that finds the ends. On nets of depth 20, 10 find the first two, 15 to 30 the first five to 1e-3.
+        probes: further runs that sample density, trace and norm; their errors fall with the root of it.
+        probe_steps: of each.
+        tolerance: an eigenpair has converged when its residual is at most so much of |lambda|.
+        seed: of the random starts.
+
+    Raises:
+        UserError: for counts that make no spectrum.
+        DivergedError: where H v is not finite.
+    """
+    check_asked("a spectrum", k, steps, probes, probe_steps, tolerance)
+    generator = torch.Generator().manual_seed(seed)
+    first = _finite(lanczos(operator, steps, generator))
+    values, residuals = first.eigen()[0], first.residuals()
+    ends = _Ends(values, residuals, min(k, len(values)), tolerance)
+    leading = first.vectors(np.abs(values).argmax(keepdims=True))[0]
+    if len(values) == operator.size:
+        return _described(ends, _Exact(values, first.floor), len(values)), leading
+    found = (residuals <= tolerance * np.abs(values)) & (values != 0)
+    if probes:
+        locked = first.vectors(np.flatnonzero(found))
+        rules = [Rule.of(_finite(lanczos(operator, probe_steps, generator, locked))) for _ in range(probes)]
+        products = len(values) + sum(len(rule.nodes) for rule in rules)
+        return _described(ends, _Sampled(operator.size, values[found], rules), products), leading
+    whole = Rule.of(first)
+    found &= _simple(whole, operator.size)
+    return _described(ends, _Sampled(operator.size, values[found], [whole.without(found)]), len(values)), leading
+
+
+def _simple(rule: Rule, dimension: int) -> np.ndarray:
+    """Which nodes may stand for one eigenvalue each: those not too heavy for one, where the start met no multiple ones.
+
+    A node without weight is a further copy of an eigenvalue, found when the start's own subspace was exhausted. Then the rule
+    is that of few multiple eigenvalues, and is left as it is.
+    """
+    heavy = dimension * rule.weights
+    simple = heavy <= SINGLE
+    return np.zeros_like(simple) if simple.all() or (heavy < TINY).any() else simple
+
+
+def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tolerance: float) -> None:
+    """Refuse counts that make no spectrum, in the name of whoever was asked."""
+    least = {"k": (k, 1), "steps": (steps, LEAST), "probes": (probes, 0), "probe_steps": (probe_steps, LEAST)}
+    for name, (value, smallest) in least.items():
+        if value < smallest:
+            raise UserError(f"{name} of {who} must be at least {smallest}, got {value}.")
+    if not 0 < tolerance < 1:
+        raise UserError(f"tolerance of {who} is a share of an eigenvalue, between 0 and 1, got {tolerance}.")
+
+
+def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
+    """The same of a matrix (n, n), from all of its eigenvalues, in float64.
+
+    >>> found, vector = exact_spectrum(torch.diag(torch.tensor([3.0, 0.0, -1.0, 2.0])), k=1)
+    >>> found.top.item(), found.bottom.item(), found.trace, found.index_low, found.unresolved
+    (3.0, -1.0, 4.0, 0.25, 0.25)
+    """
+    if not bool(matrix.isfinite().all()):
+        raise _not_finite()
+    values, vectors = torch.linalg.eigh(matrix.double().cpu())
+    zero = ZERO * float(values.abs().max())
+    ends = _Ends(values.numpy(), np.zeros(len(values)), min(k, len(values)), 1.0)
+    leading = vectors[:, values.abs().argmax()]
+    return _described(ends, _Exact(values.numpy(), zero), len(values)), leading.to(matrix)
+
+
+class _Exact:
+    """A distribution known eigenvalue by eigenvalue."""
+
+    def __init__(self, values: np.ndarray, zero: float) -> None:
+        self.dimension = len(values)
+        self._values = values
+        self._zero = zero  # what is not larger counts as 0
+
+    def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+        return float(function(self._values).sum()), 0.0
+
+    def rule(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._values, np.full(self.dimension, 1 / self.dimension)
+
+    def negative(self) -> tuple[Bounds, float]:
+        share = float((self._values < -self._zero).mean())
+        return Bounds(share, share), float((np.abs(self._values) <= self._zero).mean())
+
+    def percentile(self, largest: float) -> Bounds:
+        value = float(np.percentile(np.abs(self._values), PERCENT))
+        value = 0.0 if value <= self._zero else value
+        return Bounds(value, value)
+
+
+class _Sampled:
+    """``known`` eigenvalues, and random runs in the complement of their eigenvectors."""
+
+    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule]) -> None:
+        self.dimension = dimension
+        self._known = known
+        self._rules = rules
+        self._rest = dimension - len(known)  # dimension of the complement
+        self._floor = max(rule.floor for rule in rules)
+
+    def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+        """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere."""
+        rest, square = self._mean(function), self._mean(lambda values: function(values) ** 2)
+        variance = 2 * self._rest**2 * max(0.0, square - rest**2) / (self._rest + 2) / len(self._rules)
+        return float(function(self._known).sum()) + self._rest * rest, math.sqrt(variance)
+
+    def rule(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and weights of the whole density."""
+        share = self._rest / self.dimension / len(self._rules)
+        nodes = np.concatenate([self._known, *(rule.nodes for rule in self._rules)])
+        exact = np.full(len(self._known), 1 / self.dimension)
+        return nodes, np.concatenate([exact, *(rule.weights * share for rule in self._rules)])
+
+    def negative(self) -> tuple[Bounds, float]:
+        """Share of negative eigenvalues, and how much of it is open: to the products, and to rounding."""
+        below = float((self._known < 0).sum())
+        low = self._whole(lambda rule: mass_below(rule, -self._floor), below).low
+        high = self._whole(lambda rule: mass_below(rule, self._floor), below).high
+        return self._widened(Bounds(low, high)), high - low
+
+    def percentile(self, largest: float) -> Bounds:
+        """Between which sizes the 10th percentile of |lambda| lies; sizes below the rounding may be 0."""
+
+        def within(size: float) -> Bounds:
+            known = float((np.abs(self._known) <= size).sum())
+            return self._widened(self._whole(lambda rule: mass_within(rule, size), known))
+
+        low = _first(lambda size: within(size).high >= PERCENT / 100, largest)
+        high = _first(lambda size: within(size).low >= PERCENT / 100, largest)
+        return Bounds(low if low > self._floor else 0.0, min(max(high, self._floor), largest))
+
+    def _mean(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
+        return float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
+
+    def _whole(self, bounds: Callable[[Rule], Bounds], known: float) -> Bounds:
+        """Of the whole spectrum: a mean over the runs, and the known ones."""
+        found = [bounds(rule) for rule in self._rules]
+        low, high = (float(np.mean([getattr(each, end) for each in found])) for end in ("low", "high"))
+        return Bounds(*((known + self._rest * share) / self.dimension for share in (low, high)))
+
+    def _widened(self, share: Bounds) -> Bounds:
+        """By what the random starts leave open."""
+        return widened(share, (self._rest + 2) * len(self._rules), SURE)
+
+
+class _Ends:
+    """The k largest and the k smallest of sorted eigenvalues."""
+
+    def __init__(self, values: np.ndarray, residuals: np.ndarray, k: int, tolerance: float) -> None:
+        self.top, self.top_residual = (torch.from_numpy(each[::-1][:k].copy()) for each in (values, residuals))
+        self.bottom, self.bottom_residual = (torch.from_numpy(each[:k].copy()) for each in (values, residuals))
+        pairs = ((self.top, self.top_residual), (self.bottom, self.bottom_residual))
+        self.unconverged = sum(int((residual > tolerance * value.abs()).sum()) for value, residual in pairs)
+        place = np.abs(values).argmax()
+        self.largest = float(np.abs(values[place]))
+        self.at_most = self.largest + float(residuals[place])
+
+
+def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> Spectrum:
+    trace, trace_error = distribution.total(lambda values: values)
+    squares, squares_error = distribution.total(np.square)
+    frobenius = math.sqrt(squares)
+    index, unresolved = distribution.negative()
+    percentile = distribution.percentile(ends.largest)
+    nodes, weights = map(torch.from_numpy, distribution.rule())
+    return Spectrum(
+        dimension=distribution.dimension,
+        products=products,
+        top=ends.top,
+        top_residual=ends.top_residual,
+        bottom=ends.bottom,
+        bottom_residual=ends.bottom_residual,
+        unconverged=ends.unconverged,
+        trace=trace,
+        trace_error=trace_error,
+        frobenius=frobenius,
+        frobenius_error=squares_error / (2 * frobenius) if frobenius else 0.0,
+        index_low=index.low,
+        index_high=index.high,
+        unresolved=unresolved,
+        condition10_low=_ratio(ends.largest, percentile.high),
+        condition10_high=_ratio(ends.at_most, percentile.low),
+        nodes=nodes,
+        weights=weights,
+        density=_binned(nodes, weights * distribution.dimension),
+    )
+
+
+def _binned(nodes: Tensor, counts: Tensor) -> Histogram:
+    """Expected numbers of eigenvalues, not integers."""
+    place = torch.bucketize(nodes.contiguous(), EDGES, right=True)
+    found = torch.zeros(len(EDGES) + 1, dtype=torch.float64).index_add_(0, place, counts)
+    return Histogram(found[1:-1], EDGES, below=float(found[0]), above=float(found[-1]))
+
+
+def _first(holds: Callable[[float], bool], largest: float) -> float:
+    """The size from which on something holds, to a relative 1e-3; 0 if it holds from 16 decades below the largest on."""
+    low, high = math.log(1e-16), 0.0
+    if not largest or holds(largest * math.exp(low)):
+        return 0.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(largest * math.exp(middle)) else (middle, high)
+    return largest * math.exp(high)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else math.nan
+
+
+def _finite(run: Krylov) -> Krylov:
+    if not np.isfinite(run.diagonal).all() or not np.isfinite(run.beside).all():
+        raise _not_finite()
+    return run
+
+
+def _not_finite() -> DivergedError:
+    return DivergedError(
+        "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller rate."
+    )

@@ -1,0 +1,137 @@
+"""BatchNorm in training mode on one sample at a time: what a net computes when it is left in training mode by mistake.
+
+The interlayer cushions that Yu & Tomasi (2019, section 5) print come out only this way. Each sample is then normalised
+with its own mean and variance over the map, and the Jacobian goes through both. Here all samples of a batch are treated
+so at once, with the net in evaluation mode: running statistics do not move.
+
+BatchNorm is then nearly blind to the scale of its input. With m, v mean and (biased) variance of a channel u of n
+values, ``y = gamma (u - m) / sqrt(v + eps) + beta`` and
+
+    J t = gamma / sqrt(v + eps) (t - mean(t) - uhat mean(uhat t)),    uhat = (u - m) / sqrt(v + eps)
+    J u = gamma uhat eps / (v + eps)                                  (Euler: exact, and zero for eps = 0)
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lightning_app.common.errors import UserError
+
+__all__ = ["AloneNorm", "BnMode", "batch_norms", "normalise_alone", "normalising"]
+
+BnMode = Literal["eval", "batch1"]
+
+
+def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
+    """Every BatchNorm in some modules, of any number of dimensions."""
+    return [norm for module in modules for norm in module.modules() if isinstance(norm, _BatchNorm)]
+
+
+@contextmanager
+def normalising(bn_mode: BnMode, *modules: nn.Module) -> Iterator[None]:
+    """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
+    with _alone(modules) if bn_mode == "batch1" else nullcontext():
+        yield
+
+
+@contextmanager
+def _alone(modules: tuple[nn.Module, ...]) -> Iterator[None]:
+    hooks = [norm.register_forward_hook(_replace) for norm in batch_norms(*modules)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _replace(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
+    """Forward hook: what it returns takes the output's place."""
+    return normalise_alone(inputs[0], norm)
+
+
+def normalise_alone(u: Tensor, norm: _BatchNorm) -> Tensor:
+    """BatchNorm of every sample by itself.
+
+    Args:
+        u: (B, C, ...) with at least one more dimension.
+        norm: eps, weight and bias are taken from here.
+
+    Raises:
+        UserError: if a channel has one value, of which there is no variance.
+
+    >>> norm = nn.BatchNorm1d(1, eps=0.0)
+    >>> normalise_alone(torch.tensor([[[1.0, 3.0]], [[5.0, 9.0]]]), norm).tolist()
+    [[[-1.0, 1.0]], [[-1.0, 1.0]]]
+    """
+    return AloneNorm.at(u, norm).value
+
+
+@dataclass(frozen=True, eq=False)
+class AloneNorm:
+    """BatchNorm of every sample by itself at u, and its Jacobian there."""
+
+    normal: Tensor  # (B, C, ...), uhat
+    inverse: Tensor  # (B, C, 1, ...), 1 / sqrt(v + eps)
+    gamma: Tensor  # (C, 1, ...)
+    beta: Tensor  # (C, 1, ...)
+    eps: float
+
+    @classmethod
+    def at(cls, u: Tensor, norm: _BatchNorm) -> "AloneNorm":
+        if u[0, 0].numel() < 2:
+            raise UserError(
+                f"batch-of-one statistics need more than one value in a channel, got a map of {tuple(u.shape)} before "
+                f"a {type(norm).__name__}: use bn_mode 'eval', or larger images."
+            )
+        over = tuple(range(2, u.ndim))
+        centred = u - u.mean(over, keepdim=True)
+        inverse = (centred.square().mean(over, keepdim=True) + norm.eps).rsqrt()
+        return cls(centred * inverse, inverse, *_per_channel(norm, u), norm.eps)
+
+    @property
+    def value(self) -> Tensor:
+        """The output. (B, C, ...)"""
+        return self.gamma * self.normal + self.beta
+
+    @property
+    def scale(self) -> Tensor:
+        """What a channel is multiplied by. (B, C, 1, ...)"""
+        return self.gamma * self.inverse
+
+    @property
+    def own_image(self) -> Tensor:
+        """J u by Euler's identity, free of the cancellation that ``push(u)`` suffers. (B, C, ...)"""
+        return self.gamma * self.eps * self.inverse.square() * self.normal
+
+    def push(self, t: Tensor) -> Tensor:
+        """J t for tangents (..., B, C, H, W)."""
+        return self.scale * self.project(t)
+
+    def pull(self, t: Tensor) -> Tensor:
+        """J^T t for cotangents (..., B, C, H, W)."""
+        return self.project(self.scale * t)
+
+    def project(self, t: Tensor) -> Tensor:
+        """``(I - P) t``, P = `axes` times their transpose."""
+        along = (self.normal * t).mean((-2, -1), keepdim=True)
+        return t - t.mean((-2, -1), keepdim=True) - self.normal * along
+
+    def axes(self) -> Tensor:
+        """The two directions a channel's Jacobian (nearly) forgets, 1 and uhat over sqrt(H W). (2C, B, C, H, W)."""
+        channels, *size = self.normal.shape[1:]
+        pair = torch.stack([torch.ones_like(self.normal), self.normal]) / (size[0] * size[1]) ** 0.5
+        of_one_channel = torch.eye(channels, dtype=pair.dtype, device=pair.device)[:, None, None, :, None, None]
+        return (of_one_channel * pair).flatten(0, 1)
+
+
+def _per_channel(norm: _BatchNorm, u: Tensor) -> tuple[Tensor, Tensor]:
+    """gamma and beta, (C, 1, ...)."""
+    shape = (-1,) + (1,) * (u.ndim - 2)
+    gamma = u.new_ones(u.shape[1]) if norm.weight is None else norm.weight
+    beta = u.new_zeros(u.shape[1]) if norm.bias is None else norm.bias
+    return gamma.view(shape), beta.view(shape)

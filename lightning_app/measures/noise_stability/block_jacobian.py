@@ -1,0 +1,216 @@
+"""The Jacobian of a block that says what it is made of, by hand: convolutions and masks, nothing differentiated.
+
+At a sample x a block ``relu(N2 C2 relu(N1 C1 x) + S x)`` is linear but for shifts: ``J = D2 (N2 C2 D1 N1 C1 + S)``, with
+convolutions C, masks D of the ReLUs, normalisations N and the shortcut S. In evaluation mode N is a factor for each
+channel and goes into the kernel. Then
+
+* J v costs the block's convolutions and little else, for many v in one call;
+* J x costs less than that, because ``C1 x`` is known from the masks;
+* random signs can be multiplied in bfloat16: signs and masks are exact there, and the rounding of kernels and results, by
+  at most 2^-9 each, averages out in a norm.
+
+With BatchNorm on a batch of one N is such a factor times a projection. `block_norm` has ||J||_F.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lightning_app.identity import shortcut
+from lightning_app.measures.noise_stability.batch_of_one import AloneNorm
+
+__all__ = ["BlockJacobian", "Convolution", "Stage", "block_jacobian", "is_ordinary"]
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution:
+    """A convolution without bias: (..., C, H, W) -> (..., D, H', W')."""
+
+    weight: Tensor  # (D, C, U, V)
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _as_one_batch(lambda batch: F.conv2d(batch, self.weight, None, self.stride, self.padding), x)
+
+    def transposed(self, y: Tensor, size: tuple[int, int]) -> Tensor:
+        """C^T y, for inputs of ``size`` (H, W)."""
+
+        def back(batch: Tensor) -> Tensor:
+            shape = (len(batch), self.weight.shape[1], *size)
+            return nn.grad.conv2d_input(shape, self.weight, batch, self.stride, self.padding)
+
+        return _as_one_batch(back, y)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Convolution, normalisation and ReLU at a batch x: ``t -> gate N conv(t)``."""
+
+    conv: Convolution  # with evaluation-mode BatchNorm in its kernel
+    norm: AloneNorm | None  # BatchNorm on a batch of one
+    gate: Tensor | None  # (B, D, H, W), 1 where the ReLU lets through, else 0; None without a ReLU
+    size: tuple[int, int]  # (H, W) of its input
+
+    def push(self, t: Tensor) -> Tensor:
+        t = self.conv(t)
+        t = t if self.norm is None else self.norm.push(t)
+        return t if self.gate is None else t.mul_(self.gate)
+
+    def push_unprojected(self, t: Tensor) -> Tensor:
+        return self.gated(self.scale * self.conv(t))
+
+    def pull(self, t: Tensor) -> Tensor:
+        t = self.gated(t)
+        return self.conv.transposed(t if self.norm is None else self.norm.pull(t), self.size)
+
+    def half(self) -> "Stage":
+        """The same in bfloat16."""
+        conv = replace(self.conv, weight=self.conv.weight.bfloat16())
+        return replace(self, conv=conv, gate=None if self.gate is None else self.gate.bfloat16())
+
+    def gated(self, t: Tensor) -> Tensor:
+        return t if self.gate is None else self.gate * t
+
+    @property
+    def scale(self) -> Tensor | float:
+        """The normalisation without its projection. (B, D, 1, 1)"""
+        return 1.0 if self.norm is None else self.norm.scale
+
+
+@dataclass(frozen=True, eq=False)
+class BlockJacobian:
+    """J of a block at a batch x: ``gate (stage_k ... stage_1 + S)``."""
+
+    stages: tuple[Stage, ...]  # the last has no gate of its own
+    skip: bool
+    gate: Tensor | None  # (B, D, H', W') of the last ReLU; None: the output before it
+    x: Tensor  # (B, C, H, W)
+    image: Tensor  # (B, D, H', W'), J x
+
+    def push(self, tangents: Tensor) -> Tensor:
+        """J v for tangents v, (..., B, C, H, W) -> (..., B, D, H', W')."""
+        return self.add_up(Stage.push, tangents)
+
+    def half(self) -> "BlockJacobian":
+        """The same in bfloat16, for pushing random signs; itself with BatchNorm on a batch of one, which has to subtract."""
+        if any(stage.norm for stage in self.stages):
+            return self
+        return replace(
+            self,
+            stages=tuple(stage.half() for stage in self.stages),
+            gate=None if self.gate is None else self.gate.bfloat16(),
+            x=self.x.bfloat16(),
+        )
+
+    def add_up(self, apply: Callable[[Stage, Tensor], Tensor], t: Tensor) -> Tensor:
+        """Branch plus skip, gated, each stage applied in this way."""
+        out = t
+        for stage in self.stages:
+            out = apply(stage, out)
+        if self.skip:
+            out += self.shortcut(t)
+        return out if self.gate is None else out.mul_(self.gate)
+
+    def shortcut(self, t: Tensor) -> Tensor:
+        """S t."""
+        channels, stride = len(self.stages[-1].conv.weight), 1
+        for stage in self.stages:
+            stride *= stage.conv.stride[0]
+        return _as_one_batch(lambda batch: shortcut(batch, channels, stride), t)
+
+
+def _as_one_batch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of (N, C, H, W), applied to (..., C, H, W)."""
+    return torch.unflatten(function(x.flatten(0, -4)), 0, x.shape[:-3])
+
+
+# At a batch
+
+
+def is_ordinary(conv: nn.Module) -> bool:
+    """Whether a convolution is of the kind that this file is about.
+
+    Zero-padded by less than the window, with one group and one stride, not dilated.
+    """
+    return (
+        isinstance(conv, nn.Conv2d)
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+        and all(padding < window for padding, window in zip(conv.padding, conv.kernel_size))
+        and conv.groups == 1
+        and conv.dilation == (1, 1)
+        and conv.stride[0] == conv.stride[1]
+    )
+
+
+def block_jacobian(
+    parts: Sequence[tuple[nn.Conv2d, _BatchNorm | None]], skip: bool, x: Tensor, gate: Tensor | None, alone: bool
+) -> BlockJacobian:
+    """J of a block at every sample of a batch, and J x.
+
+    Args:
+        parts: its convolutions, each with the BatchNorm behind it; a ReLU between any two.
+        skip: whether S x is added.
+        x: (B, C, H, W).
+        gate: (B, D, H', W'), 1 where the ReLU at the end lets through, else 0; None leaves that ReLU out.
+        alone: BatchNorm on each sample by itself instead of running statistics.
+
+    Cost: less than a forward pass for one stage, one and a half for two.
+    """
+    stages: list[Stage] = []
+    h = t = x  # the forward pass, and what J makes of x on the way
+    for conv, norm in parts[:-1]:
+        stage, h, t = _hidden_stage(conv, norm, h, t, alone)
+        stages.append(stage)
+    stage, t = _last_stage(*parts[-1], h, t, alone)
+    block = BlockJacobian((*stages, stage), skip, gate, x, t)
+    image = t + block.shortcut(x) if skip else t
+    return replace(block, image=image if gate is None else gate * image)
+
+
+def _hidden_stage(
+    conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool
+) -> tuple[Stage, Tensor, Tensor]:
+    """A stage with its ReLU, linearised at h, and what comes out of it for h and for the tangent t."""
+    kernel, shift = _fold(conv, norm, alone)
+    u = kernel(h)
+    around = AloneNorm.at(u, norm) if alone and norm else None
+    before = u + shift if around is None else around.value  # a new tensor in any case
+    gate = (before > 0).to(u.dtype)
+    t = _image(kernel, around, u, h, t).mul_(gate)
+    return Stage(kernel, around, gate, tuple(h.shape[2:])), before.mul_(gate), t
+
+
+def _last_stage(conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool) -> tuple[Stage, Tensor]:
+    """A stage without ReLU, linearised at h, and what comes out of it for the tangent t."""
+    kernel, _ = _fold(conv, norm, alone)
+    u = kernel(h) if t is h or (alone and norm) else None  # with running statistics only the tangent is of interest
+    around = AloneNorm.at(u, norm) if alone and norm else None
+    return Stage(kernel, around, None, tuple(h.shape[2:])), _image(kernel, around, u, h, t)
+
+
+def _image(kernel: Convolution, around: AloneNorm | None, u: Tensor | None, h: Tensor, t: Tensor) -> Tensor:
+    """N C t, from ``u = C h`` where t is h."""
+    v = u if t is h else kernel(t)
+    if around is None:
+        return v
+    return around.own_image if t is h else around.push(v)
+
+
+def _fold(conv: nn.Conv2d, norm: _BatchNorm | None, alone: bool) -> tuple[Convolution, Tensor | float]:
+    """The convolution with evaluation-mode BatchNorm in its kernel, and the shift, (D, 1, 1), that goes with it.
+
+    A batch of one subtracts its mean, so there the bias does not matter.
+    """
+    weight, shift = conv.weight, 0.0 if conv.bias is None else conv.bias
+    if norm is not None and not alone:
+        scale = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight)
+        weight = weight * scale[:, None, None, None]
+        shift = (shift - norm.running_mean) * scale + (0.0 if norm.bias is None else norm.bias)
+    shift = shift[:, None, None] if isinstance(shift, Tensor) else shift
+    return Convolution(weight, conv.stride, conv.padding), shift

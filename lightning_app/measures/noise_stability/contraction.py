@@ -1,0 +1,81 @@
+"""Activation contraction: how much of a signal its ReLU may take away (Arora et al. 2018, section 4)."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.measures.core.histogram import Histogram, histogram
+from lightning_app.measures.core.watch import WatchRelus, sample_norms, shared_copy
+
+__all__ = ["Contraction", "contraction"]
+
+EDGES = torch.logspace(0, 1, 101, dtype=torch.float64)  # 1 to 10, 100 bins a decade; sqrt 2 lies in the 16th
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """``||x|| / ||relu(x)||`` over samples and ReLUs. Dimensionless, >= 1; sqrt 2 where x is symmetric about 0.
+
+    ReLUs are numbered in the order of the forward pass: in a net with one after every layer but the last, ReLU i is
+    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs.
+    """
+
+    maximum: float  # c of the bound
+    median: float  # over samples and ReLUs
+    mean: float  # over samples and ReLUs
+    dead: int  # pairs of sample and ReLU with relu(x) = 0: the ratio is infinite, and they are in no statistic
+    maxima: Tensor  # (R,) float64, over samples, by ReLU
+    medians: Tensor  # (R,) float64
+    histogram: Histogram  # of all samples and ReLUs
+
+
+@torch.no_grad()
+def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Contraction:
+    """c = max over samples x and layers i of ``||x^i|| / ||relu(x^i)||``, x^i the pre-activation of layer i.
+
+    Args:
+        net: images -> logits, used in the mode it is in; which ReLUs are seen is said at `watch.WatchRelus`.
+        batches: (images, labels); the labels are ignored.
+
+    Invariance: scaling the input of a ReLU by a > 0 changes nothing.
+
+    Cost: one forward pass and two norms a ReLU.
+    """
+    net = shared_copy(net)
+    ratios = torch.cat([_ratios(net, images) for images, _ in batches], 1)  # (R, n)
+    alive = ratios != math.inf
+    of_alive = [values[keep] for values, keep in zip(ratios, alive)]
+    every = ratios[alive]
+    return Contraction(
+        maximum=_maximum(every),
+        median=_median(every),
+        mean=float(every.mean()),
+        dead=int((~alive).sum()),
+        maxima=torch.tensor([_maximum(values) for values in of_alive], dtype=torch.float64),
+        medians=torch.tensor([_median(values) for values in of_alive], dtype=torch.float64),
+        histogram=histogram(every, EDGES),
+    )
+
+
+def _ratios(net: nn.Module, images: Tensor) -> Tensor:
+    """(R, B) float64 on the CPU, infinite where dead; an input of 0 is dead too."""
+    found: list[Tensor] = []
+
+    def seen(x: Tensor, out: Tensor) -> None:
+        after = sample_norms(out)
+        found.append(torch.where(after == 0, math.inf, sample_norms(x) / after))
+
+    with WatchRelus(seen):
+        net(images)
+    return torch.stack(found).cpu() if found else torch.empty(0, len(images), dtype=torch.float64)
+
+
+def _maximum(values: Tensor) -> float:
+    return float(values.max()) if len(values) else math.nan
+
+
+def _median(values: Tensor) -> float:
+    return float(values.quantile(0.5)) if len(values) else math.nan

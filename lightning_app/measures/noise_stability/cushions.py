@@ -1,0 +1,231 @@
+"""Layer cushions: how much of its input a layer passes on, sample by sample (Yu & Tomasi 2019, section 5, Fig. 3).
+
+The cushion of Arora et al. (2018) measures noise stability: a layer A with a large ``mu(x) = ||A x|| / (||A||_F ||x||)``
+carries its signal x far better than it carries noise. The papers leave open what A is in a residual layer, where the
+net computes ``W x + S x``, and which norm is meant. Every defensible answer is computed; none is silently chosen.
+
+Readings of a residual layer (for a plain layer the three agree):
+
+* paper: identity in the numerator, not in the norm: ``||W x + S x|| / (||W|| ||x||)``. "We measure the Frobenius norm of
+  the weights of ResNets after removing 1 from the ID entries." Unbounded: W -> 0 gives infinity.
+* transferred: identity in both, the cushion of the plain layer T(W): ``||W x + S x|| / (||T(W)|| ||x||)``.
+* branch: identity in neither: ``||W x|| / (||W|| ||x||)``.
+
+Norms: kernel is the Frobenius norm of the weights ("weights in the layer"); operator is that of the matrix that maps
+x to A x, zero padding included, and about sqrt(output map) times larger. The bias is no part of A.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.identity import id_entries
+from lightning_app.measures.core.histogram import Histogram, histogram
+from lightning_app.measures.core.probe import LayerNorms
+from lightning_app.networks.layers import Layer
+
+__all__ = ["EDGES", "CushionStatistics", "WeightNorms", "cushions", "operator_norm", "weight_norms"]
+
+# Plain layers lie near 1/sqrt(C), residual ones near 3 and higher where ||r|| is small: 100 bins a decade, from 0.01.
+EDGES = torch.logspace(-2, 2, 401, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class WeightNorms:
+    """The four norms a cushion can be divided by. Without a skip the transferred ones equal the others."""
+
+    kernel: float  # ||W||_F of the weights
+    operator: float  # ||.||_F of the matrix of x -> W x
+    transferred_kernel: float  # the same two of T(W), the plain layer that computes W x + S x
+    transferred_operator: float
+
+
+@dataclass(frozen=True, eq=False)
+class CushionStatistics:
+    """Per-sample cushions of one layer and their statistics. Dimensionless; every value is >= 0.
+
+    Unnamed statistics are the paper's reading with the kernel norm. Samples with the other norm are the same up to a
+    factor: ``samples * kernel_norm / operator_norm``. Infinity: a residual layer with W = 0; NaN: no layer at all
+    (W = 0 and no skip), or only dead inputs.
+    """
+
+    median: float  # over samples, the paper's reading, kernel norm
+    minimum: float  # over data: the layer cushion proper, the largest mu with mu ||A|| ||x|| <= ||A x|| for all x
+    mean: float  # over samples, likewise
+    median_operator: float  # the paper's reading, operator norm
+    median_transferred: float  # identity in both, kernel norm
+    median_transferred_operator: float  # identity in both, operator norm
+    median_branch: float  # identity in neither, kernel norm
+    median_branch_operator: float  # identity in neither, operator norm
+    dead: int  # samples with x = 0; they are in no statistic
+    kernel_norm: float  # ||W||_F, as `WeightNorms` has it
+    operator_norm: float  # of the matrix of x -> W x
+    transferred_kernel_norm: float  # ||T(W)||_F
+    transferred_operator_norm: float  # of the matrix of x -> T(W) x
+    histogram: Histogram  # of samples
+    samples: Tensor  # (n,) float32, NaN where the input is dead, in probe order
+    samples_transferred: Tensor  # (n,) float32
+    samples_branch: Tensor  # (n,) float32
+
+
+def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[str, CushionStatistics]:
+    """Cushions by layer, from the norms that `probe.probe_forward` took (section 5); layers without norms are left out.
+
+    Invariances: mu(a x) = mu(x) for a != 0; plain, transferred and branch readings do not change when all of A is
+    scaled, the paper's reading of a residual layer does; permuting output channels changes nothing in a plain layer.
+
+    Range: plain and transferred with the operator norm 0..1; with the kernel norm 0..sqrt(U V), 3 for 3x3 kernels of
+    stride 1; paper's reading of a residual layer 0..infinity.
+
+    Cost: a few passes over the weights; the forward pass is behind us.
+    """
+    return {layer.name: _layer_cushion(layer, norms[layer.name]) for layer in layers if layer.name in norms}
+
+
+def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
+    by = weight_norms(layer, norms.map_size)
+    alive = norms.input != 0  # a NaN is alive: it must show
+
+    def samples(numerator: Tensor, norm: float) -> Tensor:
+        return torch.where(alive, numerator / (norm * norms.input), math.nan)
+
+    paper = samples(norms.output, by.kernel)
+    transferred = samples(norms.output, by.transferred_kernel)
+    branch = samples(norms.branch, by.kernel)
+
+    def middle(values: Tensor) -> float:
+        return _median(values[alive])
+
+    return CushionStatistics(
+        median=middle(paper),
+        minimum=float(paper[alive].min()) if alive.any() else math.nan,
+        mean=float(paper[alive].mean()),
+        median_operator=middle(samples(norms.output, by.operator)),
+        median_transferred=middle(transferred),
+        median_transferred_operator=middle(samples(norms.output, by.transferred_operator)),
+        median_branch=middle(branch),
+        median_branch_operator=middle(samples(norms.branch, by.operator)),
+        dead=int((~alive).sum()),
+        kernel_norm=by.kernel,
+        operator_norm=by.operator,
+        transferred_kernel_norm=by.transferred_kernel,
+        transferred_operator_norm=by.transferred_operator,
+        histogram=histogram(paper, EDGES),
+        samples=paper.float(),
+        samples_transferred=transferred.float(),
+        samples_branch=branch.float(),
+    )
+
+
+def _median(values: Tensor) -> float:
+    """Mean of the two middle values; NaN if there is none. `torch.quantile` turns infinities into NaN.
+
+    >>> _median(torch.tensor([3.0, 1.0, 2.0, 10.0])), _median(torch.tensor([math.inf, math.inf]))
+    (2.5, inf)
+    """
+    if not len(values) or values.isnan().any():
+        return math.nan
+    values = values.sort().values
+    return float((values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
+
+
+# ||A||_F
+
+
+def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
+    """Kernel and operator norm of a layer, without and with the identity of its skip.
+
+    Args:
+        layer: a convolution or linear map.
+        map_size: of its input, as in `LayerNorms`.
+
+    >>> halves = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.constant_(halves.weight, 0.5)
+    >>> weight_norms(Layer("layer01", halves, "weight", skip=True), ())
+    WeightNorms(kernel=1.0, operator=1.0, transferred_kernel=2.23606797749979, transferred_operator=2.23606797749979)
+    """
+    weight = layer.weight.detach().to("cpu", torch.float64)
+    whole = weight + _identity(layer) if layer.skip else weight
+    return WeightNorms(
+        kernel=float(weight.norm()),
+        operator=operator_norm(layer.module, map_size, weight),
+        transferred_kernel=float(whole.norm()),
+        transferred_operator=operator_norm(layer.module, map_size, whole),
+    )
+
+
+def operator_norm(module: nn.Conv2d | nn.Linear, map_size: tuple[int, ...], weight: Tensor | None = None) -> float:
+    """Frobenius norm of the matrix of x -> W x, exactly, without building it.
+
+    A weight at tap (u, v) occurs in the matrix once for every output position at which the tap reads the input and
+    not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``.
+
+    Args:
+        module: strides, padding, dilation and groups are taken from here.
+        map_size: (H, W) of a convolution's input; the dimensions between batch and features for a linear map, which
+            is applied at each of these positions.
+        weight: used instead of ``module.weight``.
+
+    Cost: one pass over the weights. ``||K||_F sqrt(Ho Wo)`` is an upper bound, 20 to 25 % too large on 5x5 maps.
+
+    >>> sum3x3 = nn.Conv2d(1, 1, 3, padding=1)
+    >>> _ = nn.init.ones_(sum3x3.weight)
+    >>> operator_norm(sum3x3, (2, 2))  # each of the 4 outputs sees all 4 inputs
+    4.0
+    """
+    weight = (module.weight if weight is None else weight).detach().double()
+    if isinstance(module, nn.Linear):
+        return float(weight.norm()) * math.sqrt(math.prod(map_size))
+    if module.padding_mode != "zeros":
+        raise UserError(
+            f"the operator norm of a convolution is exact for zero padding, got padding_mode={module.padding_mode!r}: "
+            "there border inputs are read twice. Leave this layer out, or pad with zeros."
+        )
+    squares = weight.square().sum((0, 1))  # (U, V)
+    rows, columns = (
+        _readings(size, *axis).to(squares)
+        for size, *axis in zip(map_size, module.kernel_size, module.stride, _padding(module), module.dilation)
+    )
+    return math.sqrt(float(rows @ squares @ columns))
+
+
+def _readings(size: int, window: int, stride: int, padding: tuple[int, int], dilation: int) -> Tensor:
+    """n_u: at how many output positions tap u = 0..window-1 reads one of ``size`` inputs, not padding. (window,)
+
+    >>> _readings(32, 3, 1, (1, 1), 1).tolist(), _readings(32, 3, 2, (1, 1), 1).tolist()
+    ([31, 32, 31], [15, 16, 16])
+    """
+    outputs = (size + sum(padding) - dilation * (window - 1) - 1) // stride + 1
+    position = torch.arange(outputs)[:, None] * stride + torch.arange(window) * dilation - padding[0]
+    return ((position >= 0) & (position < size)).sum(0)
+
+
+def _padding(module: nn.Conv2d) -> list[tuple[int, int]]:
+    """(before, after) for each axis; "same" puts the odd one after, as PyTorch does."""
+    if module.padding == "valid":
+        return [(0, 0), (0, 0)]
+    if module.padding == "same":
+        totals = [dilation * (window - 1) for dilation, window in zip(module.dilation, module.kernel_size)]
+        return [(total // 2, total - total // 2) for total in totals]
+    return [(padding, padding) for padding in module.padding]
+
+
+def _identity(layer: Layer) -> Tensor:
+    """rho with ``conv(x; rho) = S x``, the shape of the layer's weight, float64."""
+    module, weight = layer.module, layer.weight
+    if isinstance(module, nn.Linear):
+        return torch.eye(*weight.shape, dtype=torch.float64)
+    centred = all(
+        before == after == dilation * (window // 2)
+        for (before, after), window, dilation in zip(_padding(module), module.kernel_size, module.dilation)
+    )
+    if module.groups != 1 or not centred or module.stride[0] != module.stride[1]:
+        raise ValueError(
+            f"{layer.name} has a skip, which is a convolution with a centre tap only if groups is 1, the stride one "
+            f"number and the padding half the window, got {module}. Describe the layer with skip=False."
+        )
+    return id_entries(weight).to("cpu", torch.float64)

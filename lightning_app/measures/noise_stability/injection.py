@@ -1,0 +1,159 @@
+"""Noise injection, the direct test of noise stability: change the weights of one layer, see the output change.
+
+"The noise stability of a network is measured by how much the output changes when noise is added to the weights of some
+layer" (Yu & Tomasi 2019, section 5, after Arora et al. 2018). Cushions predict the answer; this is the answer. All
+hangs on how much noise is the same amount of noise for a plain and a residual layer. Three readings, side by side:
+
+* relative: ``s ||W||_F``, of the weights that are trained. A residual layer has small W, so it gets little noise.
+* transferred: ``s ||T(W)||_F``, of the plain layer that computes the same. With this a residual net and its plain twin
+  answer alike, so it isolates what identities do to the function, not to the unit of noise.
+* absolute: ``s sqrt(2 D)``, with D outputs: the norm of a fresh He-initialised layer of that shape, the same for all
+  nets and times. "The same amount of noise added to such a network has a smaller effect" is a claim about this one.
+
+For layers without a skip relative and transferred agree.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.identity import id_entries
+from lightning_app.measures.core.cuts import CutNet
+from lightning_app.measures.core.watch import sample_norms
+from lightning_app.networks.layers import Layer, layers_of
+
+__all__ = ["SCALES", "STRENGTHS", "NoiseResponses", "Scale", "noise_injection", "noise_norms"]
+
+Scale = Literal["relative", "transferred", "absolute"]
+SCALES: tuple[Scale, ...] = ("relative", "transferred", "absolute")
+STRENGTHS = (0.01, 0.03, 0.1, 0.3)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseResponses:
+    """What noise of one scale does to a net, for each of L layers at each of S strengths."""
+
+    layers: tuple[str, ...]  # those that the forward pass calls
+    strengths: Tensor  # (S,) float64, s
+    norms: Tensor  # (L,) float64, ||noise||_F at s = 1
+    median: Tensor  # (L, S) float64, of ||f(x; A') - f(x)|| / ||f(x)|| over samples, then mean over draws; >= 0
+    mean: Tensor  # (L, S) likewise, mean over samples
+    deviation: Tensor  # (L, S) standard deviation of the median over draws, of one draw; NaN where there is only one
+    risk: Tensor  # (L, S) change of the cross-entropy, nats, mean over samples and draws
+    error: Tensor  # (L, S) change of the share misclassified
+
+
+@torch.no_grad()
+def noise_injection(
+    net: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    strengths: Sequence[float] = STRENGTHS,
+    scales: Sequence[Scale] = SCALES,
+    draws: int = 2,
+    seed: int = 0,
+) -> dict[Scale, NoiseResponses]:
+    """Relative change of the output, layer by layer, when ``A' = A + s norm G / ||G||_F`` for a Gaussian G.
+
+    A layer and a draw have one G, whatever the net's weights, the strength and the scale, so that differences between
+    those are not differences of luck. Weights and buffers are not touched: the noisy weights are tensors of their own.
+
+    Args:
+        net: images -> logits, in evaluation mode.
+        batches: (images, labels).
+        strengths: s >= 0; at 0 the answer is 0 exactly.
+        scales: see the module.
+        draws: noises a layer.
+        seed: of the noises; a layer's stream hangs on its place among the net's layers alone.
+
+    Properties: for small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
+
+    Cost: S draws forward passes for each layer and each *different* norm, at half price where a net has blocks, since
+    what lies before the layer is not computed again.
+    """
+    layers = layers_of(net)
+    norms = {layer.name: noise_norms(layer) for layer in layers}
+    found: dict[tuple[str, float], list[Tensor]] = {}
+    for images, labels in batches:
+        cuts = CutNet(net, images)
+        for number, layer in enumerate(layers):
+            if layer.name not in cuts.cut_after:
+                continue
+            for norm in {norms[layer.name][scale] for scale in scales}:
+                noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
+                response = [[_response(cuts, layer, labels, s * noise) for s in strengths] for noise in noises]
+                found.setdefault((layer.name, norm), []).append(_stack(response))
+    called = [layer.name for layer in layers if layer.name in cuts.cut_after]
+    return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
+
+
+def noise_norms(layer: Layer) -> dict[Scale, float]:
+    """||noise||_F at s = 1 by scale.
+
+    >>> halves = nn.Linear(2, 2)
+    >>> _ = nn.init.constant_(halves.weight, 0.5)
+    >>> noise_norms(Layer("layer01", halves, "weight", skip=True))
+    {'relative': 1.0, 'transferred': 2.23606797749979, 'absolute': 2.0}
+    """
+    weight = layer.weight.detach().to("cpu", torch.float64)
+    whole = weight
+    if layer.skip:
+        whole = weight + (id_entries(weight) if layer.is_conv else torch.eye(*weight.shape))
+    return {
+        "relative": float(weight.norm()),
+        "transferred": float(whole.norm()),
+        "absolute": math.sqrt(2 * len(weight)),
+    }
+
+
+def _unit_noise(weight: Tensor, stream: tuple[int, ...]) -> Tensor:
+    """G / ||G||_F, drawn on the CPU so that all devices have the same."""
+    (state,) = np.random.SeedSequence(stream).generate_state(1).tolist()
+    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(state), dtype=torch.float64)
+    return (noise / noise.norm()).to(weight)
+
+
+def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor) -> Tensor:
+    """Relative change of the output, changes of loss and of error, by sample: (3, B) float64."""
+    clean = cuts.signals[-1]
+    noisy = cuts.output_with(layer.name, {layer.weight_name: layer.weight + noise})
+    change = sample_norms(noisy - clean) / sample_norms(clean)
+    return torch.stack(
+        [change, _loss(noisy, labels) - _loss(clean, labels), _wrong(noisy, labels) - _wrong(clean, labels)]
+    )
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.double(), labels, reduction="none")
+
+
+def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) != labels).double()
+
+
+def _stack(response: list[list[Tensor]]) -> Tensor:
+    """(draws, S, 3, B) on the CPU."""
+    return torch.stack([torch.stack(of_draw) for of_draw in response]).cpu()
+
+
+def _responses(
+    layers: list[str], strengths: Sequence[float], norms: list[float], found: dict[tuple[str, float], list[Tensor]]
+) -> NoiseResponses:
+    response = torch.stack([torch.cat(found[key], -1) for key in zip(layers, norms)])  # (L, draws, S, 3, n)
+    change, risk, error = response.unbind(3)
+    medians = change.quantile(0.5, -1)  # (L, draws, S)
+    return NoiseResponses(
+        layers=tuple(layers),
+        strengths=torch.tensor(strengths, dtype=torch.float64),
+        norms=torch.tensor(norms, dtype=torch.float64),
+        median=medians.mean(1),
+        mean=change.mean((1, 3)),
+        deviation=medians.std(1) if medians.shape[1] > 1 else torch.full_like(medians[:, 0], math.nan),
+        risk=risk.mean((1, 3)),
+        error=error.mean((1, 3)),
+    )

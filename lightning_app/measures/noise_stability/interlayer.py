@@ -1,0 +1,210 @@
+"""Interlayer cushions: how much of its input a block passes on, compared with noise, sample by sample.
+
+Of Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 5):
+``mu(x) = sqrt(n) ||J x|| / (||J||_F ||x||)`` with J the Jacobian of the block, or of several in a row, at its input x.
+A block that hands on its input no better than noise has ``mu = sqrt(n / numel)``; so has the identity.
+
+The paper leaves two things open; all readings are measured, none is silently chosen.
+
+* n, "the size of the input": C H W, so that the identity has mu = 1, or H W, as in Arora et al. for convolutions, so
+  that it has 1 / sqrt(C). Both are reported.
+* BatchNorm: with running statistics (``eval``), or with those of the one sample at hand (``batch1``), in the block and on
+  the way to it. The paper's numbers, 0.20 residual against 2.7e-7 plain, are those of ``batch1`` with n = H W, and the
+  second is no sensitivity to noise: BatchNorm of one sample does not see the scale of its input, so J x is zero but
+  for BatchNorm's eps, and mu of a plain block is proportional to eps. With running statistics a plain block is *not*
+  less stable than a residual one.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.histogram import Histogram, histogram
+from lightning_app.measures.core.visits import check_description, visits_of
+from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
+from lightning_app.measures.noise_stability.jacobian import Jacobian, frobenius_by_probes
+from lightning_app.measures.noise_stability.span_jacobian import ChainJacobian, span_jacobian
+from lightning_app.networks.blocks import Span
+
+__all__ = ["INTERLAYER_EDGES", "InterlayerStatistics", "check_interlayer", "interlayer_cushions"]
+
+# From plain blocks in batch-of-one mode, 1e-6, to anything else, near 1: 100 bins a decade.
+INTERLAYER_EDGES = torch.logspace(-8, 2, 1001, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class InterlayerStatistics:
+    """Per-sample interlayer cushions of one span and their statistics. Dimensionless, 0..sqrt(n).
+
+    Unnamed statistics are those with n = C H W, ``_hw`` those with n = H W, smaller by sqrt(C). NaN where no sample is
+    left, std also for one. With probes std contains the scatter of the estimate, which is ``relative_error`` times mu.
+    """
+
+    median: float  # over samples
+    mean: float  # over samples
+    std: float  # over samples, n - 1
+    minimum: float  # over samples: the interlayer cushion proper
+    median_hw: float  # the same four with n = H W
+    mean_hw: float  # see `median_hw`
+    std_hw: float  # see `median_hw`
+    minimum_hw: float  # see `median_hw`
+    frobenius: float  # mean ||J||_F
+    gain: float  # mean ||J x|| / ||x||
+    relative_error: float  # standard error of ||J||_F relative to it, rms over samples; 0: exact, NaN: one probe
+    probes: int  # a sample; 0: ||J||_F is exact
+    dead: int  # samples with x = 0; they are in no statistic
+    flat: int  # other samples with J = 0; nor are they
+    histogram: Histogram  # of samples
+    samples: Tensor  # (n,) float32, mu with n = C H W, NaN where dead or flat, in the order of the data
+    norms: Tensor  # (n,) float32, ||J||_F
+
+
+@torch.no_grad()
+def interlayer_cushions(
+    net: nn.Module,
+    spans: Sequence[Span],
+    batches: Iterable[Tensor],
+    bn_mode: BnMode = "eval",
+    probes: int | None = None,
+    before_relu: bool = False,
+    half: bool = False,
+    seed: int = 0,
+) -> dict[str, InterlayerStatistics]:
+    """Interlayer cushions by span, in one pass over the data.
+
+    Args:
+        net: images -> anything, in evaluation mode. It is run to see what goes into the spans, and left as it was.
+        spans: of this net (see `blocks_of`, `span_of`), each called once in a forward pass.
+        batches: images on the net's device.
+        bn_mode: "eval", running statistics; "batch1", those of each sample alone, in the spans and before them.
+        probes: None for the exact ||J||_F; k >= 1 random sign vectors a sample for an estimate. Blocks of a single
+            convolution are always exact, in closed form.
+        before_relu: leave out the ReLU at the end of a span.
+        half: multiply the probes in bfloat16, if the Jacobian is hand-made and in "eval". Error far below that of 4 probes;
+            twice as fast where the processor has instructions for it, slower where not.
+        seed: of the probes, which are a function of it, the samples' place in the data and the span's name.
+
+    Invariances: mu does not change when the span's output is scaled, or turned by an orthogonal map. The identity has
+    mu = sqrt(n / numel); a block of convolutions without biases and ReLUs has J x = f(x).
+
+    Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians. Beside the forward pass they cost
+    k + 1 times the block's convolutions: 1,000 images and 4 probes in all blocks of the full depth-20 net are 3 % of a
+    training epoch. Exact ones cost, a block and sample of that net, as much as training on 3 samples (eval) or 10
+    (batch1). Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have inputs
+    or outputs.
+
+    Precision: the net's own; GPUs may convolve in TF32. Where J x is a small difference of large numbers, in batch1, it
+    comes from Euler's identity or from differentiation in float64.
+
+    Raises:
+        UserError: for a net in training mode; a span that a forward pass does not call once; "eval" and BatchNorm without
+            running statistics; "batch1" and a span without BatchNorm; a block that is not what it says it is made of.
+    """
+    net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper; its graph may pass by hooks
+    check_interlayer(net, spans, bn_mode, probes)
+    if any(module.training for module in net.modules()):
+        raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
+    found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
+    taken: dict[str, int] = {}  # span -> its probes, 0 where exact
+    inputs: dict[str, torch.Size] = {}
+    size = _samples_at_once(bn_mode, probes)
+    for number, images in enumerate(few for batch in batches for few in batch.split(size)):
+        visits = visits_of(net, spans, images, bn_mode)
+        for span in spans:
+            own = [visits[module] for module in span.modules]
+            if not number:
+                check_description(span, own, bn_mode)
+            inputs[span.name] = own[0].x.shape[1:]
+            jacobian = span_jacobian(span, own, bn_mode, before_relu)
+            generator = _generator(images.device, seed, number, span.name)
+            taken[span.name] = 0 if probes is None or jacobian.has_closed_form else probes
+            found[span.name].append(_measure(jacobian, own[0].x, taken[span.name], half, generator))
+    if not inputs and spans:
+        raise ValueError("interlayer cushions need at least one batch of images, got none.")
+    return {name: _statistics(torch.cat(parts, 1), inputs[name], taken[name]) for name, parts in found.items()}
+
+
+def _measure(jacobian: Jacobian, x: Tensor, probes: int, half: bool, generator: torch.Generator) -> Tensor:
+    """||x||, ||J x||, ||J||_F and its standard error. (4, B) float64 on the CPU"""
+    if not probes:
+        frobenius = jacobian.frobenius()
+    else:
+        pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
+        frobenius = frobenius_by_probes(pushing.push, pushing.x, probes, generator)
+    return torch.stack([sample_norms(x), sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
+
+
+def _statistics(measured: Tensor, size: torch.Size, probes: int) -> InterlayerStatistics:
+    x, image, norm, error = measured  # each (n,)
+    dead, flat = x == 0, (x != 0) & (norm == 0)  # a NaN is neither: it must show
+    kept = ~(dead | flat)
+    mu = torch.where(kept, math.sqrt(size.numel()) * image / (norm * x), math.nan)
+    to_hw = math.sqrt(math.prod(size[1:]) / size.numel())
+    median, mean, std, minimum = _summary(mu[kept])
+    return InterlayerStatistics(
+        median=median,
+        mean=mean,
+        std=std,
+        minimum=minimum,
+        median_hw=median * to_hw,
+        mean_hw=mean * to_hw,
+        std_hw=std * to_hw,
+        minimum_hw=minimum * to_hw,
+        frobenius=float(norm.mean()),
+        gain=float((image / x)[kept].mean()),
+        relative_error=float((error / norm)[kept].square().mean().sqrt()),
+        probes=probes,
+        dead=int(dead.sum()),
+        flat=int(flat.sum()),
+        histogram=histogram(mu, INTERLAYER_EDGES),
+        samples=mu.float(),
+        norms=norm.float(),
+    )
+
+
+def _summary(values: Tensor) -> tuple[float, float, float, float]:
+    """Median, mean, standard deviation, minimum.
+
+    >>> _summary(torch.tensor([3.0, 1.0, 2.0, 10.0]))[:2], _summary(torch.tensor([1.0]))
+    ((2.5, 4.0), (1.0, 1.0, nan, 1.0))
+    """
+    if not len(values):
+        return (math.nan,) * 4
+    std = float(values.std()) if len(values) > 1 else math.nan
+    return float(values.quantile(0.5)), float(values.mean()), std, float(values.min())
+
+
+def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, probes: int | None) -> None:
+    """Raise what `interlayer_cushions` would, as far as it can be said without data."""
+    if bn_mode not in ("eval", "batch1"):
+        raise UserError(f"bn_mode is 'eval' or 'batch1', got {bn_mode!r}.")
+    if probes is not None and probes < 1:
+        raise UserError(f"probes must be at least 1, or None for exact norms, got {probes}.")
+    if bn_mode == "eval" and any(norm.running_mean is None for norm in batch_norms(net)):
+        raise UserError(
+            "a BatchNorm without running statistics makes a sample's output depend on the others in its batch, so it has "
+            "no Jacobian of its own: use bn_mode 'batch1', or track_running_stats=True."
+        )
+    for span in spans:
+        if bn_mode == "batch1" and not batch_norms(*span.modules):
+            raise UserError(
+                f"bn_mode 'batch1' is about BatchNorm on single samples, and {span.name} has no BatchNorm: use 'eval', or "
+                "name the blocks that have one."
+            )
+
+
+def _samples_at_once(bn_mode: BnMode, probes: int | None) -> int:
+    """Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them."""
+    return 64 if probes else 4 if bn_mode == "batch1" else 100
+
+
+def _generator(device: torch.device, *key: object) -> torch.Generator:
+    """Its stream is a function of the key."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))

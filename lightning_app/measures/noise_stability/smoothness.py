@@ -1,0 +1,132 @@
+"""Interlayer smoothness: how linear the rest of a net is around its signals (Arora et al. 2018, section 4).
+
+The theory carries noise through the net by the Jacobian at the clean signal. That is right as far as the noise does
+not switch ReLUs; rho says how far it is.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.measures.core.cuts import CutNet
+from lightning_app.measures.core.watch import sample_norms
+
+__all__ = ["Smoothness", "smoothness"]
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothness:
+    """rho over samples, draws and pairs of cuts i < j. Dimensionless, >= 0; larger is smoother, infinity is linear.
+
+    Unnamed statistics follow the definition, ``M(x + eta) - J (x + eta)``, which holds biases against the net: in a net
+    with biases or BatchNorm ``M(x) != J x``, and rho goes to 0 with the noise. The others take the error of
+    linearisation alone, ``M(x + eta) - M(x) - J eta``; without biases the two agree. NaN: a net without cuts.
+    """
+
+    rho: float  # at `quantile` of (sample, draw), each with its least smooth pair of cuts
+    minimum: float  # over everything
+    median: float  # of the same distribution as rho
+    rho_linearisation: float  # the same three of the error of linearisation alone
+    minimum_linearisation: float  # see `rho_linearisation`
+    median_linearisation: float  # see `rho_linearisation`
+    strength: float  # ||eta|| / ||x^i||
+    quantile: float  # delta
+    pairs: Tensor  # (d, d) float64, median over samples and draws by pair of cuts; NaN for j <= i
+    pairs_linearisation: Tensor  # (d, d) float64
+
+
+@torch.no_grad()
+def smoothness(
+    net: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    strength: float = 0.1,
+    draws: int = 1,
+    quantile: float = 0.05,
+    seed: int = 0,
+) -> Smoothness:
+    """``rho = ||eta|| ||x^j|| / (||x^i|| ||M^{i,j}(x^i + eta) - J^{i,j} (x^i + eta)||)``, J at the clean x^i.
+
+    The theory asks for the minimum over all samples with probability 1 - delta over the noise; with few draws the
+    quantile is taken over samples and draws together, and the minimum is given beside it. Its bound assumes rho >= 3 d.
+
+    Args:
+        net: in evaluation mode; what x^i is, `cuts` says.
+        batches: (images, labels); the labels are ignored.
+        strength: ||eta|| / ||x^i||, exactly, for every sample. eta is Gaussian, in place of the noise that changed
+            weights of earlier layers cause.
+        draws: of eta, for every sample and cut.
+        quantile: delta.
+        seed: of eta.
+
+    Special values: infinity where the error is 0, as that of linearisation where a later signal is constant. Linear
+    maps, and noise that switches no ReLU, are infinite up to rounding: 1e6 times the strength in float32.
+
+    Cost: about 2.5 d draws forward passes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for images, _ in batches:
+        cuts = CutNet(net, images)
+        found += [_rho(cuts, strength, generator) for _ in range(draws)]
+    rho = torch.cat(found, -1)  # (2, d, d, n), infinite for j <= i
+    worst = rho.flatten(1, 2).amin(1)  # (2, n)
+    pairs = rho.median(-1).values
+    pairs[:, ~_later(rho.shape[1])] = math.nan
+    if rho.shape[1] == 1:  # the output alone is no pair
+        worst = torch.full_like(worst, math.nan)
+    (low, least, middle), (low_linear, least_linear, middle_linear) = (
+        (_lower(values, quantile), _lower(values, 0), _lower(values, 0.5)) for values in worst
+    )
+    return Smoothness(
+        rho=low,
+        minimum=least,
+        median=middle,
+        rho_linearisation=low_linear,
+        minimum_linearisation=least_linear,
+        median_linearisation=middle_linear,
+        strength=strength,
+        quantile=quantile,
+        pairs=pairs[0],
+        pairs_linearisation=pairs[1],
+    )
+
+
+def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
+    """(2, d, d, B) float64: by definition and by linearisation, from cut i to cut j."""
+    count, samples = len(cuts.signals), len(cuts.signals[-1])
+    rho = torch.full((2, count, count, samples), math.inf, dtype=torch.float64)
+    for i, x in enumerate(cuts.signals[:-1]):
+        eta = _noise(x, strength, generator)
+        moved, whole, part = cuts.after(i, x + eta), cuts.push(i, x + eta), cuts.push(i, eta)
+        for j, clean in enumerate(cuts.signals[i + 1 :]):
+            scale = strength * sample_norms(clean)
+            for kind, difference in enumerate((moved[j] - whole[j], moved[j] - clean - part[j])):
+                error = sample_norms(difference)
+                rho[kind, i, i + 1 + j] = torch.where(error == 0, math.inf, scale / error).cpu()
+    return rho
+
+
+def _noise(x: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Gaussian, ``strength ||x||`` long for every sample; drawn on the CPU so that all devices have the same."""
+    eta = torch.randn(x.shape, generator=generator).to(x)
+    length = strength * sample_norms(x) / sample_norms(eta)
+    return eta * length.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+
+
+def _later(count: int) -> Tensor:
+    """(d, d), True where j > i."""
+    return torch.ones(count, count, dtype=torch.bool).triu(1)
+
+
+def _lower(values: Tensor, quantile: float) -> float:
+    """The order statistic at or below a quantile. `torch.quantile` turns infinities into NaN.
+
+    >>> _lower(torch.tensor([math.inf, 3.0, 1.0, math.inf]), 0.5)
+    3.0
+    """
+    if values.isnan().any():
+        return math.nan
+    return float(values.sort().values[math.floor(quantile * (len(values) - 1))])

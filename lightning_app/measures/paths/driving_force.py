@@ -1,0 +1,144 @@
+"""What drives the scales of a net up or down: Theorems 3 and 4 of Littwin & Wolf (2016), section 4.2.
+
+Both theorems ask what a small step of the weights alone, ``w - mu g`` with g the gradient of the loss L in w, does to the
+push that gradient descent exerts on a scale. With the statistics of normalisation frozen, lambda_l the factors of a
+normalisation layer and ``C = ||w|| / sqrt(Lambda)`` for Lambda weights:
+
+    the push of |lambda_l| is -sum_d sign(lambda_d) dL/dlambda_d; per mu it changes by 1/2 sum_d sign(lambda_d) d||g||^2/dlambda_d
+    the push of C is -dL/dC = -g.w / C; per mu it changes by (g.Hw + ||g||^2) / C - (g.w)^2 / (C ||w||^2)
+
+The paper assumes that the push is 0, so that its change decides; away from stationary points the push itself usually
+does. Both are measured, for any loss that is differentiable twice. In the paper's model (linear loss, frozen gates, one
+skip, paths of lengths m and p) the changes are its right-hand sides: ``||g_m + g_p||^2 / |lambda_l|`` for a layer that is not
+skipped, ``(||g_p||^2 + g_p.g_m) / |lambda_l|`` for a skipped one, and at ``g.w = 0``
+``(m ||g_m||^2 + p ||g_p||^2 + (m + p) g_p.g_m) / C``.
+
+Here w are the weights of the net's layers: neither lambda, nor biases, which the model does not have.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Loss, Pairs
+from lightning_app.measures.weights.normalisation import Normalisation
+from lightning_app.networks.layers import Layer
+
+__all__ = ["SCALE", "Comparison", "Force", "compare", "driving_force", "share"]
+
+SCALE = "scale"  # the name of C among the forces
+
+
+@dataclass(frozen=True)
+class Force:
+    """A scale and what pushes it, per unit of learning rate; positive is up."""
+
+    size: float  # sum_d |lambda_d|, or C
+    first_order: float  # the push at these weights
+    second_order: float  # its change after a small step of w, per unit of learning rate: the theorems' driving force
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What became of a scale since the last measurement, and whether that one's forces said so."""
+
+    observed: float  # change of the scale
+    agrees: float  # 1 where second_order had the sign of this change, 0 where not, NaN where either was 0
+    agrees_first: float  # the same of first_order
+
+
+def driving_force(
+    net: nn.Module,
+    batches: Pairs,
+    layers: Sequence[Layer],
+    norms: Sequence[Normalisation] = (),
+    loss: Loss = F.cross_entropy,
+    double: bool = False,
+    memory: int = MEMORY,
+) -> dict[str, Force]:
+    """The forces on every trained lambda, by the normalisation's name, and under "scale" on C.
+
+    Args:
+        net: in evaluation mode as far as BatchNorm and dropout go.
+        batches: (inputs, labels): L is the mean loss over all of them.
+        layers: of this net; their trained weights are w.
+        norms: of this net.
+        loss: (outputs, labels) -> mean over a batch.
+        double: in float64, on a copy of the net.
+        memory: bytes for kept graphs, as of a `Hessian`.
+
+    Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
+
+    Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
+    for samples whose graphs do not fit into ``memory``.
+
+    Raises:
+        UserError: if no layer has trained weights, and what `Hessian` raises.
+
+    >>> net = nn.Linear(1, 1, bias=False)  # L = w x, C = |w|: dL/dC = x whatever w is
+    >>> _ = net.weight.data.fill_(2.0)
+    >>> x, y = torch.tensor([[3.0]]), torch.tensor([[0.0]])
+    >>> from lightning_app.networks.layers import layers_of
+    >>> driving_force(net, [(x, y)], layers_of(net), loss=lambda out, y: out.mean())
+    {'scale': Force(size=2.0, first_order=-3.0, second_order=0.0)}
+    """
+    net = getattr(net, "_orig_mod", net)
+    trained = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    names = [layer.weight_name.removeprefix(".") for layer in layers]  # a net that is a layer has no name of its own
+    weights = [name for name in names if name in trained]
+    lambdas = {norm.name: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
+    if not weights:
+        raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")
+    risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double, memory)
+    pull = risk.gradient()  # of w, then of lambda
+    count = sum(risk.parameters[name].numel() for name in weights)
+    step = pull.where(torch.arange(risk.size, device=pull.device) < count, 0)  # g
+    change = risk @ step  # H g: per mu, the gradient changes by its negative
+    places, values = risk.places(), risk.point()
+    forces = {
+        name: _on_lambda(*(part[places[parameter]].double() for part in (values, pull, change)))
+        for name, parameter in lambdas.items()
+    }
+    return forces | {SCALE: _on_scale(*(part[:count].double() for part in (values, pull, change)))}
+
+
+def compare(before: Force, now: Force) -> Comparison:
+    """Whether an earlier measurement's forces had the sign of what became of the scale.
+
+    >>> compare(Force(1.0, -0.5, 0.1), Force(1.5, 0.0, 0.0))
+    Comparison(observed=0.5, agrees=1.0, agrees_first=0.0)
+    """
+    observed = now.size - before.size
+    return Comparison(observed, _same_sign(before.second_order, observed), _same_sign(before.first_order, observed))
+
+
+def share(signs: Iterable[float]) -> float:
+    """Mean of ones and zeros without those that are NaN; NaN if all are.
+
+    >>> share([1.0, math.nan, 0.0])
+    0.5
+    """
+    known = [sign for sign in signs if not math.isnan(sign)]
+    return fmean(known) if known else math.nan
+
+
+def _on_lambda(value: Tensor, gradient: Tensor, change: Tensor) -> Force:
+    sign = value.sign()
+    return Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ change))
+
+
+def _on_scale(w: Tensor, g: Tensor, change: Tensor) -> Force:
+    size, along = w.norm() / len(w) ** 0.5, g @ w
+    bend = change @ w + g @ g - (along / w.norm()) ** 2
+    return Force(float(size), -float(along / size), float(bend / size))
+
+
+def _same_sign(predicted: float, observed: float) -> float:
+    product = math.copysign(1, predicted) * math.copysign(1, observed)
+    return float(product > 0) if predicted and observed and not math.isnan(predicted + observed) else math.nan

@@ -1,0 +1,377 @@
+"""Effective depth: how much of what a net computes, and of what it learns, goes along paths of each length.
+
+A residual net is the sum over its paths (see `unravel`). Its paths of length r carry f_r to the outputs, and
+sum_r f_r + b = f with the readout's bias b; and g_r to the gradient of the loss, and sum_r g_r = grad L. Littwin & Wolf
+(2016) describe f_r by weights eps_r of a spin glass; here it is measured, gate by gate.
+
+Conventions. The length of a path is the number of weight layers it passes, but for the readout, a layer whose output is the
+net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
+ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
+come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
+what they have in common. A net in half precision is resolved in float32. Cost: a resolution of outputs takes about p
+forward passes, of gradients about 2 p gradients.
+"""
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.histogram import Histogram
+from lightning_app.measures.core.watch import nearly_same, shared_copy
+from lightning_app.measures.paths.unravel import AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
+
+__all__ = [
+    "EffectiveDepth",
+    "NoBranches",
+    "PathGradients",
+    "PathOutputs",
+    "check_branches",
+    "effective_depth",
+    "outputs_at_roots",
+    "path_gradients",
+    "path_outputs",
+]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Pairs = Iterable[tuple[Tensor, Tensor]]
+
+CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
+GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
+COUNTS = 1_000_000  # of a histogram of shares
+MEMORY = 4 * 2**30  # bytes for path gradients, as many as for the graphs of a Hessian
+TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out shows by far
+
+
+class NoBranches(UserError):
+    """All paths have the same length."""
+
+
+@dataclass(frozen=True, eq=False)
+class PathOutputs:
+    """``outputs.sum(0) + constant`` are the net's outputs."""
+
+    lengths: Tensor  # (R,) int64, ascending
+    outputs: Tensor  # (R, B, C): f_r, of all paths of a length
+    from_input: Tensor  # (R, B, C): of those that start at the input; the others start at a constant
+    constant: Tensor  # (B, C): the readout's bias
+    input_lengths: tuple[int, ...]  # that paths from the input have
+
+
+@dataclass(frozen=True, eq=False)
+class PathGradients:
+    """``gradients.sum(0) + constant`` is the gradient of the loss in all trainable parameters, flattened in their order."""
+
+    lengths: Tensor  # (R,) int64
+    gradients: Tensor  # (R, N): g_r
+    constant: Tensor  # (N,): of the readout's bias
+
+
+@torch.no_grad()
+def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
+    """The outputs for images (B, ...), resolved by path length.
+
+    Cost: K (p + 1) / 2 forward passes, where K is 2 as constants start paths too.
+
+    Raises:
+        NotPiecewiseLinear: of `unravel`, and for a net whose output is not (B, C) or not the sum of its paths.
+
+    >>> net = nn.Linear(1, 1, bias=False)  # a readout alone: its inputs are paths of length 0
+    >>> _ = nn.init.constant_(net.weight, 3.0)
+    >>> found = path_outputs(net, torch.tensor([[2.0]]))
+    >>> found.lengths.tolist(), found.outputs.tolist()
+    ([0], [[[6.0]]])
+    """
+    net, images = _in_full(net, images)
+    out = unravel(net, images, ByLength(images.unsqueeze(0)))
+    _check_outputs(out)
+    parts = out.parts.shallower() if out.from_layer else out.parts
+    bias = out.from_layer  # what a constant of the readout would otherwise be called: a path of length 0
+    lengths = sorted({kind.length for kind in parts.kinds if not (bias and kind == ("constant", 0))})
+    found = dict(zip(parts.kinds, parts.stack))
+    nothing = torch.zeros_like(parts.stack[0])
+    from_input = torch.stack([found.get(("input", length), nothing) for length in lengths])
+    constants = torch.stack([_own(found, length, bias, nothing) for length in lengths])
+    constant = found.get(("constant", 0), nothing) if bias else nothing
+    of_input = tuple(length for start, length in parts.kinds if start == "input")
+    resolved = PathOutputs(torch.tensor(lengths), from_input + constants, from_input, constant, of_input)
+    _check_sum(resolved.outputs.sum(0) + constant, net(images))
+    return resolved
+
+
+def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
+    if next(net.parameters()).dtype in (torch.bfloat16, torch.float16):
+        return copy.deepcopy(getattr(net, "_orig_mod", net)).float(), images.float()
+    return shared_copy(net), images
+
+
+def _own(found: dict, length: int, bias: bool, nothing: Tensor) -> Tensor:
+    return nothing if bias and not length else found.get(("constant", length), nothing)
+
+
+@torch.no_grad()
+def outputs_at_roots(net: nn.Module, images: Tensor, longest: int) -> Tensor:
+    """f_0, ..., f_longest, (longest + 1, B, C), by Fourier transform over the roots of unity; f_0 with the readout's bias.
+
+    The same as `path_outputs` in another way, without its origins. Cost: 3/2 (longest + 1) forward passes.
+    """
+    net, images = _in_full(net, images)
+    spectrum = torch.stack([torch.complex(*_at_root(net, images, k, longest)) for k in range(_half(longest))])
+    return torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
+
+
+def path_gradients(
+    net: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    loss: Loss = F.cross_entropy,
+    names: Collection[str] | None = None,
+) -> PathGradients:
+    """The gradient of the loss of a batch, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df held fixed.
+
+    Args:
+        net: in evaluation mode.
+        images: of the batch.
+        labels: of the batch.
+        loss: (outputs, labels) -> number.
+        names: of the parameters to differentiate in; None for all trainable ones.
+
+    Every g_r is the Fourier transform of gradients at roots of unity. Where two parts cancel, or one is much smaller than the
+    largest, its relative error is that much larger than the precision's.
+
+    Cost: 2 (p + 1) gradients of the batch, and memory for 2 (p + 1) gradients.
+
+    Raises:
+        UserError: as `path_outputs`, and for a loss that is no number for each batch.
+    """
+    net, images = _in_full(net, images)
+    few = path_outputs(net, images[:1])
+    longest = int(few.lengths[-1])
+    delta = _delta(net, images, labels, loss)
+    weights = [weight for name, weight in _trainable(net).items() if names is None or name in names]
+    spectrum = torch.stack([_root_gradient(net, images, delta, weights, k, longest) for k in range(_half(longest))])
+    by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
+    constant = _constant_gradient(net, images[:1], delta, weights)
+    by_length[0] -= constant  # a readout's bias has length 0 too
+    return PathGradients(few.lengths, by_length[few.lengths.to(by_length.device)], constant)
+
+
+def _trainable(net: nn.Module) -> dict[str, Tensor]:
+    return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+
+
+def _half(longest: int) -> int:
+    """How many of the ``longest`` + 1 roots of unity have no negative imaginary part: the others are their conjugates."""
+    return (longest + 1) // 2 + 1
+
+
+def _at_root(net: nn.Module, images: Tensor, k: int, longest: int) -> Tensor:
+    """Real and imaginary part, (2, B, C), of sum_r t^r f_r at the k-th root of unity."""
+    start = AtRoot(torch.stack([images, torch.zeros_like(images)]), 2 * torch.pi * k / (longest + 1))
+    out = unravel(net, images, start)
+    return (out.parts.shallower() if out.from_layer else out.parts).stack
+
+
+@torch.enable_grad()
+def _root_gradient(
+    net: nn.Module, images: Tensor, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
+) -> Tensor:
+    """(N,) complex: the gradient of <delta, sum_r t^r f_r>."""
+    real, imaginary = (_at_root(net, images, k, longest) * delta).flatten(1).sum(1)
+    parts = [_flat_gradient(real, weights, retain_graph=True)]
+    # At t = 1 and -1 all is real.
+    is_real = 2 * k % (longest + 1) == 0
+    parts.append(torch.zeros_like(parts[0]) if is_real else _flat_gradient(imaginary, weights))
+    return torch.complex(*parts)
+
+
+@torch.enable_grad()
+def _constant_gradient(net: nn.Module, image: Tensor, delta: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """(N,): of the readout's bias, which is the same for all images."""
+    out = unravel(net, image, ByLength(image.unsqueeze(0)))
+    found = dict(zip(out.parts.kinds, out.parts.stack)) if out.from_layer else {}
+    bias = found.get(Kind("constant", 1))
+    if bias is None or not bias.requires_grad:
+        return torch.zeros_like(torch.cat([weight.detach().flatten() for weight in weights]))
+    return _flat_gradient((bias * delta.sum(0)).sum(), weights)
+
+
+def _flat_gradient(of: Tensor, weights: Sequence[Tensor], retain_graph: bool = False) -> Tensor:
+    found = torch.autograd.grad(of, weights, retain_graph=retain_graph, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def _delta(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """dL/df, (B, C)."""
+    with torch.no_grad():
+        outputs = net(images)
+    with torch.enable_grad():
+        outputs.requires_grad_()
+        value = loss(outputs, labels)
+        if value.ndim:
+            raise UserError(
+                f"path gradients need a loss that is one number for a batch, got the shape {tuple(value.shape)}."
+            )
+        return torch.autograd.grad(value, outputs)[0]
+
+
+# -- effective depth --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class EffectiveDepth:
+    """Averages of path length over samples, in weight layers. Their conventions differ, and so do their values."""
+
+    effective: float  # d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2: in [shortest, longest]
+    coherent: (
+        float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum_r f_r: any number, as parts that cancel count negative
+    )
+    gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]; NaN if nothing is trained
+    longest: int  # p
+    relative: float  # d_eff / p
+    effective_input: float  # d_eff of the paths that start at the input
+    bias_share: float  # 1 - E|f of paths from the input|^2 / E|f|^2, summed by length; negative where they cancel
+    distribution: Histogram  # of sum_r E|f_r|^2 over r, in millionths
+    lengths: Tensor  # (R,) int64
+    outputs: Tensor  # (R,) float64: E|f_r|^2
+    gradients: Tensor  # (R,) float64: |g_r|^2
+
+
+def effective_depth(
+    net: nn.Module,
+    batches: Pairs,
+    loss: Loss = F.cross_entropy,
+    gradient_samples: int | None = None,
+    at_once: int | None = None,
+) -> EffectiveDepth:
+    """How deep a residual net is, by its outputs and its gradients on samples.
+
+    Args:
+        net: in evaluation mode.
+        batches: (inputs, labels), in any batch size: expectations and gradients are over all of them together.
+        loss: (outputs, labels) -> mean over a batch.
+        gradient_samples: only so many, the first ones, for d_grad; None for all.
+        at_once: samples whose parts may be in memory together; None for as many as are fastest.
+
+    Raises:
+        NoBranches: if all paths from the input have one length.
+        UserError: as `path_outputs`, and for no samples.
+    """
+    pairs = [(images, labels) for images, labels in batches if len(images)]
+    if not pairs:
+        raise UserError("an effective depth needs at least one sample, got none.")
+    images, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    check_branches(net, images)
+    found = [path_outputs(net, few) for few in images.split(min(CHUNK, at_once or CHUNK))]
+    lengths = found[0].lengths
+    f = _centred(torch.cat([each.outputs for each in found], dim=1))  # (R, m, C)
+    from_input = _centred(torch.cat([each.from_input for each in found], dim=1))
+    by_output, by_input = _mean_square(f), _mean_square(from_input)
+    coherence = (f * f.sum(0)).sum(-1).mean(1).cpu()
+    some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
+    longest = int(lengths[-1])
+    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK)
+    effective = _mean_length(lengths, by_output)
+    return EffectiveDepth(
+        effective,
+        _mean_length(lengths, coherence),
+        _mean_length(lengths, by_gradient),
+        longest,
+        effective / longest,
+        _mean_length(lengths, by_input),
+        float(1 - by_input.sum() / by_output.sum()),
+        _distribution(lengths, by_output),
+        lengths,
+        by_output,
+        by_gradient,
+    )
+
+
+def check_branches(net: nn.Module, images: Tensor) -> None:
+    """Can paths of different lengths be told apart? Tried on the first image.
+
+    Raises:
+        NoBranches: all have the same.
+        UserError: as `path_outputs`.
+    """
+    lengths = path_outputs(net, images[:1]).input_lengths
+    if len(lengths) < 2:
+        raise NoBranches(
+            f"effective depth needs a net with residual branches, around which an identity leads; in this one every path "
+            f"from the input passes {lengths[0]} weight layers: measure a residual net."
+        )
+
+
+def _gradient_squares(
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor, at_once: int
+) -> Tensor:
+    """|g_r|^2, (R,), of the mean over all images; 0 where nothing is trained."""
+    chunk = min(GRADIENT_CHUNK, at_once)
+    groups = _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK)
+    squares = [_squares_in(net, images, labels, loss, names, chunk) for names in groups]
+    return sum(squares, torch.zeros(len(lengths), dtype=torch.float64))
+
+
+def _squares_in(
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str], chunk: int
+) -> Tensor:
+    """The part that some parameters have in it."""
+    total = 0
+    for few, of_few in zip(images.split(chunk), labels.split(chunk)):
+        total = total + path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
+    return total.double().square().sum(1).cpu()
+
+
+def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:
+    """Names of the trainable parameters, in groups whose path gradients fit into memory: a pass over the net for each."""
+    groups, room = [], 0
+    for name, weight in _trainable(net).items():
+        needed = 4 * (longest + 1) * weight.numel() * weight.element_size()  # spectrum and transform
+        if not groups or needed > room:
+            groups.append([])
+            room = memory
+        groups[-1].append(name)
+        room -= needed
+    return groups
+
+
+def _centred(outputs: Tensor) -> Tensor:
+    """float64, less the mean over classes where there are several."""
+    outputs = outputs.double()
+    return outputs - outputs.mean(-1, keepdim=True) if outputs.shape[-1] > 1 else outputs
+
+
+def _mean_square(f: Tensor) -> Tensor:
+    return f.square().sum(-1).mean(1).cpu()
+
+
+def _mean_length(lengths: Tensor, weights: Tensor) -> float:
+    return float((lengths * weights).sum() / weights.sum())
+
+
+def _distribution(lengths: Tensor, weights: Tensor) -> Histogram:
+    """One bin for each length from the shortest to the longest; all of them empty where the outputs are 0 or not finite."""
+    first, last = int(lengths[0]), int(lengths[-1])
+    counts = torch.zeros(last - first + 1, dtype=torch.int64)
+    counts[lengths - first] = (COUNTS * weights / weights.sum()).nan_to_num(nan=0.0).round().long()
+    return Histogram(counts, torch.arange(first, last + 2, dtype=torch.float64) - 0.5, below=0, above=0)
+
+
+def _check_outputs(out: Tensor) -> None:
+    if out.ndim != 2:
+        raise NotPiecewiseLinear(
+            f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}."
+        )
+
+
+def _check_sum(found: Tensor, expected: Tensor) -> None:
+    if expected.isfinite().all() and not nearly_same(found, expected, TOLERANCE):
+        raise NotPiecewiseLinear(
+            "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
+            "something else than its inputs, and cannot be resolved by path length."
+        )

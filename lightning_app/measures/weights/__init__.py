@@ -1,0 +1,1 @@
+"""Weights: their mass, distance from initialisation, normalisation layers, and how far twins are apart."""

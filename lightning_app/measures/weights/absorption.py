@@ -1,0 +1,120 @@
+"""Normalisation absorbed into the layer before it, and the norms of what results: Fig. 2 of Littwin & Wolf (2016).
+
+In evaluation mode a BatchNorm is an affine map of each channel. Behind a convolution or a linear map it can be merged
+into that layer's weights, ``w' = s w`` and ``b' = beta + (b - mean) s`` with ``s = lambda / sqrt(var + eps)``, as the
+paper does with e-lab's BN-absorber: the scale that a layer really has is then the norm of its weights, wherever
+training keeps it.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
+from lightning_app.networks.layers import Layer
+
+__all__ = ["NormName", "absorb", "absorbed_norms", "absorbed_weight", "check_norm", "weight_norm"]
+
+NormName = Literal["frobenius", "rms", "filter"]
+NORMS = ("frobenius", "rms", "filter")
+
+
+@torch.no_grad()
+def absorb(net: nn.Module, image: Tensor) -> nn.Module:
+    """A copy in evaluation mode, with every normalisation that can be absorbed merged into the layer before it.
+
+    Its output is the net's in evaluation mode up to rounding (1e-12 of its size in float64). An `nn.Identity` stands in
+    each merged normalisation's place; what cannot be merged stays.
+
+    Args:
+        net: any; left as it is.
+        image: (1, ...), for the forward pass that finds the pairs.
+    """
+    net = copy.deepcopy(getattr(net, "_orig_mod", net)).eval()
+    for norm in normalisations_of(net, image):
+        if norm.into is not None:
+            _merge(net.get_submodule(norm.into), norm.module)
+            _replace(net, norm.module, nn.Identity().eval())
+    return net
+
+
+def absorbed_weight(weight: Tensor, norm: nn.Module) -> Tensor:
+    """w' = s w, in float64: output channel d of w (D, ...) multiplied by lambda_d / sqrt(var_d + eps).
+
+    The same for (w, var) and (a w, a^2 var) if eps = 0, and linear in lambda.
+    """
+    return _times(weight.detach().double(), affine(norm)[0].double())
+
+
+def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> float:
+    """The size of one or several layers' weights taken together.
+
+    Args:
+        weights: (D, ...) each, D output channels; at least one.
+        norm: "frobenius": the root of the sum of squares; "rms": of their mean, which for all layers is C of Eq. 4;
+            "filter": the mean over output channels of their 2-norms.
+
+    >>> w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    >>> weight_norm([w]), weight_norm([w], "rms"), weight_norm([w], "filter")
+    (5.0, 2.5, 2.5)
+    """
+    filters = torch.cat([torch.linalg.vector_norm(w.detach().double().flatten(1), dim=1).cpu() for w in weights])
+    if norm == "filter":
+        return float(filters.mean())
+    size = sum(w.numel() for w in weights) if norm == "rms" else 1
+    return float(filters.norm()) / size**0.5
+
+
+def absorbed_norms(
+    layers: Sequence[Layer], norms: Sequence[Normalisation], norm: NormName = "frobenius"
+) -> dict[str, float]:
+    """Norms of the weights as they are, and with the normalisation that follows absorbed.
+
+    Returns:
+        ``"layer07/own"``, and ``"layer07/absorbed"`` where a normalisation can be absorbed; ``"own"`` and ``"absorbed"``:
+        means of these over convolutions (Fig. 2b; over all layers in a net without any); ``"total"``: of all layers'
+        weights together, the ||w|| of Fig. 1e. Biases are excluded.
+    """
+    if not layers:
+        return {}
+    following = {one.into: one.module for one in norms if one.into is not None}
+    paths = {layer: layer.weight_name.removesuffix(".weight") for layer in layers}
+    own = {layer: weight_norm([layer.weight], norm) for layer in layers}
+    absorbed = {
+        layer: weight_norm([absorbed_weight(layer.weight, following[path])], norm)
+        for layer, path in paths.items()
+        if path in following
+    }
+    found = {}
+    for kind, by_layer in (("own", own), ("absorbed", absorbed)):
+        found |= {f"{layer.name}/{kind}": value for layer, value in by_layer.items()}
+        counted = [value for layer, value in by_layer.items() if layer.is_conv] or list(by_layer.values())
+        found |= {kind: sum(counted) / len(counted)} if counted else {}
+    return found | {"total": weight_norm([layer.weight for layer in layers], norm)}
+
+
+def check_norm(norm: str) -> None:
+    """Raises a UserError for a norm that is none."""
+    if norm not in NORMS:
+        raise UserError(f"norm must be one of {', '.join(NORMS)}, got '{norm}'.")
+
+
+def _replace(net: nn.Module, module: nn.Module, by: nn.Module) -> None:
+    """Under each of its names: some nets keep a layer as an attribute and in a Sequential."""
+    for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is module]:
+        net.set_submodule(path, by)
+
+
+def _merge(layer: nn.Module, norm: nn.Module) -> None:
+    scale, shift = affine(norm)
+    bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+    layer.bias = nn.Parameter(bias * scale + shift, layer.weight.requires_grad)
+    layer.weight = nn.Parameter(_times(layer.weight, scale), layer.weight.requires_grad)
+
+
+def _times(weight: Tensor, scale: Tensor) -> Tensor:
+    return weight * scale.view(-1, *(1,) * (weight.ndim - 1))

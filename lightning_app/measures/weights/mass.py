@@ -1,0 +1,140 @@
+"""Where a net keeps its weight: Table 3 and Fig. 7 of Yu & Tomasi (2019), SM C.
+
+Plain and residual nets start far apart in parameter space, and mostly at the ID entries: T puts a 1 there. How much of
+the weight mass sits at these few entries, before and after training, shows whether training ever leaves either region.
+
+Conventions, settled by comparing Table 3 at epoch 0 with expectations over seeds: weights of convolutions only, the
+first one included; no biases, no linear layer. Mass is the L1 norm.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_app.measures.core.histogram import Histogram, histogram
+from lightning_app.networks.layers import Layer
+
+__all__ = ["EDGES", "HIGH", "LARGE", "WeightStatistics", "weight_mass"]
+
+LARGE = 0.25  # Table 3, "|Weights| >= 0.25"
+HIGH = 0.7  # SM C: "1 entry bigger than 0.7" in p_0, 26 in p_200
+
+# Fig. 7 spans about -1 to 2. The paper's bins are not stated; a width of 2^-7 makes every edge, 0.25 too, exact.
+EDGES = torch.linspace(-2, 2, 513, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightStatistics:
+    """Statistics of one set of weights; masses are L1 norms. Zero for an empty set, where they are sums, else NaN."""
+
+    count: int  # number of weights
+    id_count: int  # ID entries among them
+    mean: float  # of the weights, with their signs
+    std: float  # population: divided by count
+    all: float  # mass of all weights
+    large: float  # mass of those with |w| >= 0.25
+    id_entries: float  # mass of the ID entries, whatever their size
+    id_over_large: float  # id_entries / large: the paper's 76 % (t_200) and 10.29 % (p_200); may exceed 1
+    above_07: int  # how many |w| > 0.7
+    above_07_signed: int  # how many w > 0.7: the paper's text leaves open which of the two it counts
+    norm: float  # 2-norm; std^2 + mean^2 = norm^2 / count
+    histogram: Histogram  # all weights
+    histogram_id: Histogram  # ID entries only
+
+
+def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str, WeightStatistics]:
+    """Weight statistics of a net, in total and layer by layer (Table 3).
+
+    Args:
+        layers: the net's layers.
+        transferred: statistics of t = T(w) instead of w: 1 is added to the ID entries of layers with a skip, in
+            float64, so nothing is lost to rounding. A net without skips is its own transfer.
+
+    Returns:
+        Key "" for the total over all convolutions (over all layers in a net that has none), then one entry a layer;
+        linear layers have their own entry and are not in the total.
+
+    Invariances: permuting the weights of a layer leaves everything but the ID fields unchanged; w -> -w changes only
+    mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count``.
+    Cost: one copy of the weights to the CPU and a few passes; no forward pass.
+    """
+    each = {layer.name: _layer_statistics(layer, transferred) for layer in layers}
+    total = [layer.name for layer in layers if layer.is_conv] or list(each)
+    return {"": _pool(each[name] for name in total), **each}
+
+
+def _layer_statistics(layer: Layer, transferred: bool) -> WeightStatistics:
+    weight, mask = layer.weight.detach(), layer.id_mask()
+    if mask is None:
+        mask = torch.zeros_like(weight, dtype=torch.bool)
+    weight, mask = weight.to("cpu", torch.float64), mask.cpu()
+    if transferred and layer.skip:
+        weight = weight + mask
+    return _statistics(weight, mask)
+
+
+def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
+    """Statistics of float64 weights on the CPU.
+
+    >>> kernel = torch.tensor([[3.0, 0.0], [-0.25, -0.75]], dtype=torch.float64)
+    >>> s = _statistics(kernel, torch.eye(2, dtype=torch.bool))
+    >>> s.mean, s.all, s.large, s.id_entries, s.id_over_large, s.above_07, s.above_07_signed
+    (0.5, 4.0, 4.0, 3.75, 0.9375, 2, 1)
+    """
+    size = weight.abs()
+    large, id_entries = float(size[size >= LARGE].sum()), float(size[mask].sum())
+    return WeightStatistics(
+        count=weight.numel(),
+        id_count=int(mask.sum()),
+        mean=float(weight.mean()),
+        std=float(weight.std(correction=0)),
+        all=float(size.sum()),
+        large=large,
+        id_entries=id_entries,
+        id_over_large=_ratio(id_entries, large),
+        above_07=int((size > HIGH).sum()),
+        above_07_signed=int((weight > HIGH).sum()),
+        norm=float(weight.norm()),
+        histogram=histogram(weight, EDGES),
+        histogram_id=histogram(weight[mask], EDGES),
+    )
+
+
+def _pool(parts: Iterable[WeightStatistics]) -> WeightStatistics:
+    """Statistics of a union from those of its parts (std by the parallel formula, so as stable as two passes)."""
+    parts = list(parts)
+
+    def add(field: str) -> float:
+        return sum(getattr(part, field) for part in parts)
+
+    count, large, id_entries = add("count"), add("large"), add("id_entries")
+    mean = _ratio(sum(part.count * part.mean for part in parts), count)
+    spread = sum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
+    return WeightStatistics(
+        count=count,
+        id_count=add("id_count"),
+        mean=mean,
+        std=math.sqrt(_ratio(spread, count)),
+        all=add("all"),
+        large=large,
+        id_entries=id_entries,
+        id_over_large=_ratio(id_entries, large),
+        above_07=add("above_07"),
+        above_07_signed=add("above_07_signed"),
+        norm=math.hypot(*(part.norm for part in parts)),
+        histogram=_pool_histograms(part.histogram for part in parts),
+        histogram_id=_pool_histograms(part.histogram_id for part in parts),
+    )
+
+
+def _pool_histograms(parts: Iterable[Histogram]) -> Histogram:
+    parts = list(parts)
+    counts = sum((part.counts for part in parts), torch.zeros(len(EDGES) - 1, dtype=torch.int64))
+    return Histogram(counts, EDGES, sum(part.below for part in parts), sum(part.above for part in parts))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan

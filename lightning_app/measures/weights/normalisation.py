@@ -1,0 +1,353 @@
+"""The normalisation layers of any net, and what Littwin & Wolf (2016, section 4) read from them: lambda.
+
+In their account the depth of the ensemble that a residual net is hangs on the factors lambda of batch normalisation
+(its ``weight``; others write gamma). To see them in any net, the net is run once on an image: hooks give the order in
+which layers and normalisations run, and a `TorchFunctionMode` sees every call that takes a layer's output. Only where a
+normalisation is the one consumer of that output can it be absorbed into the layer (`lightning_app.measures.weights.absorption`):
+not behind a sum, and not where a skip starts between the two.
+"""
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.overrides import TorchFunctionMode
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.recalibrate import settle_in_pieces
+from lightning_app.measures.core.watch import nearly_same, shared_copy
+from lightning_app.networks.layers import layers_of
+
+__all__ = [
+    "LambdaStatistics",
+    "LambdaTotals",
+    "Normalisation",
+    "affine",
+    "effective_scale",
+    "is_unsettled",
+    "lambda_statistics",
+    "lambda_totals",
+    "normalisations_of",
+    "settled",
+]
+
+_KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
+_ABSORBING = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}  # these very classes: a subclass may do more
+_TOLERANCE = 1e-3  # of the largest entry, where a normalisation's output is compared with its formula
+_FORM = {  # calls that ask how a tensor looks, not what is in it
+    *(getattr(Tensor, name) for name in ("dim", "size", "stride", "numel", "nelement", "ndimension", "__len__")),
+    *(getattr(Tensor, name) for name in ("is_contiguous", "is_floating_point", "is_complex", "get_device")),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "is_cuda")),
+    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "is_sparse", "is_quantized", "is_mkldnn")),
+    *(torch.is_floating_point, torch.is_complex, torch.numel),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisation:
+    """A normalisation layer of a net, and where it stands."""
+
+    name: str  # "layer07": the layer that ran last before it; "layer07_2" the second one there; else its own path
+    path: str  # of the module in the net: "blocks.3.bn1"
+    module: nn.Module
+    into: str | None  # path of the convolution or linear map that can absorb it, None where none can
+
+    @property
+    def has_lambda(self) -> bool:
+        return getattr(self.module, "weight", None) is not None
+
+    @property
+    def lambdas(self) -> Tensor:
+        """A copy of lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
+        weight = self.module.weight if self.has_lambda else torch.ones(1)
+        return weight.detach().to("cpu", torch.float64, copy=True).flatten()
+
+    @property
+    def has_statistics(self) -> bool:
+        return getattr(self.module, "running_var", None) is not None
+
+    @property
+    def lacks_statistics(self) -> bool:
+        """A BatchNorm without the running statistics that it should have; other kinds never have any."""
+        return isinstance(self.module, _BatchNorm) and not self.has_statistics
+
+
+@dataclass(frozen=True, eq=False)
+class LambdaStatistics:
+    """lambda of one normalisation layer; dimensionless."""
+
+    l2: float  # ||lambda||_2 (Fig. 3)
+    mean_abs: float  # mean |lambda| (Fig. 1d)
+    negative: int  # entries below 0
+    sign_changes: int  # entries that have become negative or ceased to be since the last measurement, 0 at the first
+    absorbable: bool  # whether the layer before can absorb this normalisation
+    values: Tensor  # (n,) float64, lambda itself
+
+
+@dataclass(frozen=True)
+class LambdaTotals:
+    """The same for the whole net."""
+
+    l2: float  # mean over layers
+    mean_abs: float  # mean over layers
+    negative: int  # sum over layers
+    sign_changes: int  # sum over layers
+    layers: int  # normalisation layers that have a lambda
+    absorbable: int  # those of them that the layer before can absorb; in a pre-activation net not all
+
+
+def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
+    """Statistics of lambda.
+
+    Args:
+        norm: one that has a lambda.
+        before: its lambda (n,) at the last measurement, if there was one.
+
+    >>> module = nn.BatchNorm1d(2)
+    >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
+    >>> found = lambda_statistics(Normalisation("layer01", "1", module, None), torch.tensor([1.0, 1.0]))
+    >>> found.l2, found.mean_abs, found.negative, found.sign_changes
+    (5.0, 3.5, 1, 1)
+    """
+    values = norm.lambdas
+    before = values if before is None else before
+    return LambdaStatistics(
+        l2=float(values.norm()),
+        mean_abs=float(values.abs().mean()),
+        negative=int((values < 0).sum()),
+        sign_changes=int(((values < 0) != (before < 0)).sum()),
+        absorbable=norm.into is not None,
+        values=values,
+    )
+
+
+def lambda_totals(layers: Sequence[LambdaStatistics]) -> LambdaTotals:
+    """Of at least one layer."""
+    return LambdaTotals(
+        l2=fmean(layer.l2 for layer in layers),
+        mean_abs=fmean(layer.mean_abs for layer in layers),
+        negative=sum(layer.negative for layer in layers),
+        sign_changes=sum(layer.sign_changes for layer in layers),
+        layers=len(layers),
+        absorbable=sum(layer.absorbable for layer in layers),
+    )
+
+
+def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The map x -> s x + t of a channel that a normalisation is in evaluation mode.
+
+    ``s = lambda / sqrt(var + eps)`` and ``t = beta - mean s`` with the running statistics; what a layer does not have
+    counts as lambda = 1, beta = 0, mean = 0. Both (n,), or (1,) where one number serves all channels.
+
+    Raises:
+        UserError: without running statistics.
+
+    >>> module = nn.BatchNorm1d(1, eps=0.0)
+    >>> _ = module.running_var.fill_(4.0), module.running_mean.fill_(6.0)
+    >>> affine(module)
+    (tensor([0.5000]), tensor([-3.]))
+    """
+    variance = getattr(norm, "running_var", None)
+    if variance is None:
+        raise UserError(
+            f"the scale of a {type(norm).__name__} in evaluation mode is lambda / sqrt(running_var + eps), and this one "
+            "keeps no running statistics: make it with track_running_stats=True."
+        )
+    weight, bias, mean = (getattr(norm, name, None) for name in ("weight", "bias", "running_mean"))
+    scale = (variance + norm.eps).rsqrt() * (1 if weight is None else weight.detach())
+    shift = (0 if bias is None else bias.detach()) - (0 if mean is None else mean) * scale
+    return torch.atleast_1d(scale), torch.atleast_1d(torch.as_tensor(shift).to(scale).expand_as(scale))
+
+
+def effective_scale(norm: Normalisation) -> float:
+    """Mean over channels of |lambda| / sqrt(var + eps): what the layer multiplies by in evaluation mode.
+
+    Raises:
+        UserError: without running statistics.
+    """
+    return float(affine(norm.module)[0].double().abs().mean())
+
+
+@torch.no_grad()
+def settled(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
+    """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
+
+    Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
+    that will ever be trained. One pass in training mode, of its normalisation only, gives it those of the inputs.
+
+    Args:
+        net: in evaluation mode.
+        inputs: (B, ...), B > 1.
+        at_once: only so many go through the net together. The statistics are still those of all of them, up to rounding,
+            and take a pass for every BatchNorm; other normalisations get all inputs at once.
+
+    Raises:
+        UserError: for too few inputs to have a variance.
+    """
+    net = getattr(net, "_orig_mod", net)
+    if not is_unsettled(net):
+        return net
+    net = copy.deepcopy(net)
+    fresh = {module: module.momentum for module in net.modules() if _is_untouched(module)}
+    if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
+        settle_in_pieces(net, fresh, inputs.split(at_once))
+        return net
+    for module in fresh:
+        module.momentum = 1.0  # what it remembers is the last batch
+        module.train()
+    try:
+        net(inputs)
+    except ValueError as error:
+        raise UserError(
+            f"before training a normalisation is given the statistics of some samples, and {len(inputs)} are too few "
+            f"({error}): take more, data.probe_size."
+        ) from error
+    for module, momentum in fresh.items():
+        module.momentum = momentum
+        module.eval()
+    return net
+
+
+def is_unsettled(net: nn.Module) -> bool:
+    """Whether some normalisation of it has the statistics of no data yet."""
+    return any(map(_is_untouched, net.modules()))
+
+
+def _is_untouched(module: nn.Module) -> bool:
+    mean, variance = (getattr(module, name, None) for name in ("running_mean", "running_var"))
+    return (
+        variance is not None
+        and hasattr(module, "momentum")
+        and bool((variance == 1).all())
+        and (mean is None or bool((mean == 0).all()))
+    )
+
+
+@torch.no_grad()
+def normalisations_of(net: nn.Module, image: Tensor) -> tuple[Normalisation, ...]:
+    """Every normalisation layer that the forward pass calls, in its order.
+
+    These are PyTorch's (BatchNorm, SyncBatchNorm, InstanceNorm, GroupNorm, LayerNorm, RMSNorm) and any module that
+    looks like one: with an ``eps``, and a ``weight`` or a ``running_var``.
+
+    Args:
+        net: any; left as it is, the pass is made on a copy that shares its parameters, in evaluation mode.
+        image: (1, ...) on the net's device.
+
+    Cost: one forward pass on this image.
+    """
+    net = getattr(net, "_orig_mod", net)
+    watched = shared_copy(net).eval()
+    paths = {module: path for path, module in watched.named_modules()}
+    with _Watch(watched) as watch:
+        watch.leaves_net(watched(image))
+    return tuple(
+        Normalisation(name, paths[norm], net.get_submodule(paths[norm]), paths.get(watch.absorbing(norm)))
+        for norm, name in _named(watch.before, paths).items()
+    )
+
+
+def _named(before: Mapping[nn.Module, str | None], paths: Mapping[nn.Module, str]) -> dict[nn.Module, str]:
+    """Names after the layers before; a second normalisation there is numbered, one before all layers has its path."""
+    seen: Counter[str] = Counter()
+    names = {}
+    for norm, layer in before.items():
+        name = layer or paths[norm]
+        seen[name] += 1
+        names[norm] = name if seen[name] == 1 else f"{name}_{seen[name]}"
+    return names
+
+
+def _is_normalisation(module: nn.Module) -> bool:
+    looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
+    return isinstance(module, _KNOWN) or (hasattr(module, "eps") and looks)
+
+
+class _Watch(TorchFunctionMode):
+    """Within it, one forward pass: what runs in which order, and who takes the outputs of layers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.before: dict[nn.Module, str | None] = {}  # normalisation -> name of the layer that ran last before it
+        self._calls: Counter[nn.Module] = Counter()
+        self._uses: Counter[int] = Counter()  # of parameters, by id
+        self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # by id; held, so that no id is used again
+        self._takers: defaultdict[nn.Module, set] = defaultdict(set)  # layer -> who takes its output
+        # Of a normalisation that is its formula, the layer whose output it takes.
+        self._sources: dict[nn.Module, nn.Module] = {}
+        self._inside: nn.Module | None = None  # the normalisation that is running
+        self._last: str | None = None  # name of the last layer that ran
+        self._names = {layer.module: layer.name for layer in layers_of(net)}
+        for module in net.modules():
+            if _is_normalisation(module):
+                module.register_forward_pre_hook(self._enter)
+                module.register_forward_hook(self._leave)
+            elif module in self._names or type(module) in _ABSORBING:
+                module.register_forward_hook(self._layer)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in _FORM:
+            self._take((args, kwargs), self._inside or object())
+            self._uses.update(id(each) for each in _tensors((args, kwargs)) if isinstance(each, nn.Parameter))
+        return func(*args, **kwargs)
+
+    def leaves_net(self, outputs: Any) -> None:
+        """What the net returns is also taken by whoever called it."""
+        self._take(outputs, self)
+
+    def absorbing(self, norm: nn.Module) -> nn.Module | None:
+        """The layer whose output goes into this normalisation and nowhere else, and whose weights nobody else uses."""
+        layer = self._sources.get(norm)
+        if layer is None or not self._calls[norm] == self._calls[layer] == self._uses[id(layer.weight)] == 1:
+            return None
+        return layer if self._takers[layer] == {norm} else None
+
+    def _take(self, values: Any, taker: object) -> None:
+        for tensor in _tensors(values):
+            if id(tensor) in self._outputs:
+                self._takers[self._outputs[id(tensor)][0]].add(taker)
+
+    def _layer(self, layer: nn.Module, inputs: tuple, out: Any) -> None:
+        self._calls[layer] += 1
+        self._last = self._names.get(layer, self._last)
+        self._outputs |= {id(tensor): (layer, tensor) for tensor in _tensors(out)}
+
+    def _enter(self, norm: nn.Module, inputs: tuple) -> None:
+        self._calls[norm] += 1
+        self.before.setdefault(norm, self._last)
+        self._inside = norm
+
+    def _leave(self, norm: nn.Module, inputs: tuple, out: Any) -> None:
+        layer, x = self._outputs.get(id(inputs[0]), (None, None)) if inputs else (None, None)
+        if layer is not None and _can_absorb(layer, x) and _is_affine(norm, x, out):
+            self._sources[norm] = layer
+        self._inside = None  # not before: what this hook computes is seen too
+
+
+def _can_absorb(layer: nn.Module, out: Tensor) -> bool:
+    """An ordinary layer with weights of its own, whose output has its channels where a normalisation expects them."""
+    return type(layer) in _ABSORBING and "weight" in layer._parameters and out.ndim == layer.weight.ndim
+
+
+def _is_affine(norm: nn.Module, x: Tensor, out: Any) -> bool:
+    """Whether a normalisation is what `affine` says: it uses its running statistics, and does nothing else."""
+    if getattr(norm, "running_var", None) is None or not isinstance(out, Tensor):
+        return False
+    scale, shift = (part.view(-1, *(1,) * (x.ndim - 2)) for part in affine(norm))
+    return nearly_same(out, scale * x + shift, _TOLERANCE)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Tensors in nested tuples, lists and mappings."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list, Mapping)):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _tensors(value)

@@ -1,0 +1,1 @@
+"""Statistics over seeds: paired tests, bootstrap intervals and curves at equal risk; rank correlation."""

@@ -1,0 +1,238 @@
+"""Many small full-batch gradient descents as one tensor program: every learning rate and seed of a figure at once.
+
+The nets of Li et al. (2016, section 5) are square and tiny: one step of one run is a hundred products of 10 x 10
+matrices, bound by calls and not by arithmetic. Here k runs (a learning rate and initial weights each) are the leading
+dimension of every tensor. A linear net sees data only through second moments, so its runs cost nothing for the number of
+samples; the others pass over all samples, features before samples and piece by piece, so that what backward needs is
+still in the cache.
+
+Shapes: k runs, R units of n matrices, width d, m samples.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory.li_et_al import linear
+from lightning_app.theory.li_et_al.moments import Moments
+
+__all__ = ["Descent", "LinearProblem", "Problem", "SampleProblem", "descend"]
+
+Activation = Literal["identity", "relu", "tanh"]
+CACHED = 2**22  # numbers that backward needs of one piece: 16 MB in float32, a share of a CPU's last cache
+RUNS = 4  # passed over the samples together: of few runs the pieces are long, and long products are fast ones
+LEAST_PIECE = 128  # samples: below, calls cost more than the cache saves
+
+
+class Problem(Protocol):
+    """A loss over weights (k, R, n, d, d), with gradient."""
+
+    dtype: torch.dtype
+
+    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (k,) in float64 and gradients like ``weights``, of the same dtype."""
+        ...
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What k descents were like. Column 0 is before the first step.
+
+    A run has diverged when its loss is no finite number. From that column on its numbers are inf, its weights nan.
+    """
+
+    rates: Tensor  # (k,) learning rates
+    losses: Tensor  # (k, steps + 1) float64
+    norms: Tensor  # (k, steps + 1) mean Frobenius norm of a matrix
+    gradient_norms: Tensor  # (k, steps + 1) 2-norm of the whole gradient
+    weights: Tensor  # (k, R, n, d, d) after the last step
+    path: Tensor | None = None  # (k, steps + 1, R, n, d, d) the weights of every column, if they were kept
+
+
+class LinearProblem:
+    """A linear net's loss 1/2 E||x^R - y||^2, in float64: all it sees of the data are their second moments.
+
+    Args:
+        moments: of inputs and targets.
+        shortcut: do units add their input?
+    """
+
+    dtype = torch.float64
+
+    def __init__(self, moments: Moments, shortcut: bool = True) -> None:
+        self.moments = moments
+        self.shortcut = shortcut
+
+    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return linear.loss_and_gradient(weights, self.moments, self.shortcut)
+
+
+class SampleProblem:
+    """The loss 1/(2m) sum ||x^R - y||^2 over all samples of a net with an activation between a unit's matrices.
+
+    A unit is x <- (x if shortcut else 0) + W^n mid(... mid(W^1 x)) (Li et al. 2016, Definition 2). Without shortcuts and
+    with n = 2 that is a plain net with activations after its odd layers: as many as the 2-shortcut net of its depth has.
+
+    Args:
+        x: inputs (m, d); runs are computed in their dtype.
+        y: targets (m, d).
+        shortcut: do units add their input?
+        mid: the activation.
+
+    Raises:
+        UserError: for shapes that do not fit, or an activation that is none of the three.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, shortcut: bool = True, mid: Activation = "relu") -> None:
+        if x.ndim != 2 or x.shape != y.shape:
+            raise UserError(
+                f"a net of d x d matrices maps inputs (m, d) to targets (m, d), got {tuple(x.shape)} and "
+                f"{tuple(y.shape)}."
+            )
+        if mid not in _DERIVATIVES:
+            raise UserError(f"mid is one of {', '.join(_DERIVATIVES)}, got {mid!r}.")
+        self.dtype = x.dtype
+        self.x, self.y = x.T.contiguous(), y.to(x.dtype).T.contiguous()  # (d, m)
+        self.shortcut = shortcut
+        self.mid: Activation = mid
+
+    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        if weights.shape[-1] != len(self.x):
+            raise UserError(
+                f"got matrices of size {weights.shape[-2]} x {weights.shape[-1]} on data in R^{len(self.x)}: they map R^d to "
+                "itself."
+            )
+        if len(weights) > RUNS:
+            losses, gradients = zip(*(self.loss_and_gradient(some) for some in weights.split(RUNS)))
+            return torch.cat(losses), torch.cat(gradients)
+        weights = weights.movedim(0, 2).contiguous()  # (R, n, k, d, d): products of k matrices want them side by side
+        if self.shortcut or weights.shape[1] == 1:
+            loss, gradient = self._mean(weights)
+        else:
+            loss, gradient = self._mean(_folded(weights))
+            gradient = _unfolded(gradient, weights)
+        return loss, gradient.movedim(2, 0)
+
+    def _mean(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (k,) and gradient of weights (R, n, k, d, d), over all samples."""
+        k, samples = weights.shape[2], self.x.shape[1]
+        loss, gradient = weights.new_zeros(k, dtype=torch.float64), torch.zeros_like(weights)
+        size = max(LEAST_PIECE, CACHED // (weights.numel() // weights.shape[-1]))
+        for x, y in zip(self.x.split(size, 1), self.y.split(size, 1)):
+            self._add(weights, x.expand(k, -1, -1), y, loss, gradient)
+        return loss / (2 * samples), gradient.div_(samples)
+
+    def _add(self, weights: Tensor, x: Tensor, y: Tensor, loss: Tensor, gradient: Tensor) -> None:
+        """Add the samples' squared errors, and the gradients of half of them, in place. x (k, d, piece), y (d, piece)."""
+        inputs = []  # of every matrix, in forward order
+        for unit in weights:
+            x = self._forward(unit, x, inputs)
+        error = x - y
+        loss += error.square().sum((1, 2)).double()
+        for unit, unit_gradient in zip(weights.unbind()[::-1], gradient.unbind()[::-1]):
+            error = self._backward(unit, unit_gradient, error, inputs)
+
+    def _forward(self, unit: Tensor, x: Tensor, inputs: list[Tensor]) -> Tensor:
+        """The unit's output for its input x, both (k, d, piece). Appends what each of its n matrices is given."""
+        *earlier, last = unit
+        hidden = x
+        for w in earlier:
+            inputs.append(hidden)
+            hidden = _ACTIVATIONS[self.mid](w @ hidden)
+        inputs.append(hidden)
+        return torch.baddbmm(x, last, hidden) if self.shortcut else last @ hidden
+
+    def _backward(self, unit: Tensor, gradient: Tensor, error: Tensor, inputs: list[Tensor]) -> Tensor:
+        """From the derivative by the unit's output to that by its input. Pops from ``inputs``, adds to ``gradient``."""
+        delta = error
+        for place in reversed(range(len(unit))):
+            given = inputs.pop()
+            gradient[place].baddbmm_(delta, given.mT)
+            if place:
+                delta = _DERIVATIVES[self.mid](unit[place].mT @ delta, given)
+        if not inputs:
+            return error  # nobody asks for the derivative by the data
+        return torch.baddbmm(error, unit[0].mT, delta) if self.shortcut else unit[0].mT @ delta
+
+
+_ACTIVATIONS = {"identity": lambda x: x, "relu": Tensor.relu_, "tanh": Tensor.tanh_}
+# From the derivative by an activation's output to that by its input, given the output. Multiplying by a mask is slow.
+_DERIVATIVES = {
+    "identity": lambda delta, output: delta,
+    "relu": lambda delta, output: delta.mul_(output.sign()),
+    "tanh": lambda delta, output: delta.mul_(1 - output.square()),
+}
+
+
+def _folded(weights: Tensor) -> Tensor:
+    """A plain net with half the products: where units meet without an activation, the two matrices multiplied.
+
+    (R, n, k, d, d), n >= 2 -> one unit (1, R (n - 1) + 1, k, d, d) with an activation between all of its matrices.
+    """
+    firsts = torch.cat([weights[:1, 0], weights[1:, 0] @ weights[:-1, -1]])
+    earlier = torch.cat([firsts.unsqueeze(1), weights[:, 1:-1]], 1).flatten(0, 1)
+    return torch.cat([earlier, weights[-1:, -1]]).unsqueeze(0)
+
+
+def _unfolded(gradient: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of ``weights`` from that of their `_folded`."""
+    units, n = weights.shape[:2]
+    *earlier, last = gradient[0]
+    earlier = torch.stack(earlier).unflatten(0, (units, n - 1))
+    joint, result = earlier[1:, 0], torch.empty_like(weights)
+    result[:, :-1] = earlier
+    result[1:, 0] = joint @ weights[:-1, -1].mT
+    result[:-1, -1] = weights[1:, 0].mT @ joint
+    result[-1, -1] = last
+    return result
+
+
+@torch.no_grad()
+def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: bool = False) -> Descent:
+    """Full-batch gradient descent w <- w - rate * gradient, ``steps`` times, of k runs that know nothing of each other.
+
+    A run that diverges is no longer computed.
+
+    Args:
+        problem: what all runs descend on.
+        weights: (k, R, n, d, d) to start from; left as they are.
+        rates: (k,) learning rates.
+        steps: 0 or more.
+        keep: the weights of every column too.
+
+    Raises:
+        UserError: for shapes that do not fit.
+    """
+    _check(weights, rates, steps)
+    k = len(rates)
+    runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed
+    step_sizes = rates.to(w).view(-1, 1, 1, 1, 1)
+    losses, norms, gradient_norms = (w.new_full((k, steps + 1), torch.inf, dtype=torch.float64) for _ in range(3))
+    path = w.new_full((k, steps + 1, *w.shape[1:]), torch.nan) if keep else None
+    final = torch.full_like(w, torch.nan)
+    for step in range(steps + 1):
+        loss, gradient = problem.loss_and_gradient(w)
+        if not (alive := loss.isfinite()).all():
+            runs, w, loss, gradient, step_sizes = (each[alive] for each in (runs, w, loss, gradient, step_sizes))
+        if not len(runs):
+            break
+        losses[runs, step] = loss
+        norms[runs, step] = w.norm(dim=(-2, -1)).mean((1, 2)).double()
+        gradient_norms[runs, step] = gradient.flatten(1).norm(dim=1).double()
+        if path is not None:
+            path[runs, step] = w
+        if step < steps:
+            w.addcmul_(step_sizes, gradient, value=-1)
+    final[runs] = w
+    return Descent(rates, losses, norms, gradient_norms, final, path)
+
+
+def _check(weights: Tensor, rates: Tensor, steps: int) -> None:
+    if weights.ndim != 5 or weights.shape[-1] != weights.shape[-2] or rates.shape != weights.shape[:1] or steps < 0:
+        raise UserError(
+            "descents need weights (runs, units, matrices of a unit, d, d), a learning rate for each run and steps >= 0, "
+            f"got weights {tuple(weights.shape)}, rates {tuple(rates.shape)} and {steps} steps."
+        )

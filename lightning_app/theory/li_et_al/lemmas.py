@@ -1,0 +1,169 @@
+"""Lemmas 1 to 4 of Li et al. (2016) as checks: each returns what must be 0, or within a bound, and how far it is from it.
+
+The text version of the paper has lost the formulas. Reconstructed here, from the proofs and from what Theorems 1 and 2 make
+of them:
+
+* Lemma 1: U, V, b of one unit ``x + V relu(U x + b)`` that moves one column of its input, a unit vector, to another one, and
+  leaves the columns at a distance of q or more as they are, with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q``. (That the bound
+  is of this form is stated; its constant is ours.)
+* Lemma 2: the k steps from a point to its label, shorter than ``pi^2 / (2 k)``, that stay rho/2 away from all other points. (The
+  text gives the path; that its length is at most pi^2/2 is derived: see `detour`.)
+* Lemma 3: where a partial derivative of the loss at zero is not 0, its parameters include one of every matrix of some unit.
+  Stated so but for the symbols. Its proof shows more: the loss is constant where every unit has a matrix that is 0.
+* Lemma 4: with the parameters of all units but two at 0, the loss depends on these and on their order, not on where in the
+  net they are; so does the Hessian's block of the two at zero. Stated so but for the symbols.
+"""
+
+import itertools
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory.li_et_al.derivatives import directional_derivatives
+from lightning_app.theory.li_et_al.detour import detour
+from lightning_app.theory.li_et_al.shortcut import ShortcutForm
+from lightning_app.theory.li_et_al.small_norm import apply_unit, moving_unit
+
+__all__ = ["Lemma1", "Lemma2", "Lemma3", "Lemma4", "lemma_1", "lemma_2", "lemma_3", "lemma_4"]
+
+
+@dataclass(frozen=True)
+class Lemma1:
+    """All are 0 but for rounding, ``others`` exactly; ``bias`` may be negative."""
+
+    target: float  # distance of the moved point from its target
+    others: float  # largest change of an entry of another point
+    norms: float  # largest relative difference of ||U||_F and ||V||_F from sqrt(2 ||z - x||) / q
+    bias: float  # ||b|| / ||U||_F - 1, at most 0
+
+    @property
+    def largest(self) -> float:
+        return max(asdict(self).values())
+
+
+def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
+    """One unit moves one of m points and leaves the others, for q the least distance between them.
+
+    Args:
+        points: unit vectors, (m, d) float64, m >= 2.
+        moved: which one.
+        target: where it goes, (d,).
+    """
+    point, others = points[moved], torch.cat([points[:moved], points[moved + 1 :]])
+    q = float((others - point).norm(dim=1).min()) * (1 - 1e-8)  # rounding must not wake the unit at distance q
+    U, V, b = moving_unit(point, target, q)
+    after = apply_unit(U, V, b, points)
+    expected = (2 * float((target - point).norm())) ** 0.5 / q
+    return Lemma1(
+        target=float((after[moved] - target).norm()),
+        others=float((after - points)[torch.arange(len(points)) != moved].abs().max()),
+        norms=max(abs(float(matrix.norm()) / expected - 1) for matrix in (U, V)),
+        bias=float(b.norm()) / expected - 1,
+    )
+
+
+@dataclass(frozen=True)
+class Lemma2:
+    """What the path keeps to, as excesses: at most 0 but for rounding."""
+
+    length: float  # of the path, less pi^2 / 2
+    step: float  # the longest one, less pi^2 / (2 k)
+    gap: float  # rho/2, less the least distance of a stop from an obstacle
+    sphere: float  # largest | ||p|| - 1 | of a stop
+    ends: float  # distance of first and last stop from where they belong
+
+    @property
+    def largest(self) -> float:
+        return max(asdict(self).values())
+
+
+def lemma_2(start: Tensor, end: Tensor, obstacles: Tensor, rho: float, steps: int) -> Lemma2:
+    """A point goes to its label in k steps, around the others. Arguments as of `detour`; p >= 1 obstacles, k = ``steps``."""
+    path = detour(start, end, obstacles, rho)
+    stops = path.points(steps)
+    bound = torch.pi**2 / 2
+    return Lemma2(
+        length=path.length - bound,
+        step=float((stops[1:] - stops[:-1]).norm(dim=1).max()) - bound / steps,
+        gap=rho / 2 - float((stops[:, None] - obstacles).norm(dim=2).min()),
+        sphere=float((stops.norm(dim=1) - 1).abs().max()),
+        ends=max(float((stops[0] - start).norm()), float((stops[-1] - end).norm())),
+    )
+
+
+@dataclass(frozen=True)
+class Lemma3:
+    """All are 0, exactly or but for rounding."""
+
+    outputs: float  # largest change of an output where every unit has a matrix that is 0
+    derivatives: float  # largest |directional derivative| of the loss at 0 there, of the orders 1 to n
+
+    @property
+    def largest(self) -> float:
+        return max(asdict(self).values())
+
+
+def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma3:
+    """The loss does not move from its value at zero while every unit has a matrix that is 0.
+
+    Every choice of one matrix a unit, n^R of them, is tried: the chosen ones are 0, the others are random. Derivatives by
+    parameters that miss a matrix in every unit are derivatives along such directions.
+
+    Args:
+        form: the net; keep n^R small. The first matrix of a unit is ``[W^1 b]`` where there is a bias.
+        x, y: data, (m, d) float64.
+        generator: of the weights; None takes one of seed 0.
+    """
+    d, generator = x.shape[1], generator or torch.Generator().manual_seed(0)
+    zero = x.new_zeros(form.units * form.unit_size(d))
+    outputs, derivatives = [], []
+    for missing in itertools.product(range(form.n), repeat=form.units):
+        weights = torch.randn(form.units, form.n, d, d, generator=generator, dtype=x.dtype)
+        biases = torch.randn(form.units, d, generator=generator, dtype=x.dtype)
+        for unit, place in enumerate(missing):
+            weights[unit, place] = 0
+            biases[unit] *= place != 0
+        direction = form.vector(weights, biases)
+        outputs.append(float((form(direction, x) - x).abs().max()))
+        found = directional_derivatives(lambda p: form.loss(p, x, y), zero, direction, form.n)
+        derivatives.append(float(found.abs().max()))
+    return Lemma3(max(outputs), max(derivatives))
+
+
+@dataclass(frozen=True)
+class Lemma4:
+    """Both are 0, the losses exactly: units at 0 are the identity, bit for bit."""
+
+    losses: float  # largest difference between the losses of two units' parameters at any two places
+    hessians: float  # largest difference between the Hessian's entries of two units at any two places, at zero
+
+    @property
+    def largest(self) -> float:
+        return max(asdict(self).values())
+
+
+def lemma_4(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma4:
+    """Two units at places r1 < r2 of a net, all others 0, are as good at any other two places.
+
+    Args:
+        form: the net, of at least 2 units; all pairs of places are compared with the first two.
+        x, y: data, (m, d) float64.
+        generator: of the two units' parameters; None takes one of seed 0.
+
+    Cost: `torch.func.hessian` of the two units' parameters for every pair.
+    """
+    if form.units < 2:
+        raise UserError(f"Lemma 4 is about two units of a net, got one of {form.units}.")
+    size, generator = form.unit_size(x.shape[1]), generator or torch.Generator().manual_seed(0)
+    pair = torch.randn(2, size, generator=generator, dtype=x.dtype)
+
+    def loss(pair: Tensor, places: tuple[int, int]) -> Tensor:
+        zero = pair.new_zeros(size)
+        return form.loss(torch.cat([pair[places.index(r)] if r in places else zero for r in range(form.units)]), x, y)
+
+    places = list(itertools.combinations(range(form.units), 2))
+    losses = torch.stack([loss(pair, at) for at in places])
+    hessians = torch.stack([torch.func.hessian(loss)(torch.zeros_like(pair), at) for at in places])
+    return Lemma4(float((losses - losses[0]).abs().max()), float((hessians - hessians[0]).abs().max()))

@@ -1,0 +1,191 @@
+"""Loss, gradient and Hessian of linear nets in closed form (Li et al. 2016, Eqs. 1 and 2, Definition 5).
+
+A net of R units of n square matrices maps x by ``x <- s x + W^n ... W^1 x``, unit by unit, with s = 1 (shortcuts around n
+matrices) or s = 0 (plain). Its loss ``1/2 E ||A x - y||^2`` depends on the data through `Moments` only, and is at most
+quadratic in the pair of any two matrices, so that the Hessian is a sum of Kronecker products for every pair of them:
+no automatic differentiation and no pass over the data.
+
+Shapes: weights (..., R, n, d, d), W[r, k] is the (k+1)-th matrix of the (r+1)-th unit; N = R n matrices.
+"""
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory.li_et_al.moments import Moments
+
+__all__ = ["gradient", "hessian", "loss", "loss_and_gradient", "product"]
+
+
+def product(weights: Tensor, shortcut: bool) -> Tensor:
+    """The matrix A, (..., d, d), that a net computes.
+
+    >>> product(torch.tensor([2.0, 3.0]).view(1, 2, 1, 1), shortcut=True).item()  # 1 + 3 * 2
+    7.0
+    """
+    return _forward(weights, shortcut)[1]
+
+
+def loss(weights: Tensor, moments: Moments, shortcut: bool) -> Tensor:
+    """``1/2 E ||A x - y||^2`` of each net, (...), >= `Moments.optimum`.
+
+    Args:
+        weights: (..., R, n, d, d) float64, any number of nets of one shape.
+        moments: of x and y in R^d.
+        shortcut: s = 1, else s = 0.
+
+    Raises:
+        UserError: where shapes or precision do not fit.
+    """
+    _check(weights, moments)
+    return _loss(product(weights, shortcut), moments)
+
+
+def gradient(weights: Tensor, moments: Moments, shortcut: bool) -> Tensor:
+    """The gradient of `loss`, (..., R, n, d, d). Cost: 3 N products of d x d matrices a net."""
+    return loss_and_gradient(weights, moments, shortcut)[1]
+
+
+def loss_and_gradient(weights: Tensor, moments: Moments, shortcut: bool) -> tuple[Tensor, Tensor]:
+    """Both at the cost of the gradient: (...) and (..., R, n, d, d). Backpropagation, with moments in place of samples.
+
+    >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
+    >>> weights = torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1)
+    >>> [each.flatten().tolist() for each in loss_and_gradient(weights, two, shortcut=False)]
+    [[0.5], [3.0, 2.0]]
+    """
+    _check(weights, moments)
+    entering, whole = _forward(weights, shortcut)
+    gradients = torch.empty_like(weights)
+    back = whole @ moments.xx - moments.yx  # E[(A x - y) x^T], the derivative by what leaves the last unit
+    for unit in reversed(range(weights.shape[-4])):
+        through = back
+        for place in reversed(range(weights.shape[-3])):
+            torch.matmul(through, entering[..., unit, place, :, :].mT, out=gradients[..., unit, place, :, :])
+            through = weights[..., unit, place, :, :].mT @ through
+        back = back + through if shortcut else through
+    return _loss(whole, moments), gradients
+
+
+def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | None = None) -> Tensor:
+    """The Hessian of `loss` at one net, (D, D) with D = R n d^2, symmetric up to rounding.
+
+    Order of Definition 5: unit, matrix, column, row (each matrix as a column-major vector), so that position
+    ``((r n + k) d + column) d + row`` is ``W[r, k, row, column]``.
+
+    With J_ba the derivative of what enters matrix b (or leaves the net) by what leaves matrix a (or enters the net), Y_b =
+    J_b,in, X_a = J_out,a and E = E[(A x - y) x^T], the second derivative by W_b's entry (i, j) and W_a's (k, q) is
+
+        (Y_b Sxx Y_a^T)_jq (X_b^T X_a)_ik  +  F_iq Z_jk,   F = X_b^T E Y_a^T, Z = J_ba,   where a comes before b,
+
+    the same with the roles changed where b comes before a, and without F and Z where b = a.
+
+    Cost: N products of small matrices and one pass over the result, whatever the number of samples.
+
+    Args:
+        weights: one net, (R, n, d, d) float64.
+        moments: of x and y in R^d.
+        shortcut: s = 1, else s = 0.
+        out: memory for the result, (D, D) float64, contiguous: most of the time goes into making a large one anew.
+
+    Raises:
+        UserError: where shapes or precision do not fit.
+
+    >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
+    >>> hessian(torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1), two, shortcut=False).tolist()
+    [[9.0, 7.0], [7.0, 4.0]]
+    """
+    _check(weights, moments)
+    if weights.ndim != 4:
+        raise UserError(f"a Hessian is that of one net (R, n, d, d), got {tuple(weights.shape)}: take them in turn.")
+    units, n, d, _ = weights.shape
+    count = units * n
+    _check_out(out, count * d * d)
+    J = _jacobians(weights, shortcut)
+    whole, Y = J[count, :, 0], J[:count, :, 0].reshape(count * d, d)
+    X = J[count, :, 1:].reshape(d, count * d)
+    Z = J[:count, :, 1:].reshape(count * d, count * d)  # 0 but where a comes before b
+    F = (X.mT @ (whole @ moments.xx - moments.yx) @ Y.mT) * _below(count, d, like=Z)
+    crossed = F + Z.mT  # (b, i; a, q): the factor of row and column; its transpose is that of column and row
+    by_column, by_row = Y @ moments.xx @ Y.mT, X.mT @ X  # (b, j; a, q) and (b, i; a, k)
+    return _products(by_column, by_row, crossed, count, out)
+
+
+def _products(by_column: Tensor, by_row: Tensor, crossed: Tensor, count: int, out: Tensor | None) -> Tensor:
+    """``H[b j i, a q k] = by_column[b j, a q] by_row[b i, a k] + crossed[b i, a q] crossed[a k, b j]``.
+
+    The factors are spread over the columns (a, q, k) first, and the rows of one b are filled at a time: long contiguous
+    products whose factors stay in the cache.
+    """
+    d = len(by_row) // count
+    H = by_row.new_empty(count * d * d, count * d * d) if out is None else out
+    rows = H.view(count, d, d, -1)  # b, j, i
+    over_q = [matrix.view(count, d, count, d, 1) for matrix in (by_column, crossed)]
+    over_k = [matrix.reshape(count, d, count, 1, d) for matrix in (by_row, crossed.mT)]
+    column, row_column, row, column_row = (
+        spread.expand(count, d, count, d, d).reshape(count, d, -1) for spread in over_q + over_k
+    )
+    for b in range(count):
+        torch.mul(column[b, :, None], row[b, None], out=rows[b])
+        rows[b].addcmul_(row_column[b, None], column_row[b, :, None])
+    return H
+
+
+def _jacobians(weights: Tensor, shortcut: bool) -> Tensor:
+    """J, (N + 1, d, N + 1, d): of what enters matrix b (b = N: leaves the net) by what enters the net (a = 0) or leaves
+    matrix a (a = 1, ..., N). 0 where a comes after b."""
+    units, n, d, _ = weights.shape
+    J = weights.new_zeros(units * n + 1, d, units * n + 1, d)
+    J[0, :, 0] = torch.eye(d, dtype=weights.dtype, device=weights.device)
+    for b, matrix in enumerate(weights.flatten(0, 1)):
+        after = J[b + 1].view(d, -1)
+        torch.mm(matrix, J[b].view(d, -1), out=after)
+        J[b + 1, :, b + 1] = J[0, :, 0]
+        if shortcut and b % n == n - 1:
+            after += J[b + 1 - n].view(d, -1)
+    return J
+
+
+def _below(count: int, d: int, like: Tensor) -> Tensor:
+    """1 strictly below the diagonal of count x count blocks of size d x d, else 0."""
+    return torch.kron(like.new_ones(count, count).tril(-1), like.new_ones(d, d))
+
+
+def _forward(weights: Tensor, shortcut: bool) -> tuple[Tensor, Tensor]:
+    """What enters each matrix, (..., R, n, d, d), and leaves the net, (..., d, d), as matrices that act on x."""
+    entering = torch.empty_like(weights)
+    x = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device).expand(weights[..., 0, 0, :, :].shape)
+    for unit in range(weights.shape[-4]):
+        start = x
+        for place in range(weights.shape[-3]):
+            entering[..., unit, place, :, :] = x
+            x = weights[..., unit, place, :, :] @ x
+        x = start + x if shortcut else x
+    return entering, x
+
+
+def _loss(whole: Tensor, moments: Moments) -> Tensor:
+    return 0.5 * (((whole @ moments.xx - 2 * moments.yx) * whole).sum((-2, -1)) + moments.yy)
+
+
+def _check(weights: Tensor, moments: Moments) -> None:
+    if weights.ndim < 4 or weights.shape[-1] != weights.shape[-2] or not weights.numel():
+        raise UserError(
+            f"weights are (..., R, n, d, d), R >= 1 units of n >= 1 square matrices, got {tuple(weights.shape)}."
+        )
+    d, c = weights.shape[-1], moments.yx.shape[0]
+    if moments.xx.shape[0] != d or c != d:
+        raise UserError(
+            f"matrices of size {d} x {d} need inputs and targets in R^{d}, got moments of inputs in "
+            f"R^{moments.xx.shape[0]} and targets in R^{c}."
+        )
+    if weights.dtype != torch.float64:
+        raise UserError(f"the closed forms compute in float64, got weights of {weights.dtype}: use weights.double().")
+
+
+def _check_out(out: Tensor | None, size: int) -> None:
+    if out is not None and (out.shape != (size, size) or out.dtype != torch.float64 or not out.is_contiguous()):
+        raise UserError(
+            f"the Hessian of {size} parameters goes into contiguous float64 memory ({size}, {size}), got {out.dtype} "
+            f"{tuple(out.shape)}."
+        )

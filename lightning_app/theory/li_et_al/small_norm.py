@@ -1,0 +1,198 @@
+"""A net that is exact on its data with weights of vanishing norm (Li et al. 2016, Theorem 1, Eq. 7).
+
+Units ``x <- x + V relu(U x + b)`` (Eq. 3) carry the inputs to their labels one point at a time. A hidden unit that looks at
+one point of the sphere only (Lemma 1) moves it a short step and leaves all others untouched, bit for bit; the steps follow a
+path that keeps its distance from the other points (Lemma 2). More and shorter steps need smaller weights: the norms fall
+as 1/sqrt(L).
+
+The paper's formulas are lost in its text version; the construction follows its proofs, the constants are derived here: k
+units for each of m points, R = m k units, L = 2 R layers, and ``max(||U||_F, ||V||_F) <= 2 pi / (rho sqrt(k))``.
+
+Points are rows: (m, d).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory.li_et_al.detour import check_dimension, detour
+
+__all__ = ["SmallNormNet", "apply_unit", "moving_unit", "perturbed_labels", "small_norm_net"]
+
+UNIT_LENGTH = 1e-12  # how far from 1 the norm of a unit vector may be
+APART = 1e-3  # least rho: a unit tells points apart by q^2/2 in their products, which float64 must resolve
+CLOSER = 1e-8  # a unit reaches that share short of q: rounding does not wake its hidden unit in the next point
+
+
+def moving_unit(point: Tensor, target: Tensor, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The unit ``x + V relu(U x + b)`` that takes a unit vector to another and leaves alone what is farther from it.
+
+    ``U = e_1 (c x)^T, b = -c (1 - q^2/2) e_1, V = 1/h (z - x) e_1^T`` with ``c = sqrt(2 ||z - x||) / q``: the one hidden unit is
+    at ``h = c q^2/2`` in x and at exactly 0 in every unit vector at a distance of q or more, where ``x.p <= 1 - q^2/2``.
+
+    Args:
+        point: x, (d,), of length 1. What rounding makes of that length, h makes up for.
+        target: z, (d,).
+        reach: q in 0..2.
+
+    Returns:
+        U and V, (d, d), and b, (d,), with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q`` and ``||b|| <= ||U||_F``.
+    """
+    step, d = target - point, len(point)
+    U, V, b = point.new_zeros(d, d), point.new_zeros(d, d), point.new_zeros(d)
+    c = math.sqrt(2 * float(step.norm())) / reach
+    if c:  # else there is nothing to move
+        U[0] = c * point
+        b[0] = -c * (1 - reach**2 / 2)
+        V[:, 0] = step / (c * (float(point @ point) - 1 + reach**2 / 2))
+    return U, V, b
+
+
+def apply_unit(U: Tensor, V: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    """``x + V relu(U x + b)`` for each row of x, (B, d).
+
+    By sums instead of matrix products, whose rounding differs with the number of rows: see `SmallNormNet.amplification`.
+    """
+    hidden = torch.relu((x[:, None] * U).sum(-1) + b)
+    return x + (hidden[:, None] * V).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class SmallNormNet:
+    """R = m k units ``x + V relu(U x + b)`` that map every input to its label."""
+
+    U: Tensor  # (R, d, d)
+    V: Tensor  # (R, d, d)
+    b: Tensor  # (R, d)
+    x: Tensor  # (m, d), the inputs
+    y: Tensor  # (m, d), their labels
+    rho: float  # least distance between any two of the inputs and labels
+    units_per_point: int  # k
+
+    @property
+    def layers(self) -> int:
+        """L = 2 R."""
+        return 2 * len(self.U)
+
+    @cached_property
+    def norm(self) -> float:
+        """``max(||U||_F, ||V||_F)`` over all units."""
+        return float(torch.stack([self.U, self.V]).flatten(2).norm(dim=2).max())
+
+    @property
+    def bound(self) -> float:
+        """``2 pi / (rho sqrt(k)) = (2 pi / rho) sqrt(2 m / L)``, which `norm` does not exceed."""
+        return 2 * math.pi / (self.rho * self.units_per_point**0.5)
+
+    @cached_property
+    def error(self) -> float:
+        """Largest distance between an output and its label; 0 but for rounding."""
+        return float((self(self.x) - self.y).norm(dim=1).max())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs (B, d) for inputs (B, d)."""
+        for U, V, b in zip(self.U, self.V, self.b):
+            x = apply_unit(U, V, b, x)
+        return x
+
+    def amplification(self) -> float:
+        """How much the net magnifies a small perturbation of an input on its way out, at most: the largest spectral norm of
+        its Jacobian at the m inputs, >= 1.
+
+        Along a path of length l it grows like ``exp(sqrt(2) l / q)``: a unit moves a point as a translation, not a rotation,
+        so that one which is off course leaves the sphere, where hidden units respond to it by ``2/q^2``. What is exact in
+        exact arithmetic is therefore so in floating point only because each unit is built where its point really is.
+        """
+        d, k = self.x.shape[1], self.units_per_point
+        # Only its own k units see a point, each by its one hidden unit: J <- (I + v u^T) J.
+        u, v = self.U[:, 0].view(-1, k, d), self.V[:, :, 0].view(-1, k, d)
+        J = torch.eye(d, dtype=u.dtype, device=u.device).repeat(len(u), 1, 1)
+        for step in range(k):
+            J = J + v[:, step, :, None] * (u[:, step, None] @ J)
+        return float(torch.linalg.matrix_norm(J, 2).max())
+
+
+def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
+    """The construction of Theorem 1.
+
+    Args:
+        x: inputs, unit vectors, (m, d), d >= 3.
+        y: labels, unit vectors, (m, d). No two of the 2 m points are equal (Assumption 2): labels that repeat need a little
+            noise, see `perturbed_labels`.
+        units_per_point: k.
+
+    Raises:
+        UserError: where the assumptions fail, with the one that does.
+
+    Cost: as much as two forward passes of the m points through R = m k units, and 16 R d^2 bytes.
+    """
+    x, y = x.double(), y.double()
+    rho = _least_distance(x, y, units_per_point)
+    units, now = [], x
+    for i in range(len(x)):
+        others = torch.cat([y[:i], x[i + 1 :]])  # the earlier points have arrived, the later ones are still at home
+        stops = detour(x[i], y[i], others, rho).points(units_per_point)
+        for stop, reach in zip(stops[1:], _reaches(stops[:-1], others, rho)):
+            units.append(moving_unit(now[i], stop, reach))
+            now = apply_unit(*units[-1], now)
+    U, V, b = (torch.stack(parts) for parts in zip(*units))
+    return SmallNormNet(U, V, b, x, y, rho, units_per_point)
+
+
+def _reaches(points: Tensor, others: Tensor, rho: float) -> list[float]:
+    """q of the unit that moves each point: rho/2, or what rounding has left of it. (k,)"""
+    if not len(others):
+        return [rho / 2] * len(points)
+    gaps = torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist").min(1).values
+    return (gaps.clamp(max=rho / 2) * (1 - CLOSER)).tolist()
+
+
+def _least_distance(x: Tensor, y: Tensor, units_per_point: int) -> float:
+    """rho of Assumption 2, after all checks."""
+    if x.ndim != 2 or x.shape != y.shape or not len(x):
+        raise UserError(f"Theorem 1 needs inputs and labels (m, d), got {tuple(x.shape)} and {tuple(y.shape)}.")
+    check_dimension(x.shape[1])
+    if units_per_point < 1:
+        raise UserError(f"each point needs k >= 1 units, got {units_per_point}.")
+    points = torch.cat([x, y])
+    lengths = points.norm(dim=1)
+    worst = int((lengths - 1).abs().nan_to_num(math.inf).argmax())
+    if not abs(float(lengths[worst]) - 1) < UNIT_LENGTH:
+        raise UserError(
+            f"Theorem 1 needs unit vectors, {_name(worst, len(x))} has length {float(lengths[worst]):.6g}: divide it by that, "
+            "in float64."
+        )
+    distances = torch.pdist(points)
+    place = int(distances.argmin())
+    if float(distances[place]) < APART:
+        one, other = torch.triu_indices(len(points), len(points), 1)[:, place].tolist()
+        raise UserError(
+            f"Theorem 1 needs inputs and labels that are all apart (Assumption 2), by {APART:g} at least in float64: "
+            f"{_name(one, len(x))} and {_name(other, len(x))} are {float(distances[place]):.3g} apart. Add a little noise, to "
+            "labels by perturbed_labels."
+        )
+    return float(distances[place])
+
+
+def _name(place: int, inputs: int) -> str:
+    return f"input {place}" if place < inputs else f"label {place - inputs}"
+
+
+def perturbed_labels(
+    labels: Tensor, classes: int, noise: float = 0.1, generator: torch.Generator | None = None
+) -> Tensor:
+    """One-hot labels with a little noise, back on the unit sphere: no two are equal any more. (m, classes) float64.
+
+    Args:
+        labels: classes of the points, (m,) int64.
+        classes: d.
+        noise: standard deviation of what is added to each entry.
+        generator: None takes the global random state.
+    """
+    hot = torch.nn.functional.one_hot(labels, classes).double()
+    hot = hot + noise * torch.randn(hot.shape, generator=generator, dtype=torch.float64)
+    return hot / hot.norm(dim=1, keepdim=True)

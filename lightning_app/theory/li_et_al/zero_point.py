@@ -1,0 +1,161 @@
+"""The loss of an n-shortcut net at zero weights (Li et al. 2016, Theorem 2), in closed form.
+
+At zero every unit is the identity, so that all units see the same inputs and errors, and a derivative by parameters of
+one unit needs one of each of its n matrices to be different from 0. Hence
+
+* n >= 3: all derivatives up to order n - 1 vanish, the Hessian among them;
+* n = 2: the Hessian is R copies of ``[[0, A^T], [A, 0]]``, whose eigenvalues are plus and minus the singular values of one
+  d x d matrix M, times a constant: its condition number does not depend on depth;
+* n = 1: zero is not even stationary; the Hessian is block Toeplitz, its condition number grows with depth.
+
+With P = pre(x), e = x - y, a = post'(0), b = post''(0) and c = mid'(0)^(n-1) post'(0), everything follows from M = E[e P^T]
+and, where n = 1, from E[P P^T] and two third moments. A hidden bias (Eq. 3) is one more entry, 1, of P.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory.li_et_al.shortcut import Activation, ShortcutForm
+
+__all__ = ["Spectrum", "ZeroPoint", "zero_point"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Eigenvalues and how often each occurs; equal ones may be listed apart."""
+
+    values: Tensor  # (g,) float64, ascending
+    multiplicities: Tensor  # (g,) int64, their sum is the number of parameters
+
+    def all(self) -> Tensor:
+        """Every eigenvalue as often as it occurs, ascending."""
+        return self.values.repeat_interleave(self.multiplicities)
+
+
+@dataclass(frozen=True, eq=False)
+class ZeroPoint:
+    """Theorem 2 for one net and one set of data. Parameters are in the order of `ShortcutForm`."""
+
+    form: ShortcutForm
+    M: Tensor  # (d, d), or (d, d + 1) with the bias: E[(x - y) pre(x)^T]
+    factor: float  # c: the loss is its value at 0 plus c sum_r <M, W^{r,n} ... W^{r,1}> and terms of order n + 1
+    diagonal: Tensor  # (q, q): the Hessian's block of any unit; q parameters a unit
+    below: Tensor  # (q, q): its block of a later unit (rows) and an earlier one (columns); 0 for n >= 2
+
+    @property
+    def order(self) -> int:
+        """Zero is a stationary point of this order: all derivatives of orders 1 to n - 1 vanish (Definition 4)."""
+        return self.form.n - 1
+
+    def gradient(self) -> Tensor:
+        """(R q,): ``a M`` in every unit for n = 1, else 0."""
+        unit = self.factor * self.M.mT.flatten() if self.form.n == 1 else self.M.new_zeros(len(self.diagonal))
+        return unit.repeat(self.form.units)
+
+    def hessian(self) -> Tensor:
+        """(R q, R q), block Toeplitz; for n >= 2 block diagonal."""
+        ones = self.M.new_ones(self.form.units, self.form.units)
+        H = torch.kron(ones.tril(-1), self.below)
+        return H + H.mT + torch.kron(torch.eye(len(ones), dtype=ones.dtype, device=ones.device), self.diagonal)
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """Of the Hessian. n = 2: ``+-|c| s_a(M)``, R d times each, and R d times 0 with the bias. n >= 3: 0. n = 1 has no
+        closed form for general M: the eigenvalues of the matrix, one by one."""
+        units, d = self.form.units, len(self.M)
+        if self.form.n == 1:
+            values = torch.linalg.eigvalsh(self.hessian())
+            return Spectrum(values, torch.ones_like(values, dtype=torch.long))
+        if self.form.n > 2:
+            return Spectrum(self.M.new_zeros(1), torch.tensor([units * len(self.diagonal)]))
+        values = abs(self.factor) * torch.linalg.svdvals(self.M)
+        zeros = self.M.new_zeros(int(self.form.bias))
+        values = torch.cat([-values, zeros, values.flip(0)])
+        return Spectrum(values, torch.full((len(values),), units * d))
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest ``|eigenvalue|``, but for the exact zeros that a bias adds where n = 2.
+
+        n = 2: ``s_1(M) / s_d(M) = sqrt(cond(M^T M))`` (Eq. 9), whatever R, c and the activations at mid and post are. It
+        is infinite, or beyond 1e15 by rounding, where M is singular. NaN where the Hessian is 0: n >= 3, or c = 0.
+        """
+        sizes = self.spectrum.values.abs()
+        if self.form.n == 2:
+            sizes = abs(self.factor) * torch.linalg.svdvals(self.M)
+        largest, smallest = float(sizes.max()), float(sizes.min())
+        if largest == 0:
+            return math.nan
+        return largest / smallest if smallest else math.inf
+
+
+def zero_point(form: ShortcutForm, x: Tensor, y: Tensor) -> ZeroPoint:
+    """Gradient and Hessian of ``1/(2m) sum ||x^R - y||^2`` at zero weights and biases, without automatic differentiation.
+
+    Args:
+        form: the net. A ReLU is exact at pre. At mid and post it has no derivative at 0: choose a `relu_surrogate`.
+        x: inputs, (m, d) float64.
+        y: targets, (m, d) float64.
+
+    Raises:
+        UserError: for data that do not fit, and for a ReLU where its derivative at 0 is needed.
+    """
+    _check(x, y)
+    slope = _slope(form, form.post, "post") * (_slope(form, form.mid, "mid") ** (form.n - 1) if form.n > 1 else 1.0)
+    P, errors = form.pre(x), x - y
+    P = torch.cat([P, torch.ones_like(P[:, :1])], 1) if form.bias else P
+    M = errors.mT @ P / len(x)
+    size = form.unit_size(x.shape[1])
+    diagonal = below = M.new_zeros(size, size)
+    if form.n == 1:
+        diagonal, below = _one_shortcut_blocks(form, x, P, errors)
+    elif form.n == 2:
+        diagonal = _two_shortcut_block(slope * M)
+    return ZeroPoint(form, M, slope, diagonal, below)
+
+
+def _two_shortcut_block(M: Tensor) -> Tensor:
+    """[[0, A^T], [A, 0]] of [W^1 b] and W^2, with ``A = d2L / dW2_ki dW1_pq = c M_kq delta_ip`` (Eqs. 23 to 25)."""
+    d, columns = M.shape
+    A = torch.einsum("kq,ip->ikqp", M, torch.eye(d, dtype=M.dtype, device=M.device)).reshape(d * d, columns * d)
+    return torch.cat(
+        [torch.cat([A.new_zeros(columns * d, columns * d), A.mT], 1), torch.cat([A, A.new_zeros(d * d, d * d)], 1)]
+    )
+
+
+def _one_shortcut_blocks(form: ShortcutForm, x: Tensor, P: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+    """B, one unit's, and A, a later unit's W_ij and an earlier one's W_kl (Eqs. 27 to 32):
+
+    ``B = delta_ik (a^2 E[P_j P_l] + b E[e_i P_j P_l])``, ``A = a^2 (delta_ik E[P_j P_l] + delta_jk E[e_i pre'(x)_j P_l])``.
+    """
+    (m, d), columns = x.shape, P.shape[1]
+    a, b = form.post.slope, form.post.curvature
+    eye, second = torch.eye(d, columns, dtype=x.dtype, device=x.device), P.mT @ P / m
+    same = torch.einsum("ik,jl->jilk", eye[:, :d], a**2 * second)
+    curved = torch.einsum("mi,mj,ml->ijl", errors, P, P) / m
+    moved = torch.einsum("mi,mj,ml->ijl", errors, form.pre.derivative(x), P) / m  # j = 1, ..., d: b moves no input
+    B = same + b * torch.einsum("ik,ijl->jilk", eye[:, :d], curved)
+    A = same + a**2 * torch.einsum("kj,ikl->jilk", eye, moved)
+    size = columns * d
+    return B.reshape(size, size), A.reshape(size, size)
+
+
+def _slope(form: ShortcutForm, activation: Activation, place: str) -> float:
+    if activation.slope is None or (form.n == 1 and activation.curvature is None):
+        raise UserError(
+            f"Theorem 2 needs a derivative at 0 of the activation at {place}, and {activation.name} has none there. Take "
+            "relu_surrogate(0.5), the mean of its two slopes; autograd's choice, slope 0, makes the Hessian vanish."
+        )
+    return activation.slope
+
+
+def _check(x: Tensor, y: Tensor) -> None:
+    if x.ndim != 2 or x.shape != y.shape or not x.numel():
+        raise UserError(f"inputs and targets are (m, d), both the same, got {tuple(x.shape)} and {tuple(y.shape)}.")
+    if x.dtype != torch.float64 or y.dtype != torch.float64:
+        raise UserError(f"Theorem 2 is computed in float64, got {x.dtype} and {y.dtype}: use x.double().")

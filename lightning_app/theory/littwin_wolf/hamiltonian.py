@@ -1,0 +1,331 @@
+"""The mixture of spherical spin glasses itself (Littwin & Wolf 2016, Eq. 28), sampled small, and all of its critical points.
+
+    H(w) = sum_r eps_r Lambda^(-(r-1)/2) sum_{i_1..i_r} J_{i_1..i_r} w_{i_1} ... w_{i_r},   ||w||^2 = Lambda,  J ~ N(0, 1)
+
+With ``w = sqrt(Lambda) x`` this is ``sqrt(Lambda) f(x)``, where ``f(x) = sum_r eps_r J^r[x, ..., x]`` on the unit sphere is a
+Gaussian field with covariance ``nu(x . y)``, ``nu(t) = sum_r eps_r^2 t^r``. We work with f: it has the critical points of H and
+their indices, and ``H / Lambda = f / sqrt(Lambda)``.
+
+Section 5 of the paper is about Lambda -> inf (`spin_glass.theta`). At small Lambda all critical points can be found, and the
+Kac-Rice formula has a mean for their number. Derived here for a mixture: at a point of the sphere value's radial derivative,
+gradient and tangential Hessian are independent, with variances ``nu'(1) + nu''(1)``, ``nu'(1) I`` and ``nu''(1) GOE``, so that
+
+    E Crt_k = 2 sqrt(2 nu' / (nu' + nu'')) (nu'' / nu')^(Lambda/2) E exp(-(nu'' - nu') / (nu'' + nu') lambda_k^2 / 4)
+
+with lambda_0 <= ... <= lambda_(Lambda-1) the eigenvalues of a GOE matrix of size Lambda, entries of variance 1 off and 2 on the
+diagonal. Pure p gives the formula of Auffinger, Ben Arous & Cerny (2013). It depends on the mixture by ``nu'' / nu'`` alone.
+
+The index of a critical point is the number of negative eigenvalues of the Riemannian Hessian ``P (D^2 f - (x . Df) I) P``, of
+size Lambda - 1. By Morse theory ``sum (-1)^index = 1 + (-1)^(Lambda-1)``, the Euler characteristic of the sphere.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+
+__all__ = [
+    "CriticalPoints",
+    "ExpectedCounts",
+    "SphericalMixture",
+    "critical_points",
+    "expected_counts",
+    "expected_total",
+    "goe_density",
+    "goe_spectra",
+    "sampled",
+]
+
+# -- the field -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SphericalMixture:
+    """D samples of f. Points are unit vectors (D, S, Lambda), S of each sample."""
+
+    couplings: tuple[Tensor, ...]  # one for each length r: (D, Lambda, ..., Lambda) with r axes of Lambda, symmetric
+    eps: Tensor  # their weights, (m,)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(J.ndim - 1 for J in self.couplings)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(D, Lambda)."""
+        return self.couplings[0].shape[0], self.couplings[0].shape[1]
+
+    @property
+    def parity(self) -> int:
+        """1 where f(-x) = f(x), -1 where f(-x) = -f(x), 0 where neither holds: all lengths with weight even, odd, or mixed."""
+        signs = {1 - 2 * (r % 2) for r, eps in zip(self.lengths, self.eps.tolist()) if eps}
+        return signs.pop() if len(signs) == 1 else 0
+
+    def weighted(self, eps: Tensor) -> "SphericalMixture":
+        """The same couplings with other weights."""
+        return replace(self, eps=eps.double())
+
+    def part(self, samples: Tensor) -> "SphericalMixture":
+        """Some of the samples, by their numbers."""
+        return replace(self, couplings=tuple(J[samples] for J in self.couplings))
+
+    def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """f, its gradient and its Hessian on the sphere: (D, S), (D, S, Lambda) and (D, S, Lambda, Lambda).
+
+        Gradient and Hessian are tangential: both are 0 along x.
+        """
+        value, Df, D2f = (x.new_zeros(x.shape[:2] + (x.shape[2],) * order) for order in (0, 1, 2))
+        for eps, J in zip(self.eps, self.couplings):
+            r = J.ndim - 1
+            second = _contracted(J, x) if r > 1 else D2f.new_zeros(())
+            first = (second @ x[..., None])[..., 0] if r > 1 else J[:, None]  # J^r[x, ..., x, .]
+            value = value + eps * (first * x).sum(-1)
+            Df, D2f = Df + eps * r * first, D2f + eps * r * (r - 1) * second
+        radial = (Df * x).sum(-1)[..., None]
+        tangent = torch.eye(x.shape[2], dtype=x.dtype) - x[..., :, None] * x[..., None, :]
+        return value, Df - radial * x, tangent @ (D2f @ tangent) - radial[..., None] * tangent
+
+
+def sampled(lengths: Sequence[int], Lambda: int, seeds: Sequence[int]) -> SphericalMixture:
+    """One sample of the couplings for each seed, all lengths of weight 1: `SphericalMixture.weighted` gives them others.
+
+    Args:
+        lengths: r >= 1, each once. Memory: Lambda^r numbers a sample.
+        Lambda: dimension, >= 2.
+        seeds: a seed's couplings do not depend on which others there are.
+    """
+    if Lambda < 2:
+        raise UserError(f"a sphere needs Lambda >= 2 dimensions, got {Lambda}.")
+    if not lengths or min(lengths) < 1:
+        raise UserError(f"lengths of interactions are r >= 1, at least one, got {list(lengths)}.")
+    drawn = [_drawn(lengths, Lambda, torch.Generator().manual_seed(seed)) for seed in seeds]
+    couplings = tuple(_symmetric(torch.stack(of_length)) for of_length in zip(*drawn))
+    return SphericalMixture(couplings, torch.ones(len(couplings), dtype=torch.float64))
+
+
+def _drawn(lengths: Sequence[int], Lambda: int, generator: torch.Generator) -> list[Tensor]:
+    return [torch.randn((Lambda,) * r, generator=generator, dtype=torch.float64) for r in lengths]
+
+
+def _symmetric(J: Tensor) -> Tensor:
+    """The mean over all orders of the last axes: the same form, and every axis alike."""
+    orders = list(permutations(range(1, J.ndim)))
+    return sum(J.permute(0, *order) for order in orders) / len(orders)
+
+
+def _contracted(J: Tensor, x: Tensor) -> Tensor:
+    """J with x in all places but two, (D, S, Lambda, Lambda)."""
+    samples, points, Lambda = x.shape
+    if J.ndim == 3:
+        return J[:, None].expand(-1, points, -1, -1)
+    part = (J.reshape(samples, -1, Lambda) @ x.mT).mT  # (D, S, Lambda^(r-1)): one product for all points
+    for _ in range(J.ndim - 4):
+        part = (part.reshape(samples, points, -1, Lambda) @ x[..., None])[..., 0]
+    return part.reshape(samples, points, Lambda, Lambda)
+
+
+# -- its critical points ---------------------------------------------------------------------------------------------------
+
+LONGEST_STEP = 0.5  # of Newton's method, as an angle: far from a zero its steps are long and wrong
+STEPS = 20
+AT_ZERO = 1e-10  # norm of the gradient of what counts as converged; it is of the order of 1 elsewhere
+APART = 1e-5  # least distance of two critical points
+SEEN = 5  # how often each must have been found for the search to end
+
+
+@dataclass(frozen=True, eq=False)
+class CriticalPoints:
+    """Of one sample: all that were found."""
+
+    points: Tensor  # (c, Lambda), of length 1
+    energies: Tensor  # H / Lambda, (c,)
+    indices: Tensor  # 0..Lambda - 1, (c,)
+    seen: Tensor  # how many starts led to each, (c,)
+
+    @property
+    def euler(self) -> int:
+        """``sum (-1)^index``, the Euler characteristic of the sphere if none is missing."""
+        return int((1 - 2 * (self.indices % 2)).sum())
+
+    @property
+    def complete(self) -> bool:
+        """Does Morse's count come out? One missing point always shows, two may not."""
+        return self.euler == 1 + (-1) ** (self.points.shape[1] - 1)
+
+    @property
+    def counts(self) -> Tensor:
+        """How many there are of each index, (Lambda,)."""
+        return self.indices.bincount(minlength=self.points.shape[1])
+
+
+def critical_points(
+    mixture: SphericalMixture, generator: torch.Generator, starts: int = 100, rounds: int = 30
+) -> list[CriticalPoints]:
+    """All critical points of every sample, by Newton's method from random points of the sphere.
+
+    Rounds of starts until Morse's count comes out and every point was found `SEEN` times, or the rounds are over: whether it
+    came out is said by `CriticalPoints.complete`. Where f(-x) = +-f(x), with every point its opposite is found. (A strong
+    linear term leaves few critical points and small basins to Newton's method: it takes many rounds.)
+
+    Args:
+        starts: of each sample and round.
+        rounds: at most.
+
+    Cost: ``starts * STEPS`` evaluations of gradient and Hessian for each sample and round.
+    """
+    samples, Lambda = mixture.shape
+    points: list[Tensor] = [torch.empty(0, Lambda, dtype=torch.float64)] * samples
+    seen: list[Tensor] = [torch.empty(0, dtype=torch.long)] * samples
+    found: dict[int, CriticalPoints] = {}
+    for _ in range(rounds):
+        left = [sample for sample in range(samples) if not _is_done(found.get(sample))]
+        if not left:
+            break
+        begun = _unit(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64))
+        for sample, new in zip(left, _converged(mixture.part(torch.tensor(left)), begun)):
+            opposite = [-new] if mixture.parity else []
+            points[sample], seen[sample] = _merged(points[sample], seen[sample], torch.cat([new, *opposite]))
+            found[sample] = _described(mixture.part(torch.tensor([sample])), points[sample], seen[sample])
+    return [found[sample] for sample in range(samples)]
+
+
+def _is_done(found: CriticalPoints | None) -> bool:
+    return found is not None and found.complete and bool((found.seen >= SEEN).all())
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def _converged(mixture: SphericalMixture, x: Tensor) -> list[Tensor]:
+    """Where Newton's method ends, for each sample those starts that led to a critical point, (s, Lambda)."""
+    for _ in range(STEPS):
+        _, gradient, hessian = mixture.derivatives(x)
+        x = _unit(x + _step(x, gradient, hessian))
+    _, gradient, _ = mixture.derivatives(x)
+    return [each[size < AT_ZERO] for each, size in zip(x, gradient.norm(dim=-1))]
+
+
+def _step(x: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+    """Newton's, in the tangent space: with ``x x^T`` added the Hessian is regular, and the solution orthogonal to x."""
+    step, _ = torch.linalg.solve_ex(hessian + x[..., :, None] * x[..., None, :], -gradient)
+    return step * (LONGEST_STEP / step.norm(dim=-1, keepdim=True)).clamp(max=1)
+
+
+def _merged(points: Tensor, seen: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Known points and the new ones among others, each once, with how often it was found."""
+    if not len(new):
+        return points, seen
+    every = torch.cat([points, new])
+    times = torch.cat([seen, torch.ones(len(new), dtype=torch.long)])
+    close = every @ every.T > 1 - APART**2 / 2
+    first = close.byte().numpy().argmax(axis=1)  # the earliest that is the same
+    totals = torch.zeros(len(every), dtype=torch.long).index_add(0, torch.from_numpy(first), times)
+    return every[totals > 0], totals[totals > 0]
+
+
+def _described(mixture: SphericalMixture, points: Tensor, seen: Tensor) -> CriticalPoints:
+    value, _, hessian = mixture.derivatives(points[None])
+    beside = (
+        hessian + points[None, :, :, None] * points[None, :, None, :]
+    )  # along x a positive eigenvalue, instead of 0
+    indices = (torch.linalg.eigvalsh(beside)[0] < 0).sum(-1)
+    return CriticalPoints(points, value[0] / points.shape[1] ** 0.5, indices, seen)
+
+
+# -- how many to expect (Kac-Rice) -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCounts:
+    """Mean numbers of critical points by index."""
+
+    mean: Tensor  # (Lambda,)
+    error: Tensor  # its standard error, of the sampled spectra, (Lambda,)
+
+
+def expected_counts(eps: Tensor, lengths: Tensor, spectra: Tensor) -> ExpectedCounts:
+    """E Crt_k for k = 0, ..., Lambda - 1, at finite Lambda: the mean of the module's formula over sampled spectra.
+
+    Args:
+        eps: weights, (m,); any normalisation.
+        lengths: r of each, (m,), integers >= 1. Length 1, which the paper's model leaves out, counts where it is given.
+        spectra: of GOE matrices, ascending, (n, Lambda), of `goe_spectra`. The same ones for several mixtures make the
+            differences of these exact in sign.
+
+    >>> expected_counts(torch.ones(1), torch.tensor([2]), goe_spectra(3, 10, torch.Generator())).mean  # the eigenvectors
+    tensor([2., 2., 2.], dtype=torch.float64)
+    """
+    factor, y = _factor(eps, lengths, spectra.shape[1])
+    terms = factor * (-y / 4 * spectra**2).exp()
+    return ExpectedCounts(terms.mean(0), terms.std(0) / len(spectra) ** 0.5)
+
+
+def expected_total(eps: Tensor, lengths: Tensor, Lambda: int) -> float:
+    """``sum_k E Crt_k``, without sampling: the module's formula summed over k is an integral over the GOE's density.
+
+    >>> round(expected_total(torch.ones(1), torch.tensor([2]), 4), 9)
+    8.0
+    """
+    factor, y = _factor(eps, lengths, Lambda)
+    reach = (13 + 2 * Lambda**0.5) / min(
+        1.0, (1 + float(y)) ** 0.5
+    )  # the integrand falls like exp(-(1 + min(y, 0)) u^2 / 4)
+    u = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)
+    return float(factor * torch.trapezoid(goe_density(Lambda, u, float(y)), u))
+
+
+def _factor(eps: Tensor, lengths: Tensor, Lambda: int) -> tuple[Tensor, Tensor]:
+    """What stands before the mean, and ``y = (nu'' - nu') / (nu'' + nu')``."""
+    r, share = lengths.double(), eps.double() ** 2
+    first, second = share @ r, share @ (r * (r - 1))
+    if not second > 0:
+        raise UserError("critical points are counted for lengths r >= 2, and here none of them has weight.")
+    factor = 2 * (2 * first / (first + second)) ** 0.5 * (second / first) ** (Lambda / 2)
+    return factor, (second - first) / (second + first)
+
+
+def goe_spectra(Lambda: int, count: int, generator: torch.Generator) -> Tensor:
+    """Eigenvalues of so many GOE matrices, ascending, (count, Lambda); entries of variance 1 off and 2 on the diagonal."""
+    square = torch.randn(count, Lambda, Lambda, generator=generator, dtype=torch.float64)
+    return torch.linalg.eigvalsh((square + square.mT) / 2**0.5)
+
+
+def goe_density(Lambda: int, u: Tensor, tilt: float = 0.0) -> Tensor:
+    """How densely the eigenvalues of such a matrix lie at u, of any shape; its integral over the line is Lambda.
+
+    Mehta's closed form by Hermite functions (Random Matrices, chapter 7).
+
+    Args:
+        tilt: multiplies by ``exp(-tilt u^2 / 4)``, > -1, before anything underflows.
+    """
+    x = u / 2**0.5
+    phi, below = _hermite_functions(Lambda, x)
+    _, total = _hermite_functions(Lambda, x.new_tensor(math.inf))
+    tilted, _ = _hermite_functions(Lambda, x, tilt)
+    density = (phi[:Lambda] * tilted[:Lambda]).sum(0)
+    density = density + (Lambda / 2) ** 0.5 * tilted[Lambda - 1] * (below[Lambda] - total[Lambda] / 2)
+    if Lambda % 2:
+        density = density + tilted[Lambda - 1] / total[Lambda - 1]
+    return density / 2**0.5
+
+
+def _hermite_functions(most: int, x: Tensor, tilt: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Orthonormal phi_0, ..., phi_most at x, times ``exp(-tilt x^2 / 2)``, and, for tilt 0, their integrals from -inf to x.
+
+    By ``sqrt(n+1) phi_{n+1} = sqrt(2) x phi_n - sqrt(n) phi_{n-1} = sqrt(n) phi_{n-1} - sqrt(2) phi_n'``. Each is
+    (most + 1, *x.shape), most >= 1.
+    """
+    first = math.pi**-0.25 * (-(1 + tilt) / 2 * x**2).exp()
+    finite = x.nan_to_num(posinf=0.0)  # at infinity all of them are 0
+    phi = [first, 2**0.5 * finite * first]
+    below = [math.pi**0.25 * 2**-0.5 * (1 + torch.erf(x / 2**0.5)), -(2**0.5) * first]
+    for n in range(1, most):
+        phi.append((2**0.5 * finite * phi[n] - n**0.5 * phi[n - 1]) / (n + 1) ** 0.5)
+        below.append((n**0.5 * below[n - 1] - 2**0.5 * phi[n]) / (n + 1) ** 0.5)
+    return torch.stack(phi), torch.stack(below)

@@ -1,0 +1,305 @@
+"""A residual net as a mixture of spherical spin glasses (Littwin & Wolf 2016, sections 3 and 5), in closed form.
+
+A net of p layers with a skip connection around all but the first has ``binom(p-1, r-1) n^r`` paths of length r from an input.
+Under the paper's assumptions its loss is the Hamiltonian ``H = sum_r eps_r H_r`` of spherical r-spin models, where
+
+    eps_r = binom(p-1, r-1) beta^r / Z,   sum_r eps_r^2 = 1,   beta = rho n C / sqrt(Lambda)      (Eqs. 15, 17),
+
+rho is the probability of an open gate, n the width, Lambda the number of unique weights and ``||w|| = sqrt(Lambda) C``. The one
+number beta decides how deep the ensemble is (Theorems 1 and 2, Lemma 4) and how many critical points of finite index the
+surface has (Eq. 33, Theorem 5).
+
+The proofs write binom(p, r) for binom(p-1, r-1), "ignoring constants"; here nothing is ignored. All in float64.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+
+__all__ = [
+    "Lengths",
+    "argmax",
+    "beta_of",
+    "interval",
+    "lengths",
+    "limiting_lengths",
+    "limiting_share",
+    "log_mass_outside",
+    "log_weights",
+    "mass",
+    "maximisers",
+    "rate",
+    "reaching",
+    "scale_of",
+    "theta",
+    "theta_of_beta",
+    "theta_pure",
+    "weights",
+]
+
+Beta = float | Fraction
+
+# -- beta ------------------------------------------------------------------------------------------------------------------
+
+
+def beta_of(rho: float, n: int, C: float, Lambda: int) -> float:
+    """``beta = rho n C / sqrt(Lambda)`` (Eq. 17), > 0.
+
+    Args:
+        rho: probability that a ReLU is open, in (0, 1].
+        n: units in a layer.
+        C: scale of the weights, ``||w||_2 / sqrt(Lambda)``.
+        Lambda: number of unique weights.
+
+    >>> beta_of(rho=0.5, n=100, C=0.1, Lambda=100)  # C = 1/sqrt(n) and Lambda = n: beta = rho
+    0.5
+    """
+    return _checked_model(rho, n, Lambda) * _positive("C", C)
+
+
+def scale_of(beta: float, rho: float, n: int, Lambda: int) -> float:
+    """The scale C of the weights that has this beta: the inverse of `beta_of`."""
+    return _positive("beta", beta) / _checked_model(rho, n, Lambda)
+
+
+def _checked_model(rho: float, n: int, Lambda: int) -> float:
+    """beta / C."""
+    if not 0 < rho <= 1:
+        raise UserError(f"rho is the probability of an open gate, in (0, 1], got {rho}: 0.5 is half of them.")
+    return rho * _count("n", n, 1) / math.sqrt(_count("Lambda", Lambda, 1))
+
+
+# -- the weights of path lengths -------------------------------------------------------------------------------------------
+
+
+def weights(p: int, beta: Beta) -> Tensor:
+    """eps_1, ..., eps_p (Eq. 15), (p,), of 2-norm 1: how much the paths of length r weigh in the loss.
+
+    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any p: what underflows is 0. Cost O(p).
+
+    Args:
+        p: depth, >= 2.
+        beta: > 0.
+
+    >>> weights(3, 0.5) * 1.5**0.5  # (0.5, 2 * 0.25, 0.125) / Z
+    tensor([0.8528, 0.8528, 0.2132], dtype=torch.float64)
+    """
+    return log_weights(p, beta).exp()
+
+
+def log_weights(p: int, beta: Beta) -> Tensor:
+    """log eps_1, ..., log eps_p, (p,): `weights` where they are too small for a float.
+
+    From the largest one outwards by sums of ``log(eps_{r+1} / eps_r) = log(beta (p-r) / r)``: what matters is summed first, and
+    nothing cancels.
+    """
+    top = argmax(p, beta)
+    r = torch.arange(1, p, dtype=torch.float64)
+    steps = (float(beta) * ((p - r) / r)).log()  # from r to r + 1
+    above, below = steps[top - 1 :].cumsum(0), -steps[: top - 1].flip(0).cumsum(0).flip(0)
+    logs = torch.cat([below, torch.zeros(1, dtype=torch.float64), above])
+    return logs - 0.5 * (2 * logs).logsumexp(0)
+
+
+def argmax(p: int, beta: Beta) -> int:
+    """The r where eps_r is largest, 1..p, ``floor(beta p / (1 + beta)) + 1`` exactly; of two that tie the larger one.
+
+    >>> argmax(100, 0.1), argmax(100, 0.5), argmax(100, 2)
+    (10, 34, 67)
+    """
+    return maximisers(p, beta)[-1]
+
+
+def maximisers(p: int, beta: Beta) -> tuple[int, ...]:
+    """Every r where eps_r is largest, one or two, in rational arithmetic.
+
+    ``eps_{r+1} >= eps_r`` as long as ``r <= t = beta p / (1 + beta)``, with equality for r = t: the case of Theorem 1, where t is
+    an integer, is the one where two lengths tie.
+
+    >>> maximisers(100, Fraction(1, 3)), maximisers(100, 1 / 3)  # the float is not quite a third
+    ((25, 26), (25,))
+    """
+    beta = Fraction(_positive("beta", beta))
+    t = beta * _count("p", p, 2) / (1 + beta)
+    below = math.floor(t)
+    return (below, below + 1) if t == below else (below + 1,)
+
+
+def interval(p: int, k: int) -> tuple[float, float]:
+    """The beta for which k = argmax_r eps_r (Lemma 4): from ``(k-1) / (p-k+1)``, inclusive, to ``k / (p-k)``, exclusive.
+
+    Next to each other for k = 1, ..., p they fill (0, inf). In terms of `limiting_share` they are ``[(k-1)/p, k/p)``.
+
+    >>> interval(4, 1), interval(4, 2), interval(4, 4)
+    ((0.0, 0.3333333333333333), (0.3333333333333333, 1.0), (3.0, inf))
+    """
+    _count_to("k", k, _count("p", p, 2))
+    return (k - 1) / (p - k + 1), k / (p - k) if k < p else math.inf
+
+
+def reaching(p: int, k: int) -> float:
+    """A beta whose ensemble is deepest at k: the one in the middle of Lemma 4's `interval`, on the scale of `limiting_share`.
+
+    >>> reaching(4, 2), argmax(4, reaching(4, 2))
+    (0.6, 2)
+    """
+    _count_to("k", k, _count("p", p, 2))
+    return (k - 0.5) / (p - k + 0.5)
+
+
+# -- concentration (Theorems 1 and 2) ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Of the path length r, which has probability eps_r^2."""
+
+    mean: float  # 1..p
+    variance: float
+
+
+def limiting_share(beta: Beta) -> float:
+    """``q = beta / (1 + beta)``, in (0, 1): the limit of argmax / p (Theorem 1)."""
+    return float(_positive("beta", beta)) / (1 + float(beta))
+
+
+def lengths(p: int, beta: Beta) -> Lengths:
+    """Mean and variance of the path length under eps_r^2."""
+    r, share = torch.arange(1, p + 1, dtype=torch.float64), weights(p, beta) ** 2
+    mean = float(share @ r)
+    return Lengths(mean, float(share @ (r - mean) ** 2))
+
+
+def limiting_lengths(p: int, beta: Beta) -> Lengths:
+    """What `lengths` comes to as p grows: mean ``1 + (p-1) q``, variance ``(p-1) q (1-q) / 2``.
+
+    Half the variance of the binomial distribution that eps_r itself is, for its square is what is normalised: the band of
+    Theorem 2 is O(sqrt(p)) wide.
+    """
+    steps, q = _count("p", p, 2) - 1, limiting_share(beta)
+    return Lengths(1 + steps * q, steps * q * (1 - q) / 2)
+
+
+def mass(p: int, beta: Beta, first: int, last: int) -> float:
+    """``sum of eps_r^2 over first <= r <= last``, in 0..1 (Theorem 2, with first = alpha_1 p and last = alpha_2 p)."""
+    return -math.expm1(log_mass_outside(p, beta, first, last))
+
+
+def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
+    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside.
+
+    Divided by p it tends to ``-min(rate(beta, first / p), rate(beta, last / p))``, however small it is.
+    """
+    if not 1 <= first <= last <= p:
+        raise UserError(f"a band of lengths is 1 <= first <= last <= p = {p}, got {first} and {last}.")
+    logs = 2 * log_weights(p, beta)
+    outside = torch.cat([logs[: first - 1], logs[last:]])
+    return min(float(outside.logsumexp(0)), 0.0) if len(outside) else -math.inf
+
+
+def rate(beta: Beta, alpha: float) -> float:
+    """``-lim (1/p) log eps_{alpha p}^2 = 2 KL(alpha || q)``, >= 0, with the divergence of two Bernoulli variables in nats.
+
+    What Theorem 2 rests on: by Stirling's formula ``(1/p) log(binom(p, alpha p) beta^(alpha p)) -> H(alpha) + alpha log beta``
+    (Eq. 37), which is ``log(1 + beta)`` at alpha = q and less everywhere else.
+
+    >>> rate(1.0, 0.5), rate(1.0, 1.0) / math.log(4)  # eps_p = 1 / 2^(p-1), but for the normalisation
+    (0.0, 1.0)
+    """
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha is a share of the depth, 0..1, got {alpha}.")
+    q, rest = limiting_share(beta), limiting_share(1 / beta)  # 1 - q, which is not lost near q = 1
+    return 2 * (_relative(alpha, q) + _relative(1 - alpha, rest))
+
+
+def _relative(a: float, b: float) -> float:
+    return a * math.log(a / b) if a else 0.0
+
+
+# -- critical points of finite index (Eq. 33, Theorem 5) -----------------------------------------------------------------------
+
+SERIES_TO, TERMS = 0.3, 16  # below it atanh(y) - y cancels; 0.3^(2 * 16) is 2e-17
+
+
+def theta(eps: Tensor, lengths: Tensor) -> Tensor:
+    """``lim 1/Lambda log E Crt_k(R, eps)``, the exponential rate of the number of critical points of index k, for any k (Eq. 33).
+
+        theta = 1/2 log(v''/v') - (v'' - v') / (v'' + v'),   v' = sum eps_r^2 r,  v'' = sum eps_r^2 r (r-1)    (Eq. 31)
+
+    The model starts at r = 2 (Eq. 28): length 1 is left out. With ``y = (v'' - v') / (v'' + v')`` it is ``atanh(y) - y``, which
+    grows with y in [0, 1): 0 for pure r = 2, largest for the pure model of the greatest length (Theorem 5). The factor
+    by which eps is normalised does not matter.
+
+    Args:
+        eps: (..., m), at least one of a length >= 2 not 0.
+        lengths: r of each, (m,), integers >= 1.
+
+    Returns:
+        (...), >= 0.
+
+    Raises:
+        UserError: where no length >= 2 has weight.
+
+    >>> theta(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2, 3]))  # log(2)/2 - 1/3
+    tensor([0.0000, 0.0132], dtype=torch.float64)
+    """
+    r = lengths.double()
+    share = torch.where(r > 1, eps.double() ** 2 * r, 0.0)
+    first, total = share.sum(-1), (share * r).sum(-1)  # v' and v' + v''
+    if not bool((first > 0).all()):
+        raise UserError(
+            "theta is about lengths r >= 2, and here none of them has weight: the model of length 1 is linear."
+        )
+    return _theta((share * (r - 2)).sum(-1) / total, (share * (r - 1)).sum(-1) / first)
+
+
+def theta_of_beta(p: int, beta: Beta) -> float:
+    """theta of the weights eps_2(beta), ..., eps_p(beta): from 0 (beta -> 0) to `theta_pure` (beta -> inf), strictly rising.
+
+    For eps(beta) has a monotone likelihood ratio in beta, and v''/v' is the mean of r - 1 under weights eps_r^2 r.
+    """
+    logs = log_weights(p, beta)[1:]
+    return float(theta((logs - logs.max()).exp(), torch.arange(2, p + 1)))
+
+
+def theta_pure(p: int) -> float:
+    """theta of the pure p-spin model, ``1/2 log(p-1) - (p-2)/p``: the largest of all mixtures up to p (Theorem 5).
+
+    >>> theta_pure(2), round(theta_pure(100), 9)
+    (0.0, 1.317559925)
+    """
+    _count("p", p, 2)
+    return float(theta(torch.ones(1), torch.tensor([p])))
+
+
+def _theta(y: Tensor, ratio: Tensor) -> Tensor:
+    """``atanh(y) - y``, with ``ratio = (1 + y) / (1 - y)`` given, which y near 1 no longer knows."""
+    odd = 2 * torch.arange(1, TERMS + 1, dtype=y.dtype) + 1
+    series = (y[..., None] ** odd / odd).sum(-1)  # y^3/3 + y^5/5 + ...
+    return torch.where(y < SERIES_TO, series, 0.5 * ratio.log() - y)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------------------
+
+
+def _positive(name: str, value: Beta) -> Beta:
+    if not (value > 0 and math.isfinite(value)):
+        raise UserError(f"{name} is a positive number, got {value}: the model needs {name} > 0, finite.")
+    return value
+
+
+def _count(name: str, value: int, least: int) -> int:
+    if value != value or value in (math.inf, -math.inf) or value != int(value) or value < least:
+        raise UserError(f"{name} is a whole number of at least {least}, got {value}.")
+    return int(value)
+
+
+def _count_to(name: str, value: int, most: int) -> int:
+    if _count(name, value, 1) > most:
+        raise UserError(f"{name} is a whole number of at most {most}, got {value}.")
+    return int(value)

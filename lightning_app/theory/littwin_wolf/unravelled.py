@@ -1,0 +1,286 @@
+"""A small residual net as the list of its paths: Lemmas 1 to 3 of Littwin & Wolf (2016), executed.
+
+The net of Eq. 8: ``N_1 = R(W_1^T x)`` and ``N_l = R(W_l^T N_{l-1}) + N_{l-1}`` for l = 2, ..., p, with the output
+``Y = sum_j N_p^j``, n units a layer and d inputs. A path of length r starts at an input and takes the weights of r layers, the
+first one among them, and the skip connections of the others: ``psi_r = d binom(p-1, r-1) n^r`` of them.
+
+Assumption A2: there are only Lambda different weights. A3: they are spread evenly. What the lemmas need of A3, and what is
+checked here, is that each of the Lambda^r configurations of weights belongs to the same number psi_r / Lambda^r of paths.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+
+__all__ = [
+    "Lemma1",
+    "Lemma2",
+    "Lemma3",
+    "Paths",
+    "SharedWeights",
+    "by_input",
+    "evenly_shared",
+    "lemma_1",
+    "lemma_2",
+    "lemma_3",
+    "unevenly_shared",
+]
+
+# -- nets with few different weights ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """All paths of one length r."""
+
+    inputs: Tensor  # 0..d-1, (psi_r,)
+    layers: Tensor  # whose weights are taken, 0..p-1 ascending, (psi_r, r)
+    units: Tensor  # that they lead to, 0..n-1, (psi_r, r)
+    configurations: Tensor  # numbers of these weights, 0..Lambda-1, (psi_r, r)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedWeights:
+    """Which of the Lambda weights each connection of the net has."""
+
+    numbers: tuple[Tensor, ...]  # 0..Lambda-1: (d, n), then p - 1 times (n, n)
+    Lambda: int
+
+    @property
+    def p(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def d(self) -> int:
+        return self.numbers[0].shape[0]
+
+    @property
+    def n(self) -> int:
+        return self.numbers[0].shape[1]
+
+    def psi(self, r: int) -> int:
+        """How many paths have length r (Definition 2)."""
+        return self.d * math.comb(self.p - 1, r - 1) * self.n**r
+
+    def paths(self, r: int) -> Paths:
+        """Every path of length r, 1..p. Memory: r psi_r numbers."""
+        steps = torch.cartesian_prod(torch.arange(self.d), *[torch.arange(self.n)] * r).view(-1, r + 1)
+        through = [torch.tensor((0, *rest)) for rest in combinations(range(1, self.p), r - 1)]
+        return Paths(
+            inputs=steps[:, 0].repeat(len(through)),
+            layers=torch.stack(through).repeat_interleave(len(steps), 0),
+            units=steps[:, 1:].repeat(len(through), 1),
+            configurations=torch.cat([self._configurations(layers.tolist(), steps) for layers in through]),
+        )
+
+    def _configurations(self, layers: list[int], steps: Tensor) -> Tensor:
+        """Numbers of the weights that lead from each place to the next."""
+        taken = [self.numbers[layer][steps[:, k], steps[:, k + 1]] for k, layer in enumerate(layers)]
+        return torch.stack(taken, 1)
+
+    def configuration(self, paths: Paths) -> Tensor:
+        """Which of the Lambda^r configurations each path has, 0..Lambda^r - 1, (psi_r,)."""
+        return paths.configurations @ self.Lambda ** torch.arange(paths.configurations.shape[1])
+
+    def forward(self, w: Tensor, x: Tensor, gates: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Y, (B,), and which units are open, (B, p, n), for weights w, (Lambda,), and inputs (B, d) or (d,).
+
+        Args:
+            gates: instead of the ReLUs', in 0..1, (B, p, n).
+        """
+        hidden, skipped, opened = x, 0.0, []
+        for layer, numbers in enumerate(self.numbers):
+            before = hidden @ w[numbers]
+            opened.append((before > 0).to(w.dtype) if gates is None else gates[..., layer, :])
+            hidden = skipped = opened[-1] * before + skipped
+        return hidden.sum(-1), torch.stack(opened, -2)
+
+
+def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
+    """Assumption A3 without remainder: among the n connections that leave a unit or an input each weight is n / Lambda times.
+
+    Raises:
+        UserError: where Lambda does not divide n.
+    """
+    if n % Lambda:
+        raise UserError(
+            f"every unit has each of Lambda weights equally often if Lambda divides n, got {Lambda} and {n}."
+        )
+    balanced = torch.arange(n) % Lambda
+
+    def rows(count: int) -> Tensor:
+        return torch.stack([balanced[torch.randperm(n, generator=generator)] for _ in range(count)])
+
+    return SharedWeights((rows(d), *(rows(n) for _ in range(p - 1))), Lambda)
+
+
+def by_input(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
+    """Every input has one weight on all its connections, each weight d / Lambda inputs, and behind them all is evenly shared:
+    still all configurations have as many paths, but those of one start at d / Lambda inputs only.
+
+    Raises:
+        UserError: where Lambda does not divide n and d.
+    """
+    if d % Lambda:
+        raise UserError(f"each of Lambda weights has as many inputs if Lambda divides d, got {Lambda} and {d}.")
+    rest = evenly_shared(p, n, d, Lambda, generator).numbers[1:]
+    return SharedWeights(((torch.arange(d) % Lambda)[:, None].expand(-1, n), *rest), Lambda)
+
+
+def unevenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
+    """Every connection draws its weight: A3 holds on average only."""
+    shapes = [(d, n), *[(n, n)] * (p - 1)]
+    return SharedWeights(tuple(torch.randint(Lambda, shape, generator=generator) for shape in shapes), Lambda)
+
+
+# -- Lemma 1 -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lemma1:
+    """All are 0 but for rounding; ``uneven`` only where A3 holds without remainder."""
+
+    paths: float  # |sum over all paths - Y| / S (Eq. 9), S the same sum of absolute values
+    reindexed: float  # |sum over r and configurations - Y| / S (Eq. 10)
+    uneven: float  # largest relative difference of a configuration's number of paths from psi_r / Lambda^r
+
+
+def lemma_1(net: SharedWeights, w: Tensor, x: Tensor) -> Lemma1:
+    """The output as a sum over configurations of weights, with the gates that the ReLUs have.
+
+    Args:
+        w: the unique weights, (Lambda,) float64.
+        x: one input, (d,).
+    """
+    Y, gates = net.forward(w, x[None])
+    by_path, by_configuration, size, uneven = 0.0, 0.0, 0.0, 0.0
+    for r in range(1, net.p + 1):
+        paths = net.paths(r)
+        active = gates[0, paths.layers, paths.units].prod(1)  # A
+        product = w[paths.configurations].prod(1)
+        by_path += float((x[paths.inputs] * active * product).sum())
+        size += float((x[paths.inputs] * product).abs().sum())
+        which, count = net.configuration(paths), net.Lambda**r
+        inner = x.new_zeros(count).index_add(0, which, x[paths.inputs] * active)  # sum over j of x A
+        by_configuration += float(inner @ _products(w, r))
+        times = which.bincount(minlength=count) * (count / net.psi(r))
+        uneven = max(uneven, float((times - 1).abs().max()))
+    return Lemma1(abs(by_path - float(Y)) / size, abs(by_configuration - float(Y)) / size, uneven)
+
+
+def _products(w: Tensor, r: int) -> Tensor:
+    """Of the weights of every configuration, in the order of its number, (Lambda^r,)."""
+    products = w.new_ones(1)
+    for _ in range(r):
+        products = (w[:, None] * products).flatten()  # a later layer's number counts for more
+    return products
+
+
+# -- Lemma 2 -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lemma2:
+    """``E[xi^2] / (psi_r / Lambda^r)^2`` over all lengths and configurations. Eq. 13 has it in [1/d, 1]."""
+
+    smallest: float
+    largest: float
+    sampled: float  # largest difference, in standard errors, of a Monte Carlo mean from the exact one
+    opposite: float  # the smallest one if all inputs are one variable, every second one with the other sign
+
+
+def lemma_2(net: SharedWeights, draws: int, generator: torch.Generator) -> Lemma2:
+    """The second moment of ``xi = sum over a configuration's paths of their input``, inputs N(0, 1).
+
+    With alpha_i paths from input i, ``E[xi^2] = ||alpha||^2``, exactly, **if the inputs are uncorrelated**; and ``sum alpha =
+    psi_r / Lambda^r`` if A3 holds. Dependent inputs, which the text allows, can leave the bounds: ``opposite``.
+    """
+    x = torch.randn(draws, net.d, generator=generator, dtype=torch.float64)
+    signs = 1 - 2 * (torch.arange(net.d, dtype=torch.float64) % 2)
+    found = []
+    for r in range(1, net.p + 1):
+        alpha = _starts(net, r) * (net.Lambda**r / net.psi(r))  # (Lambda^r, d), rows of sum 1 under A3
+        exact, squares = alpha.square().sum(1), (x @ alpha.mT).square()
+        errors = squares.std(0) / draws**0.5
+        found.append(
+            (exact.min(), exact.max(), ((squares.mean(0) - exact) / errors).abs().max(), (alpha @ signs).square().min())
+        )
+    smallest, largest, sampled, opposite = map(torch.stack, zip(*found))
+    return Lemma2(float(smallest.min()), float(largest.max()), float(sampled.max()), float(opposite.min()))
+
+
+def _starts(net: SharedWeights, r: int) -> Tensor:
+    """alpha: how many paths of each configuration start at each input, (Lambda^r, d)."""
+    paths = net.paths(r)
+    cell = net.configuration(paths) * net.d + paths.inputs
+    return cell.bincount(minlength=net.Lambda**r * net.d).view(-1, net.d).double()
+
+
+# -- Lemma 3 -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lemma3:
+    """Deviations from ``C1 + C2 E_A[Y]``, relative to the losses, and of what E_A[Y] is."""
+
+    absolute: float  # of E_A |Y_x - Y|, where no |Y| exceeds |Y_x|: C1 = |Y_x|, C2 = -sign(Y_x)
+    hinge: float  # of E_A max(0, 1 - Y_x Y), where no Y_x Y exceeds 1: C1 = 1, C2 = -Y_x
+    absolute_beyond: float  # the same two where half of the |Y| do: not 0
+    hinge_beyond: float
+    expectation: float  # |sum over paths of x rho^r w...w (Eq. 11) - net with every gate rho| / S
+    sampled: float  # |mean of Y over the sampled gates - that| in standard errors
+
+    @property
+    def largest(self) -> float:
+        """Of what must be 0 but for rounding."""
+        return max(asdict(self)[key] for key in ("absolute", "hinge", "expectation"))
+
+
+def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, generator: torch.Generator) -> Lemma3:
+    """Absolute and hinge loss, averaged over gates of units that are open independently with probability rho.
+
+    With s = sign(Y_x), ``|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|)`` and
+    ``max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1)``.
+    Both are affine in Y **as long as no output goes beyond the label** (the hinge never closes), and only then. C2 is negative
+    for a positive label; as the law of Y over the inputs is symmetric, its sign is of no importance.
+
+    Args:
+        w: (Lambda,) float64.
+        x: one input, (d,).
+    """
+    gates = (torch.rand(draws, net.p, net.n, generator=generator) < rho).double()
+    Y, _ = net.forward(w, x.expand(draws, -1), gates)
+    mean, _ = net.forward(w, x, torch.full((net.p, net.n), rho, dtype=torch.float64))
+    size, _ = net.forward(w.abs(), x.abs(), torch.ones(net.p, net.n, dtype=torch.float64))  # S: no |Y| is larger
+    by_path = sum(_expected(net, w, x, rho, r) for r in range(1, net.p + 1))
+    beyond = Y.abs().median()
+    return Lemma3(
+        absolute=max(_absolute(Y, label) for label in (size, -size)),
+        hinge=max(_hinge(Y, label) for label in (1 / size, -1 / size)),
+        absolute_beyond=max(_absolute(Y, label) for label in (beyond, -beyond)),
+        hinge_beyond=max(_hinge(Y, label) for label in (1 / beyond, -1 / beyond)),
+        expectation=abs(by_path - float(mean)) / float(size),
+        sampled=abs(float((Y.mean() - mean) / (Y.std() / draws**0.5))),
+    )
+
+
+def _expected(net: SharedWeights, w: Tensor, x: Tensor, rho: float, r: int) -> float:
+    paths = net.paths(r)
+    return rho**r * float((x[paths.inputs] * w[paths.configurations].prod(1)).sum())
+
+
+def _absolute(Y: Tensor, label: Tensor) -> float:
+    affine = label.abs() - label.sign() * Y.mean()
+    return float(((label - Y).abs().mean() - affine).abs() / label.abs())
+
+
+def _hinge(Y: Tensor, label: Tensor) -> float:
+    return float(((1 - label * Y).clamp(min=0).mean() - (1 - label * Y.mean())).abs())

@@ -1,0 +1,197 @@
+"""Batched gradient descent against a loop of one net, one step and autograd at a time."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.theory import Moments
+from lightning_app.theory.li_et_al import descent
+from lightning_app.theory.li_et_al.descent import LinearProblem, Problem, SampleProblem, descend
+
+NETS = pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "shortcut"])
+SIZES = pytest.mark.parametrize(("units", "n"), [(1, 1), (3, 1), (1, 2), (4, 2), (1, 3), (2, 3), (2, 4)])
+MIDS = pytest.mark.parametrize("mid", ["identity", "relu", "tanh"])
+ACTIVATIONS = {"identity": lambda x: x, "relu": torch.relu, "tanh": torch.tanh}
+D, STEPS = 4, 8
+RATES = torch.tensor(
+    [0.3, 0.01, 0.1, 0.0, 0.2, 0.05], dtype=torch.float64
+)  # more than are passed over the data at once
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def data(m: int = 13) -> tuple[Tensor, Tensor]:
+    """Neither centred nor whitened."""
+    x = torch.randn(m, D, generator=generator(), dtype=torch.float64) + 0.3
+    return x, torch.roll(x, 1, 1).tanh() + 0.1
+
+
+def start(units: int, n: int, runs: int = 6) -> Tensor:
+    return torch.randn(runs, units, n, D, D, generator=generator(), dtype=torch.float64) / (2 * D**0.5)
+
+
+def autograd_descent(
+    w: Tensor, rate: float, x: Tensor, y: Tensor, shortcut: bool, mid: str
+) -> tuple[list, list, Tensor]:
+    """Losses and norms of gradients before and after each step, and the last weights, of one run (R, n, d, d)."""
+    losses, norms = [], []
+    for step in range(STEPS + 1):
+        w = w.detach().requires_grad_()
+        loss = sum(sample_loss(w, *sample, shortcut, mid) for sample in zip(x, y)) / len(x)
+        (gradient,) = torch.autograd.grad(loss, w)
+        losses.append(float(loss.detach()))
+        norms.append(float(gradient.norm()))
+        w = w - rate * gradient if step < STEPS else w
+    return losses, norms, w.detach()
+
+
+def sample_loss(w: Tensor, x: Tensor, y: Tensor, shortcut: bool, mid: str) -> Tensor:
+    for unit in w:
+        hidden = unit[0] @ x
+        for matrix in unit[1:]:
+            hidden = matrix @ ACTIVATIONS[mid](hidden)
+        x = x + hidden if shortcut else hidden
+    return (x - y).square().sum() / 2
+
+
+def close(ours, theirs) -> None:
+    torch.testing.assert_close(ours, torch.as_tensor(theirs, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+def same_as_autograd(problem: Problem, w: Tensor, x: Tensor, y: Tensor, shortcut: bool, mid: str) -> None:
+    found = descend(problem, w, RATES, STEPS)
+    for run, rate in enumerate(RATES):
+        losses, norms, last = autograd_descent(w[run], float(rate), x, y, shortcut, mid)
+        close(found.losses[run], losses)
+        close(found.gradient_norms[run], norms)
+        close(found.weights[run], last)
+
+
+@NETS
+@SIZES
+@MIDS
+def test_samples_one_step_at_a_time(units, n, shortcut, mid):
+    x, y = data()
+    same_as_autograd(SampleProblem(x, y, shortcut, mid), start(units, n), x, y, shortcut, mid)
+
+
+@NETS
+@SIZES
+def test_moments_one_step_at_a_time(units, n, shortcut):
+    x, y = data()
+    same_as_autograd(LinearProblem(Moments.of(x, y), shortcut), start(units, n), x, y, shortcut, "identity")
+
+
+@NETS
+@SIZES
+def test_moments_are_samples_without_activation(units, n, shortcut):
+    x, y = data()
+    ours = descend(LinearProblem(Moments.of(x, y), shortcut), start(units, n), RATES, STEPS, keep=True)
+    theirs = descend(SampleProblem(x, y, shortcut, "identity"), start(units, n), RATES, STEPS, keep=True)
+    for field in ("losses", "norms", "gradient_norms", "weights", "path"):
+        close(getattr(ours, field), getattr(theirs, field))
+
+
+@NETS
+def test_pieces_of_the_data_add_up(shortcut, monkeypatch):
+    problem, w = SampleProblem(*data(1000), shortcut), start(3, 2)
+    loss, gradient = problem.loss_and_gradient(w)
+    monkeypatch.setattr(descent, "CACHED", 1)  # pieces of LEAST_PIECE samples, the last one smaller
+    for ours, whole in zip(problem.loss_and_gradient(w), (loss, gradient)):
+        close(ours, whole)
+
+
+@NETS
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_runs_know_nothing_of_each_other(shortcut, n):
+    problem, w = SampleProblem(*data(), shortcut), start(2, n)
+    together = descend(problem, w, RATES, STEPS, keep=True)
+    for run in range(len(w)):
+        alone = descend(problem, w[run : run + 1], RATES[run : run + 1], STEPS, keep=True)
+        close(alone.losses[0], together.losses[run])
+        close(alone.weights[0], together.weights[run])
+        close(alone.path[0], together.path[run])
+
+
+def quadratic(target: float = 1.0) -> LinearProblem:
+    """1/2 (w - target)^2 of one matrix (w): a step of rate a makes w - target 1 - a times as large."""
+    return LinearProblem(Moments.of(torch.ones(1, 1), torch.full((1, 1), target)), shortcut=False)
+
+
+def scalars(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).view(-1, 1, 1, 1, 1)
+
+
+def test_a_quadratic_by_hand():
+    found = descend(quadratic(), scalars(3.0, 3.0), torch.tensor([0.5, 1.0]), 2, keep=True)
+    close(found.losses, [[2, 0.5, 0.125], [2, 0, 0]])
+    close(found.gradient_norms, [[2, 1, 0.5], [2, 0, 0]])
+    close(found.norms, [[3, 2, 1.5], [3, 1, 1]])
+    close(found.path.flatten(1), found.norms)
+    close(found.weights.flatten(), [1.5, 1])
+
+
+def test_norms_are_means_over_matrices():
+    w = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64).view(1, 1, 1, 2, 2).repeat(1, 1, 2, 1, 1)
+    w[0, 0, 1] *= 3
+    x = torch.eye(2, dtype=torch.float64)
+    assert float(descend(SampleProblem(x, x), w, torch.zeros(1), 0).norms) == 10
+
+
+def test_a_diverging_run_disturbs_nobody_and_ends():
+    steps = 2000  # 1e300 is far behind |1 - 9|^2000
+    found = descend(quadratic(), scalars(3.0, 3.0, 3.0), torch.tensor([0.5, 9.0, 0.25]), steps, keep=True)
+    apart = descend(quadratic(), scalars(3.0, 3.0), torch.tensor([0.5, 0.25]), steps, keep=True)
+    for field in ("losses", "norms", "gradient_norms", "weights", "path"):
+        assert torch.equal(getattr(found, field)[[0, 2]], getattr(apart, field)), field
+    end = int(found.losses[1].isfinite().sum())
+    assert 100 < end < 400  # 64^t reaches the largest double, 1.8e308, at t = 170
+    for numbers in (found.losses, found.norms, found.gradient_norms):
+        assert numbers[1, :end].isfinite().all() and (numbers[1, end:] == torch.inf).all()
+    assert found.weights[1].isnan().all() and found.path[1, end:].isnan().all()
+
+
+def test_a_run_that_diverged_is_no_longer_computed():
+    counts = []
+
+    class Counting(LinearProblem):
+        def loss_and_gradient(self, weights):
+            counts.append(len(weights))
+            return super().loss_and_gradient(weights)
+
+    problem = Counting(quadratic().moments, shortcut=False)
+    found = descend(problem, scalars(3.0, 3.0), torch.tensor([9.0, 20.0]), 5000)
+    assert set(counts) == {2, 1} and len(counts) < 400
+    assert found.losses[:, -1].isinf().all() and found.weights.isnan().all()
+
+
+def test_weights_are_left_as_they_are_and_rates_kept():
+    w = start(2, 2)
+    before = w.clone()
+    found = descend(SampleProblem(*data()), w, RATES, 3)
+    assert torch.equal(w, before) and torch.equal(found.rates, RATES) and found.path is None
+
+
+@NETS
+def test_float32_samples_are_float64_ones_up_to_rounding(shortcut):
+    x, y = data(500)
+    single = descend(SampleProblem(x.float(), y, shortcut), start(4, 2), RATES, STEPS)
+    double = descend(SampleProblem(x, y, shortcut), start(4, 2), RATES, STEPS)
+    assert single.weights.dtype == torch.float32 and single.losses.dtype == torch.float64
+    torch.testing.assert_close(single.losses, double.losses, rtol=1e-5, atol=0)
+
+
+def test_what_does_not_fit_is_refused():
+    x, y = data()
+    with pytest.raises(UserError, match=r"\(13, 4\) and \(13, 3\)"):
+        SampleProblem(x, y[:, :3])
+    with pytest.raises(UserError, match="identity, relu, tanh, got 'gelu'"):
+        SampleProblem(x, y, mid="gelu")
+    for w, rates, steps in ((start(2, 2), RATES[:2], 1), (start(2, 2)[0], RATES, 1), (start(2, 2), RATES, -1)):
+        with pytest.raises(UserError, match="a learning rate for each run and steps >= 0"):
+            descend(SampleProblem(x, y), w, rates, steps)
+    with pytest.raises(UserError, match=r"matrices of size 4 x 4 on data in R\^3"):
+        descend(SampleProblem(x[:, :3], y[:, :3]), start(2, 2), RATES, 1)
