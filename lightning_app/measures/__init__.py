@@ -1,64 +1,75 @@
 """Pure functions on tensors, one quantity a file. Each returns frozen dataclasses; their fields are what gets logged."""
 
-from lightning_app.measures.core.cuts import CutNet
-from lightning_app.measures.core.histogram import Histogram, histogram
-from lightning_app.measures.core.probe import LayerNorms, ProbeResult, probe_forward
-from lightning_app.measures.curvature.hessian import Hessian, Restricted, Symmetric, dense
-from lightning_app.measures.curvature.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
-from lightning_app.measures.noise_stability.bound import NoiseBound, margins, noise_bound
-from lightning_app.measures.noise_stability.contraction import Contraction, contraction
-from lightning_app.measures.noise_stability.cushions import (
-    CushionStatistics,
-    WeightNorms,
-    cushions,
-    operator_norm,
-    weight_norms,
-)
-from lightning_app.measures.noise_stability.injection import (
-    SCALES,
-    STRENGTHS,
-    NoiseResponses,
-    noise_injection,
-    noise_norms,
-)
-from lightning_app.measures.noise_stability.interlayer import InterlayerStatistics, interlayer_cushions
-from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions, minimal_cushions
-from lightning_app.measures.noise_stability.smoothness import Smoothness, smoothness
-from lightning_app.measures.paths.driving_force import Comparison, Force, compare, driving_force, share
-from lightning_app.measures.paths.lengths import (
-    EffectiveDepth,
-    NoBranches,
-    PathGradients,
-    PathOutputs,
-    effective_depth,
-    path_gradients,
-    path_outputs,
-)
-from lightning_app.measures.paths.unravel import NotPiecewiseLinear
-from lightning_app.measures.weights.absorption import absorb, absorbed_norms, absorbed_weight, check_norm, weight_norm
-from lightning_app.measures.weights.distance import conv_weights, distance
-from lightning_app.measures.weights.mass import WeightStatistics, weight_mass
-from lightning_app.measures.weights.normalisation import (
-    LambdaStatistics,
-    LambdaTotals,
-    Normalisation,
-    effective_scale,
-    is_unsettled,
-    lambda_statistics,
-    lambda_totals,
-    normalisations_of,
-    settled,
-)
-from lightning_app.measures.weights.twins import (
-    Divergence,
-    Flip,
-    Gap,
-    Growth,
-    SignWatch,
-    growth,
-    sign_flips,
-    twin_divergence,
-)
+from typing import TYPE_CHECKING
+
+from lightning_app.common.lazy import lazy
+
+if TYPE_CHECKING:
+    from lightning_app.measures.core.cuts import CutNet
+    from lightning_app.measures.core.histogram import Histogram, histogram
+    from lightning_app.measures.core.probe import LayerNorms, ProbeResult, probe_forward
+    from lightning_app.measures.curvature.hessian import Hessian, Restricted, Symmetric, dense
+    from lightning_app.measures.curvature.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
+    from lightning_app.measures.noise_stability.bound import NoiseBound, margins, noise_bound
+    from lightning_app.measures.noise_stability.contraction import Contraction, contraction
+    from lightning_app.measures.noise_stability.cushions import (
+        CushionStatistics,
+        WeightNorms,
+        cushions,
+        operator_norm,
+        weight_norms,
+    )
+    from lightning_app.measures.noise_stability.injection import (
+        SCALES,
+        STRENGTHS,
+        NoiseResponses,
+        noise_injection,
+        noise_norms,
+    )
+    from lightning_app.measures.noise_stability.interlayer import InterlayerStatistics, interlayer_cushions
+    from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions, minimal_cushions
+    from lightning_app.measures.noise_stability.smoothness import Smoothness, smoothness
+    from lightning_app.measures.paths.driving_force import Comparison, Force, compare, driving_force, share
+    from lightning_app.measures.paths.lengths import (
+        EffectiveDepth,
+        NoBranches,
+        PathGradients,
+        PathOutputs,
+        effective_depth,
+        path_gradients,
+        path_outputs,
+    )
+    from lightning_app.measures.paths.unravel import NotPiecewiseLinear
+    from lightning_app.measures.weights.absorption import (
+        absorb,
+        absorbed_norms,
+        absorbed_weight,
+        check_norm,
+        weight_norm,
+    )
+    from lightning_app.measures.weights.distance import conv_weights, distance
+    from lightning_app.measures.weights.mass import WeightStatistics, weight_mass
+    from lightning_app.measures.weights.normalisation import (
+        LambdaStatistics,
+        LambdaTotals,
+        Normalisation,
+        effective_scale,
+        is_unsettled,
+        lambda_statistics,
+        lambda_totals,
+        normalisations_of,
+        settled,
+    )
+    from lightning_app.measures.weights.twins import (
+        Divergence,
+        Flip,
+        Gap,
+        Growth,
+        SignWatch,
+        growth,
+        sign_flips,
+        twin_divergence,
+    )
 
 __all__ = [
     # one forward pass over the probe data
@@ -146,3 +157,5 @@ __all__ = [
     "share",
     "weight_norm",
 ]
+
+__getattr__ = lazy(__name__)

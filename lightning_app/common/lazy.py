@@ -1,0 +1,37 @@
+"""Lazy packages (PEP 562): importing one name of a package does not import the modules of all the others.
+
+A package imports its names under ``if TYPE_CHECKING:``, where type checkers and griffe read them, and once at its end::
+
+    __getattr__ = lazy(__name__, renamed={"OldName": "NewName"})
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(package: str, *, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package: imports a name when it is first used.
+
+    Args:
+        package: Name of the package, whose ``from module import name`` statements say where each name is.
+        renamed: Old name -> present name, for class paths in older files. They are not in ``__all__``.
+    """
+    module = sys.modules[package]
+    imports = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.ImportFrom)]
+    homes = {name.asname or name.name: (str(node.module), name.name) for node in imports for name in node.names}
+
+    def __getattr__(name: str) -> Any:
+        present = (renamed or {}).get(name, name)
+        if present not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, original = homes[present]
+        found = getattr(import_module(home), original)
+        setattr(module, name, found)  # from now on an attribute like any other
+        return found
+
+    module.__dict__["__dir__"] = lambda: sorted({*vars(module), *homes})  # completion sees what is not imported yet
+    return __getattr__
