@@ -13,7 +13,7 @@ LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "to
 ALLOWED = {
     "lightning_app.common": {"numpy", "yaml", "torch"},
     "lightning_app.identity": SCIENCE,
-    "lightning_app.statistics": {"numpy", "scipy"},
+    "lightning_app.statistics": {"numpy", "scipy", "lightning_app.common"},
     "lightning_app.plots": {"numpy", "pandas", "matplotlib"},
     "lightning_app.verdicts": {"numpy"},
     "lightning_app.records": {"lightning_app.common", "lightning_app.verdicts"},

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from lightning_app.common.numbers import number, with_sd
 from lightning_app.plots.style import Style
 from lightning_app.report.safety import neutral, visible
 
@@ -28,27 +29,12 @@ __all__ = [
     "Text",
     "cell",
     "csv_text",
-    "deviation",
     "mean_cell",
-    "number",
     "seeds_csv",
 ]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
-
-
-def number(value: float) -> str:
-    """Four significant digits as in the paper's tables; whole numbers and thousands in full.
-
-    >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, float("nan"), float("inf"))]
-    ['0.1131', '0.05000', '624', '25033', '6.200e-05', 'nan', 'inf']
-    """
-    if not math.isfinite(value):
-        return str(float(value))
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:#.4g}"
 
 
 @dataclass(frozen=True)
@@ -77,16 +63,7 @@ def mean_cell(values: Sequence[float | None]) -> Cell:
         return Cell("–")
     mean = float(np.mean(known))
     sd = _deviation(known) if np.isfinite(known).all() else math.nan
-    return Cell(f"{number(mean)} ± {deviation(sd)}", f"{mean!r} ± {sd!r}")
-
-
-def deviation(value: float) -> str:
-    """Two significant digits.
-
-    >>> deviation(0.5), deviation(47.2)
-    ('0.50', '47')
-    """
-    return f"{value:#.2g}".rstrip(".")
+    return Cell(with_sd(mean, sd), f"{mean!r} ± {sd!r}")
 
 
 def _deviation(values: Sequence[float]) -> float:

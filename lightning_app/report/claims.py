@@ -30,8 +30,9 @@ from lightning_app.claims import (
     loss_over_penalty,
     quotient,
 )
+from lightning_app.common.numbers import brief, number
 from lightning_app.report import reproduced
-from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell, number
+from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
@@ -400,7 +401,7 @@ def _test(claim: Claim) -> str:
 
 
 def _printed(paper: float | str) -> str:
-    return paper if isinstance(paper, str) else f"{paper:.4g}"
+    return brief(paper)
 
 
 def _ours(ours: Sample) -> Cell:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from lightning_app.common.numbers import number
 from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell, number
+from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
 from lightning_app.report.drawing import dots, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.ledger import ALIKE, LARGER, SMALLER, UNRESOLVED, Compared, Entry, compare, read, typical

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lightning_app.common.numbers import number, with_sd
 from lightning_app.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
-from lightning_app.report.blocks import Cell, Table, deviation, number
+from lightning_app.report.blocks import Cell, Table
 
 __all__ = ["artefacts", "tables"]
 
@@ -50,8 +51,8 @@ def _of_claim(row: dict[str, Any]) -> tuple[str, str, str, str]:
 def _ours(reading: dict[str, Any]) -> Cell:
     if not reading["n"]:
         return Cell("–")
-    spread = f" ± {deviation(value(reading['sd']))}" if reading["n"] > 1 else ""
-    return Cell(number(value(reading["mean"])) + spread, repr(value(reading["mean"])), f"({reading['n']})")
+    mean, sd = value(reading["mean"]), value(reading["sd"])
+    return Cell(with_sd(mean, sd) if reading["n"] > 1 else number(mean), repr(mean), f"({reading['n']})")
 
 
 def _rounded(printed: float | str) -> str:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from lightning_app.report.blocks import number
+from lightning_app.common.numbers import number
 from lightning_app.report.cushions import choose_layer, measured_layers
 from lightning_app.report.evidence import Evidence, Final, Net, gather
 from lightning_app.report.weights import id_mass

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common.numbers import brief
 from lightning_app.records import number, reduced_of, value, verdict_of, words_of_test
 from lightning_app.runs.folder import write_atomically
 
@@ -71,9 +72,9 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "quantity": table["quantity"].where(first, "″"),
             "class": table["class"].where(first, ""),
             "convention": table["convention"],
-            "paper": [_number(value) for value in table["paper"]],
+            "paper": [brief(value) for value in table["paper"]],
             "ours: mean ± sd (n)": ours,
-            "ratio": [_number(value, 3) for value in table["ratio"]],
+            "ratio": [brief(value, 3) for value in table["ratio"]],
             "verdict": table["verdict"],
             "reduced scale": table["reduced"],
             "why": table["why"],
@@ -84,22 +85,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ours(mean: float, sd: float, count: int) -> str:
-    if pd.isna(mean):
-        return "–"
-    spread = "" if pd.isna(sd) else f" ± {sd:.2g}"
-    return f"{_number(mean)}{spread} ({count})"
-
-
-def _number(value: object, digits: int = 4) -> str:
-    """
-    >>> _number(0.07227), _number("76 %"), _number(None), _number(25033.2), _number(2.7e-7), _number(4.25e12)
-    ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12')
-    """
-    if isinstance(value, str):
-        return value
-    if value is None or pd.isna(value):
-        return "–"
-    return f"{value:.0f}" if 10**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
+    return brief(mean) if pd.isna(mean) else f"{brief(mean, sd=sd)} ({count})"
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from lightning_app.common.numbers import interval
+
 __all__ = [
     "ENOUGH",
     "ErrorAtRisk",
@@ -80,7 +82,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return interval(self.mean, self.low, self.high)
 
 
 def bootstrap_interval(values: Sequence[float]) -> Interval:

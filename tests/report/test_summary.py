@@ -1,7 +1,7 @@
 """The table at the end of a training run."""
 
+from lightning_app.common.numbers import number
 from lightning_app.report import summary
-from lightning_app.report.blocks import number
 from lightning_app.runs import Row, RunFolder
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from lightning_app.common.numbers import interval
+
 __all__ = ["Line", "exponential", "power"]
 
 
@@ -19,7 +21,7 @@ class Line:
     rms: float  # of the residuals
 
     def __str__(self) -> str:
-        return f"{self.slope:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return interval(self.slope, self.low, self.high, 3)
 
 
 def power(x: Sequence[float], y: Sequence[float]) -> Line:

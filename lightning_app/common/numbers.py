@@ -1,0 +1,56 @@
+"""Numbers as text, for pages, tables and messages."""
+
+import math
+
+__all__ = ["brief", "interval", "number", "with_sd"]
+
+MISSING = "–"
+IN_FULL = 1e7  # integers below have all their digits
+
+
+def number(value: float) -> str:
+    """For columns of a table: four significant digits with trailing zeros; whole numbers and thousands in full.
+
+    >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, float("nan"), float("inf"))]
+    ['0.1131', '0.05000', '624', '25033', '6.200e-05', 'nan', 'inf']
+    """
+    if not math.isfinite(value):
+        return str(float(value))
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def with_sd(mean: float, sd: float) -> str:
+    """Mean and standard deviation, that with two significant digits.
+
+    >>> with_sd(0.8, 0.0), with_sd(1234.5, 47.2)
+    ('0.8000 ± 0.0', '1234 ± 47')
+    """
+    return f"{number(mean)} ± {f'{sd:#.2g}'.rstrip('.')}"
+
+
+def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -> str:
+    """For text: no trailing zeros, numbers of more digits than these in full up to ten millions; words as they are.
+
+    Args:
+        value: None or NaN: missing.
+        digits: significant ones.
+        sd: standard deviation, shown behind the number.
+
+    >>> brief(0.07227), brief("76 %"), brief(None), brief(25033.2), brief(2.7e-7), brief(4.25e12), brief(0.6, sd=0.1414)
+    ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12', '0.6 ± 0.14')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or math.isnan(value):
+        return MISSING
+    text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
+    return text if sd is None or math.isnan(sd) else f"{text} ± {sd:.2g}"
+
+
+def interval(middle: float, low: float, high: float, digits: int = 4) -> str:
+    """A number and the interval it lies in.
+
+    >>> interval(1.5, 1.0, 2.0)
+    '1.5 [1, 2]'
+    """
+    return "{:.{n}g} [{:.{n}g}, {:.{n}g}]".format(middle, low, high, n=digits)
