@@ -115,6 +115,11 @@ def test_the_wheel_has_every_configuration_and_no_name_that_is_anybody_s(wheel):
 
 
 @pytest.mark.slow
+def test_the_wheel_tells_type_checkers_that_both_packages_are_typed(wheel):
+    assert {"lightning_app/py.typed", "callbacks/py.typed"} <= {*zipfile.ZipFile(wheel).namelist()}
+
+
+@pytest.mark.slow
 def test_the_unpacked_wheel_works_where_it_lies(wheel, tmp_path):
     unpacked, empty = tmp_path / "unpacked", tmp_path / "empty"
     empty.mkdir()

@@ -79,6 +79,7 @@ def _safetensors(file: Path) -> Mapping:
 def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """With the prefix off that makes every name of the net's own appear, if one does.
 
+    >>> import torch
     >>> tensor = torch.zeros(1)
     >>> list(_without_prefix({"module.fc.weight": tensor}, {"fc.weight": tensor}))
     ['fc.weight']
