@@ -21,7 +21,7 @@ from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.timing import Comparison, Ratio, finish, interleave, ticks
 from benchmarks.training import KINDS, classifier, through_lightning
 from callbacks import InterlayerCushion
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from lightning_app.common.packaged import configs
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward

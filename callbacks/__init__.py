@@ -1,30 +1,37 @@
 """SkipScope's Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
 
-from callbacks.bn_lambda import BnLambda
-from callbacks.driving_force import DrivingForce
-from callbacks.effective_depth import EffectiveDepth
-from callbacks.hessian_spectrum import HessianSpectrum
-from callbacks.interlayer_cushion import InterlayerCushion
-from callbacks.layer_cushion import LayerCushion
-from callbacks.learning import Learning
-from callbacks.noise_stability import NoiseStability
-from callbacks.progress import EpochBar, ProgressLines
-from callbacks.twin_divergence import TwinDivergence
-from callbacks.weight_mass import WeightMass
-from callbacks.weight_travel import WeightTravel
+from typing import TYPE_CHECKING
+
+from lightning_app.common.lazy import lazy
+
+if TYPE_CHECKING:
+    from callbacks.bn_lambda import BnLambda
+    from callbacks.distance_from_start import DistanceFromStart
+    from callbacks.driving_force import DrivingForce
+    from callbacks.effective_depth import EffectiveDepth
+    from callbacks.hessian_spectrum import HessianSpectrum
+    from callbacks.interlayer_cushion import InterlayerCushion
+    from callbacks.layer_cushion import LayerCushion
+    from callbacks.noise_stability import NoiseStability
+    from callbacks.progress import EpochBar, ProgressLines
+    from callbacks.training_metrics import TrainingMetrics
+    from callbacks.twin_divergence import TwinDivergence
+    from callbacks.weight_mass import WeightMass
 
 __all__ = [
     "BnLambda",
+    "DistanceFromStart",
     "DrivingForce",
     "EffectiveDepth",
     "EpochBar",
     "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",
-    "Learning",
     "NoiseStability",
     "ProgressLines",
+    "TrainingMetrics",
     "TwinDivergence",
     "WeightMass",
-    "WeightTravel",
 ]
+
+__getattr__ = lazy(__name__, renamed={"Learning": "TrainingMetrics", "WeightTravel": "DistanceFromStart"})

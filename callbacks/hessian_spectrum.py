@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from callbacks.protocol import few_samples, graph_memory, loss_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum

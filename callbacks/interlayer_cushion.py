@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from callbacks.protocol import few_samples, members_of
 from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions

@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
-from callbacks.emit import describe_layers
+from callbacks.log import describe_layers
+from callbacks.measure import Measure
 from callbacks.protocol import loss_of, name_of, probe_batches
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import Surveyed, measurable, survey

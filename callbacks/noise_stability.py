@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from callbacks.protocol import few_samples, probe_batches
 from lightning_app.common.errors import UserError
 from lightning_app.measures import (

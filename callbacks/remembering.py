@@ -6,7 +6,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from callbacks.protocol import name_of
 
 __all__ = ["RememberingMeasure"]

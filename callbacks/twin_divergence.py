@@ -12,7 +12,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.emit import emit
+from callbacks.log import emit
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, growth, twin_divergence
 

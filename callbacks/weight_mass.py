@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from lightning_app.measures import weight_mass
 from lightning_app.networks import layers_of
 

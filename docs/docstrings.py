@@ -23,7 +23,7 @@ SECTIONS = {  # in the docstring -> on the page
     "Source": "Source",
 }
 SHOWING = ("EpochBar", "ProgressLines")  # log nothing
-EVERY_RUN = ("Learning", *SHOWING)  # measure no net: they have a page together
+EVERY_RUN = ("TrainingMetrics", *SHOWING)  # measure no net: they have a page together
 HEAD = re.compile(r"\| key \| unit \| meaning \|\n\|[-|]+\|\n")
 SPAN = re.compile(r"``(.+?)``")
 

@@ -130,7 +130,7 @@ TINY = (  # options that make the quickstart a test of seconds
     *("--data.train_limit", "64", "--data.test_limit", "60", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
 )
-LEARNING = ("--trainer.callbacks", "Learning")  # and no other measure: for what is not about measuring
+LEARNING = ("--trainer.callbacks", "TrainingMetrics")  # and no other measure: for what is not about measuring
 
 
 def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:

@@ -14,7 +14,7 @@ def test_two_epochs_of_res20_on_real_cifar10(cifar10_root, tmp_path):
     """The paper's configuration, fewer images and measures so that it takes half a minute: 1,280 a training epoch."""
     words = ("fit", "--config", ROOT / "configs" / "res20.yaml", "--data.root", cifar10_root)
     fewer = ("--data.train_limit", "1280", "--data.test_limit", "500", "--data.probe_size", "100")
-    measures = ("--trainer.callbacks", "[Learning,WeightMass,LayerCushion]")
+    measures = ("--trainer.callbacks", "[TrainingMetrics,WeightMass,LayerCushion]")
     done = command(*words, *fewer, *measures, "--trainer.max_epochs", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     log = RunFolder(tmp_path / "runs" / "cifar10" / "res20").log().pivot(index="epoch", columns="name", values="value")

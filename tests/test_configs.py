@@ -49,7 +49,7 @@ def test_a_configuration_builds_and_names_its_own_run(config, monkeypatch, tmp_p
     cli = build(monkeypatch, tmp_path, "--config", str(config))
     assert cli.folder.label == config.stem
     assert [type(logger).__name__ for logger in cli.trainer.loggers] == ["RunLogger", "AutoWandbLogger"]
-    watched = {"Learning"} if "callbacks" in yaml.safe_load(config.read_text()).get("trainer", {}) else WATCHED
+    watched = {"TrainingMetrics"} if "callbacks" in yaml.safe_load(config.read_text()).get("trainer", {}) else WATCHED
     assert watched | {"SaveCheckpoint"} <= {type(callback).__name__ for callback in cli.trainer.callbacks}
 
 
@@ -155,9 +155,9 @@ def test_callbacks_are_appended_with_plus_and_replaced_without(monkeypatch, tmp_
 
     extra = tmp_path / "extra.yaml"
     extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": [{"class_path": "LearningRateMonitor"}]}}))
-    assert {"Learning", "LearningRateMonitor"} <= set(names("--config", str(extra)))
+    assert {"TrainingMetrics", "LearningRateMonitor"} <= set(names("--config", str(extra)))
     extra.write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "LearningRateMonitor"}]}}))
-    assert "Learning" not in names("--config", str(extra))
+    assert "TrainingMetrics" not in names("--config", str(extra))
 
 
 def test_figure_2_on_all_gpus_is_figure_2_with_its_nets_shared_out(monkeypatch, tmp_path):

@@ -60,7 +60,7 @@ def test_yaml_examples_parse(block):
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 def test_python_examples_run(block, monkeypatch, tmp_path):
-    from callbacks.base import Measure
+    from callbacks.measure import Measure
     from lightning_app.runs import Row, RunFolder
 
     monkeypatch.chdir(tmp_path)

@@ -69,7 +69,7 @@ BRIEF = {
 """
         + MACHINE
         + """\
-  --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, WeightTravel
+  --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, DistanceFromStart
   --run.group G --run.name N  the run's place: runs/G/N
   --ckpt_path last            resume this configuration's newest run; or FILE
   --save_checkpoint.every_n_steps N   also within epochs: a kill costs N steps at most

@@ -24,7 +24,7 @@ from jsonargparse import Namespace
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from callbacks.base import EpochCallback
+from callbacks.measure import EpochCallback
 from lightning_app.cli.place import RunPlace
 from lightning_app.cli.weights import load_weights
 from lightning_app.common.errors import UserError

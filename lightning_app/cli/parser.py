@@ -2,15 +2,17 @@
 
 import argparse
 import difflib
+import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
-from jsonargparse import DefaultHelpFormatter, Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
@@ -19,7 +21,7 @@ from lightning_app.cli.factories import as_factories
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_yaml
 
-__all__ = ["HelpFormatter", "Parser"]
+__all__ = ["HelpFormatter", "Parser", "resolve_short_names"]
 
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
@@ -42,6 +44,10 @@ OTHERWISE_NAMED = {  # what users of other programs type
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
 OURS = ("callbacks.", "lightning_app.")
+PACKAGES = (
+    *("callbacks", "lightning_app.datamodules", "lightning_app.modules", "lightning_app.networks"),
+    "lightning_app.runs.loggers",
+)
 FEW = 8  # classes that a help text may list
 WRONG_VALUE = re.compile(r"Expected an? (?!path)([^\n]+?)(?:\. Got value|: |\n|$)")
 
@@ -134,17 +140,34 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 def _classes() -> dict[str, type]:
     """The classes that a configuration may name in short: ours and Lightning's callbacks and loggers."""
-    import callbacks
-    from lightning_app import datamodules, modules, networks
-    from lightning_app.runs import loggers
-
-    packages = (callbacks, datamodules, networks, modules, loggers, pl.callbacks, pl.loggers)
+    packages = (*map(import_module, PACKAGES), pl.callbacks, pl.loggers)
     members = {name: value for package in packages for name, value in inspect.getmembers(package, inspect.isclass)}
     return {
         name: value
         for name, value in members.items()
         if value.__module__.startswith(("callbacks", "lightning_app", "pytorch_"))
     }
+
+
+def resolve_short_names() -> None:
+    """Let a short name in a configuration mean a class of ours, imported yet or not, by its present or an earlier name.
+
+    jsonargparse searches the subclasses that are imported and has no hook for others: its function is replaced.
+    """
+    if not hasattr(_typehints.resolve_class_path_by_name, "__wrapped__"):
+        _typehints.resolve_class_path_by_name = _ours_first(_typehints.resolve_class_path_by_name)
+
+
+def _ours_first(resolve: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+    @functools.wraps(resolve)
+    def resolved(base: Any, name: str) -> str:
+        for package in PACKAGES if "." not in name and inspect.isclass(base) else ():
+            found = getattr(import_module(package), name, None)
+            if inspect.isclass(found) and issubclass(found, base):
+                return f"{package}.{found.__name__}"
+        return resolve(base, name)
+
+    return resolved
 
 
 def _type_names(types: Iterable[str]) -> list[str]:

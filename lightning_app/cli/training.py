@@ -19,14 +19,14 @@ from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines, TwinDivergence
-from callbacks.base import EpochCallback
+from callbacks.measure import EpochCallback
 from lightning_app.cli.borrowed import check_borrowed
 from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
 from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
-from lightning_app.cli.parser import HelpFormatter, Parser
+from lightning_app.cli.parser import HelpFormatter, Parser, resolve_short_names
 from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.yaml_limits import check_configs, limit_yaml
@@ -53,6 +53,7 @@ def run_training(argv: list[str]) -> None:
     _quiet()
     argv = with_shipped(argv)
     limit_yaml()
+    resolve_short_names()
     check_configs(values(argv, "--config", "-c"))
     if rank_zero_only.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)

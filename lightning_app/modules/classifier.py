@@ -282,7 +282,7 @@ class ImageClassifier(pl.LightningModule):
                 metric.reset()
 
     def _log_evaluation(self) -> None:
-        """For the progress bar, of several seeds their mean; the run's log is written by the `Learning` callback."""
+        """For the progress bar, of several seeds their mean; the run's log is written by the `TrainingMetrics` callback."""
         seeds = len({member.seed for member in self.members})
         errors: dict[str, float] = defaultdict(float)
         for member, (name, numbers) in zip(self.members, self.metrics().items()):

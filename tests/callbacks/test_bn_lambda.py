@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from callbacks import BnLambda
-from callbacks.base import isolated
+from callbacks.measure import isolated
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet

@@ -5,7 +5,7 @@ import pytorch_lightning as pl
 import torch
 
 import callbacks
-from callbacks.base import EpochCallback, Measure, isolated
+from callbacks.measure import EpochCallback, Measure, isolated
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
@@ -118,7 +118,13 @@ def test_documented_keys_are_logged(tmp_path):
 
 
 def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_path):
-    fit(bank(), epochs=3, callbacks=[callbacks.Learning()], logger=[RunLogger(tmp_path)], check_val_every_n_epoch=2)
+    fit(
+        bank(),
+        epochs=3,
+        callbacks=[callbacks.TrainingMetrics()],
+        logger=[RunLogger(tmp_path)],
+        check_val_every_n_epoch=2,
+    )
     log = RunFolder(tmp_path).log().query("member == 'plain'")
     assert set(log[log["name"] == "test/error"]["epoch"]) == {2}
     assert set(log[log["name"] == "train/risk_running"]["epoch"]) == {1, 2, 3}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import DrivingForce
-from callbacks.base import isolated
+from callbacks.measure import isolated
 from callbacks.protocol import few_samples
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of

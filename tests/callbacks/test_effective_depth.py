@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from callbacks import BnLambda, DrivingForce, EffectiveDepth
-from callbacks.base import isolated
+from callbacks.measure import isolated
 from callbacks.protocol import settled_net
 from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_depth

@@ -14,9 +14,9 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from torch import nn
 
 import callbacks
-from callbacks.base import Measure, isolated
-from callbacks.emit import _flatten
 from callbacks.faults import is_fatal, ran_out_of_memory
+from callbacks.log import _flatten
+from callbacks.measure import Measure, isolated
 from callbacks.protocol import Pieces, few_samples, handing_out, probe_batches, settled_net
 from lightning_app.common.errors import UserError
 from lightning_app.measures import settled
@@ -257,7 +257,7 @@ def greedy():
     return fit(module, epochs=1, data=digits(train_limit=64))
 
 
-IN_NEED = [family for family in MEASURES if family not in (callbacks.WeightMass, callbacks.WeightTravel)]
+IN_NEED = [family for family in MEASURES if family not in (callbacks.WeightMass, callbacks.DistanceFromStart)]
 
 
 @pytest.mark.parametrize("room", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -400,7 +400,14 @@ def test_a_logger_that_raises_is_excused_once_and_for_itself_alone(tmp_path, cap
     assert type(bad) is Refusing
     for logger in (bad, good):
         logger.log_hyperparams({})
-    run(tmp_path, callbacks.Learning(), callbacks.WeightMass(), module=module, logger=[bad, good], log_every_n_steps=1)
+    run(
+        tmp_path,
+        callbacks.TrainingMetrics(),
+        callbacks.WeightMass(),
+        module=module,
+        logger=[bad, good],
+        log_every_n_steps=1,
+    )
     assert bad.calls == good.calls and what in bad.calls
     said = [message for message in caplog.messages if message.startswith("Refusing does not take what is logged")]
     assert len(said) == 1 and all("(ConnectionError: no route):" in message for message in said)

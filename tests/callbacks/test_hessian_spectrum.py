@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import HessianSpectrum
-from callbacks.base import isolated
+from callbacks.measure import isolated
 from callbacks.protocol import _joined, few_samples
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense

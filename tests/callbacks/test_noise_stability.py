@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from callbacks import NoiseStability
-from callbacks.base import isolated
+from callbacks.measure import isolated
 from callbacks.protocol import few_samples, probe_batches
 from lightning_app.common.errors import UserError
 from lightning_app.measures import contraction, minimal_cushions, noise_injection, smoothness

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import callbacks
-from callbacks import HessianSpectrum, LayerCushion, Learning, ProgressLines, WeightMass
+from callbacks import HessianSpectrum, LayerCushion, ProgressLines, TrainingMetrics, WeightMass
 from callbacks.protocol import PROBE, few_samples, loss_of, members_of, probe_batches
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
@@ -19,7 +19,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import same_weights, trainer
 
-OURS = {Learning, ProgressLines, callbacks.EpochBar}  # read what only our modules say
+OURS = {TrainingMetrics, ProgressLines, callbacks.EpochBar}  # read what only our modules say
 MEASURES = [getattr(callbacks, name) for name in callbacks.__all__]
 MEASURES = [callback for callback in MEASURES if callback not in OURS]
 
@@ -348,9 +348,9 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
     )
 
 
-def test_learning_says_what_it_needs():
-    with pytest.raises(UserError, match=r"pl_module.metrics\(\) says, and Foreign has no such method"):
-        fit(Foreign(), Learning())
+def test_training_metrics_need_a_module_with_metrics():
+    with pytest.raises(UserError, match=r"pl_module.metrics\(\) returns, and Foreign has no such method"):
+        fit(Foreign(), TrainingMetrics())
 
 
 def test_attention_can_be_measured(tmp_path):

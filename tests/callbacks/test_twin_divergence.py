@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 
-from callbacks import Learning, TwinDivergence
+from callbacks import TrainingMetrics, TwinDivergence
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.runs import RunFolder
@@ -44,7 +44,7 @@ def arrays(run: RunFolder, epoch: int) -> dict[str, np.ndarray]:
 
 
 def test_steps_of_an_epoch_are_arrays_and_its_end_is_a_row_of_the_twin(tmp_path):
-    run = watch(tmp_path, Learning(), epochs=3, limit_val_batches=1.0)
+    run = watch(tmp_path, TrainingMetrics(), epochs=3, limit_val_batches=1.0)
     for epoch in (1, 2, 3):
         steps, end = arrays(run, epoch), numbers(run, epoch)
         assert steps.keys() == FIELDS
@@ -59,7 +59,7 @@ def test_steps_of_an_epoch_are_arrays_and_its_end_is_a_row_of_the_twin(tmp_path)
 
 
 def test_risks_of_the_steps_are_those_that_were_trained_on(tmp_path):
-    run = watch(tmp_path, Learning(), epochs=1)
+    run = watch(tmp_path, TrainingMetrics(), epochs=1)
     sizes = [32, 32, 32, 4]
     for risk, member in (("risk_original", "r"), ("risk_twin", "p")):
         mean = np.average(arrays(run, 1)[risk], weights=sizes)
@@ -79,7 +79,7 @@ def test_one_step_parts_the_second_layer_by_about_one_rounding(tmp_path):
 
 
 def test_without_evaluation_the_difference_is_that_of_the_running_risk(tmp_path):
-    run = watch(tmp_path, Learning(), epochs=1)
+    run = watch(tmp_path, TrainingMetrics(), epochs=1)
     risks = [numbers(run, 1, member)["train/risk_running"] for member in "pr"]
     assert numbers(run, 1)["twin/risk_difference"] == abs(risks[0] - risks[1])
 
@@ -235,14 +235,14 @@ def whole(tmp_path_factory) -> RunFolder:
     saving = SaveCheckpoint(keep_every_n_epochs=1)
     saving.folder = folder
     savers = [SaveAt(step, folder / f"step={step}.ckpt") for step in (1, 6)]
-    return watch(folder, Learning(), *savers, saving, module=drifting(), epochs=3, enable_checkpointing=True)
+    return watch(folder, TrainingMetrics(), *savers, saving, module=drifting(), epochs=3, enable_checkpointing=True)
 
 
 @pytest.mark.parametrize(("checkpoint", "first"), [("step=1", 1), ("epoch=0001", 2), ("step=6", 2), ("epoch=0002", 3)])
 def test_a_resumed_run_tells_the_same_as_an_uninterrupted_one(whole, tmp_path, checkpoint, first):
     assert STEPS < numbers(whole, 3)["twin/first_flip_step"] <= 2 * STEPS  # so every checkpoint keeps another state
     settings = {"precision": "64-true", "plugins": [AtomicCheckpointIO()], "limit_val_batches": 0}
-    runner = trainer(3, callbacks=[TwinDivergence(), Learning()], logger=[RunLogger(tmp_path)], **settings)
+    runner = trainer(3, callbacks=[TwinDivergence(), TrainingMetrics()], logger=[RunLogger(tmp_path)], **settings)
     runner.fit(drifting(), datamodule=digits(), ckpt_path=str(whole.path / f"{checkpoint}.ckpt"))
     rows = [row for row in log_rows(whole.path)[1:] if int(row[1]) >= first]
     assert [row for row in rows if row[3].startswith("twin/")]

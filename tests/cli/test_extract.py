@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from callbacks import Learning, WeightTravel
+from callbacks import DistanceFromStart, TrainingMetrics
 from lightning_app.cli import main
 from lightning_app.cli.extract import extract_member
 from lightning_app.common.errors import UserError
@@ -29,7 +29,7 @@ def alone(seed: int = 1, **more):
 def saved(tmp_path_factory):
     """The checkpoint of a bank of four after one epoch."""
     path = tmp_path_factory.mktemp("bank") / "bank.ckpt"
-    one = trainer(1, callbacks=[WeightTravel()])
+    one = trainer(1, callbacks=[DistanceFromStart()])
     one.fit(bank(), datamodule=digits())
     one.save_checkpoint(path)
     return path
@@ -56,7 +56,7 @@ def test_it_goes_on_as_the_bank_would(saved, tmp_path):
 
 def test_it_is_what_training_alone_would_have_saved(saved, tmp_path):
     path = tmp_path / "alone.ckpt"
-    one = trainer(1, callbacks=[WeightTravel()])
+    one = trainer(1, callbacks=[DistanceFromStart()])
     one.fit(alone(), datamodule=digits())
     one.save_checkpoint(path)
     files = AtomicCheckpointIO()
@@ -149,7 +149,7 @@ def test_on_the_command_line(tmp_path):
         "--model.seeds",
         "2",
         "--trainer.callbacks",
-        "Learning",
+        "TrainingMetrics",
         "--save_checkpoint.keep_every_n_epochs",
         "1",
     )
@@ -160,9 +160,9 @@ def test_on_the_command_line(tmp_path):
     assert done.returncode == 0 and "--model.seeds 1-1" in done.stdout, done.stderr
     net = ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--model.net.residual", "true")
     single = (*TINY[:-4], "--model.arms", "null", *net, "--model.seeds", "1-1", "--run.name", "alone")
-    done = command(*single, "--trainer.callbacks", "Learning", "--ckpt_path", "one.ckpt", cwd=tmp_path)
+    done = command(*single, "--trainer.callbacks", "TrainingMetrics", "--ckpt_path", "one.ckpt", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ours = [row[1:] for row in log_rows(tmp_path / "runs/digits/alone") if row[0] == "net" and row[1] == "2"]
     theirs = [row[1:] for row in log_rows(run) if row[0] == "residual-seed01" and row[1] == "2"]
     assert ours == theirs and len(ours) >= 8
-    assert Learning.__name__ in (run / "config.yaml").read_text()
+    assert TrainingMetrics.__name__ in (run / "config.yaml").read_text()

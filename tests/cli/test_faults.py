@@ -9,7 +9,7 @@ from lightning_app.runs import RunFolder
 from tests.helpers import TINY, command, log_rows
 
 FAILING = '''
-from callbacks.base import Measure
+from callbacks.measure import Measure
 
 class Failing(Measure):
     """On the plain net, after epoch 1."""
@@ -21,7 +21,7 @@ class Failing(Measure):
             raise LookupError("no such layer")
         return {"fine": 1.0}
 '''
-FEW = ("--trainer.callbacks", "Learning", "--trainer.callbacks+=WeightMass", "--trainer.logger", "[]")
+FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+=WeightMass", "--trainer.logger", "[]")
 
 
 def weights(run: RunFolder) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ FEW = ("--data", "Digits", "--data.train_limit", "100", "--data.test_limit", "50
 TINY = {
     "trainer": {
         "callbacks": [
-            {"class_path": "Learning"},
+            {"class_path": "TrainingMetrics"},
             {"class_path": "WeightMass"},
             {"class_path": "LayerCushion"},
             {"class_path": "BnLambda"},

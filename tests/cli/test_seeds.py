@@ -14,7 +14,7 @@ SEEDS = range(13)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunFolder:
     folder = tmp_path_factory.mktemp("thirteen")
-    done = command(*TINY, "--model.seeds", "13", "--trainer.callbacks", "Learning", cwd=folder)
+    done = command(*TINY, "--model.seeds", "13", "--trainer.callbacks", "TrainingMetrics", cwd=folder)
     assert done.returncode == 0, done.stderr
     return RunFolder(folder / "runs/digits/quickstart")
 

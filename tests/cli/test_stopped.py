@@ -18,7 +18,7 @@ from tests.helpers import TINY, command
 
 pytestmark = pytest.mark.slow
 LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
-FEW = ("--trainer.callbacks", "Learning", "--trainer.callbacks+=LayerCushion")
+FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+=LayerCushion")
 TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2")
 ENDLESS = "{class_path: HessianSpectrum, init_args: {samples: 64, steps: 100000}}"
 

@@ -339,7 +339,7 @@ def test_training_on_one_s_own_pictures(tmp_path):
     names = ("ant", "bee", "cat", "dog")
     tree(tmp_path / "photos", 5, names)
     words = ("fit", "--config", ROOT / "configs" / "photos.yaml", "--trainer.max_epochs", "1", "--trainer.logger", "[]")
-    words += ("--trainer.callbacks", "[{class_path: Learning}]", "--data.image_size", "16")
+    words += ("--trainer.callbacks", "[{class_path: TrainingMetrics}]", "--data.image_size", "16")
     done = command(*words, cwd=tmp_path)
     assert done.returncode == 2 and "the data has 4 classes: set the net's num_classes" in done.stderr
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)

@@ -80,7 +80,7 @@ def test_a_trial_is_recorded_under_the_sweeps_name(tmp_path):
     sweep = yaml.safe_load((DEPLOY / "wandb/simplified.yaml").read_text())
     call = words(sweep, trials(sweep)[-1])[3:]
     agent = {"WANDB_SWEEP_ID": "sweep7", "WANDB_RUN_ID": "trial42"}
-    small = (*DIGITS, "--trainer.callbacks", "Learning")
+    small = (*DIGITS, "--trainer.callbacks", "TrainingMetrics")
     done = command(*call, *small, cwd=checkout(tmp_path), env=agent)
     assert done.returncode == 0, done.stderr
     (run,) = [record["run"] for record in recorded(tmp_path / "runs/sweep/simplified") if record["type"] == "run"][:1]

@@ -155,7 +155,7 @@ def test_too_many_processes_is_said_before_training(tmp_path):
 def test_a_rank_that_dies_ends_the_job_with_a_sentence_and_the_job_resumes(tmp_path, strategy):
     """Rank one is killed after the first epoch: the other says so within seconds; resumed, nothing shows of it."""
     ranks = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", strategy)
-    words = (*TINY, *ranks, "--trainer.max_epochs", "4", "--trainer.callbacks", "Learning")
+    words = (*TINY, *ranks, "--trainer.max_epochs", "4", "--trainer.callbacks", "TrainingMetrics")
     unbroken = command(*words, "--run.name", "unbroken", cwd=tmp_path)
     assert unbroken.returncode == 0, unbroken.stderr
     code, said, waited = _killed_after_an_epoch(words, tmp_path)

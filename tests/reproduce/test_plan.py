@@ -57,11 +57,13 @@ def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp
         (tmp_path / "papers" / "yu-tomasi" / "depth20.yaml").write_text(f"run: {{name: depth20}}\n{over}")
         return Plan("yu-tomasi", Run("depth20"), PAPER).digest
 
-    base = "model: {weight_decay: 0.1}\ntrainer: {max_epochs: 3, callbacks: [{class_path: Learning}]}\n"
+    base = "model: {weight_decay: 0.1}\ntrainer: {max_epochs: 3, callbacks: [{class_path: TrainingMetrics}]}\n"
     assert digest(base) == digest(base + "run: {group: elsewhere}\n") == digest(base + "data: {init_args: {root: x}}\n")
     assert digest(base) != digest(base.replace("0.1", "0.2"))
     assert digest(base) != digest(base + "data: {init_args: {batch_size: 64}}\n")
-    looked_at = base.replace("Learning", "WeightMass").replace("callbacks:", "check_val_every_n_epoch: 2, callbacks:")
+    looked_at = base.replace("TrainingMetrics", "WeightMass").replace(
+        "callbacks:", "check_val_every_n_epoch: 2, callbacks:"
+    )
     assert digest(base) == digest(looked_at), "measuring less often must not orphan a run"
     assert digest(base) != digest(base, "data: {init_args: {train_limit: 5, augment: false}}\n")
     assert SMOKE_20.digest != DEPTH_20.digest

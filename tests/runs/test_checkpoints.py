@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from callbacks import BnLambda, DrivingForce, Learning, TwinDivergence, WeightMass, WeightTravel
+from callbacks import BnLambda, DistanceFromStart, DrivingForce, TrainingMetrics, TwinDivergence, WeightMass
 from lightning_app.cli.measuring import MeasuringTrainer
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
@@ -48,7 +48,14 @@ def arms() -> dict[str, Arm]:
 def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
     save = SaveCheckpoint(**saving)
     save.folder = run / "checkpoints"
-    measures = [Learning(), WeightMass(), BnLambda(), DrivingForce(samples=2), WeightTravel(), TwinDivergence()]
+    measures = [
+        TrainingMetrics(),
+        WeightMass(),
+        BnLambda(),
+        DrivingForce(samples=2),
+        DistanceFromStart(),
+        TwinDivergence(),
+    ]
     return [*measures, save]
 
 

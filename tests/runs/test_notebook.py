@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from callbacks import LayerCushion, Learning
+from callbacks import LayerCushion, TrainingMetrics
 from lightning_app.common.errors import UserError
 from lightning_app.report.evidence import gather
 from lightning_app.runs import Row, RunFolder, find_runs, frames, open_run
@@ -22,7 +22,7 @@ AWKWARD = [0.1, 1 / 3, 5e-324, -2.5e17, math.inf, -math.inf, math.nan, 1.7976931
 def trained(tmp_path_factory) -> RunFolder:
     """A real run of two arms and two seeds, with cushions of all layers."""
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "pair")
-    callbacks = [Learning(), LayerCushion()]
+    callbacks = [TrainingMetrics(), LayerCushion()]
     fit(
         classifier(seeds="0-1"),
         data=digits(train_limit=64),

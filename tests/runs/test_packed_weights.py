@@ -102,7 +102,7 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
 
 # -- of a real run
 
-FEW = ("--trainer.callbacks", "Learning", "--trainer.callbacks+", "LayerCushion")
+FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+", "LayerCushion")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,14 @@ EPOCHS = 3
 FINISH = 4  # seconds
 SLACK = 45  # for a machine that is busy with other things; without a limit, wandb was seen to wait for more than 400
 OPTIONS = (
-    *("--trainer.callbacks", "[Learning, WeightMass]", "--trainer.max_epochs", str(EPOCHS), "--data.test_limit", "40"),
+    *(
+        "--trainer.callbacks",
+        "[TrainingMetrics, WeightMass]",
+        "--trainer.max_epochs",
+        str(EPOCHS),
+        "--data.test_limit",
+        "40",
+    ),
     "--trainer.logger",
     f"[{{class_path: AutoWandbLogger, init_args: {{mode: auto, timeout: 10, finish_timeout: {FINISH}}}}}]",
 )

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
-from callbacks.emit import emit, note
 from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
+from callbacks.log import emit, note
 from callbacks.protocol import Pieces, handing_out, members_of
 from lightning_app.common.errors import UserError
 

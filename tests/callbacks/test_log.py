@@ -11,7 +11,7 @@ import pytest
 import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
-from callbacks.emit import emit
+from callbacks.log import emit
 from lightning_app.measures import Histogram, histogram
 from lightning_app.modules.members import Member
 from lightning_app.runs import RunFolder

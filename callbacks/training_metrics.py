@@ -5,15 +5,15 @@ import time
 import pytorch_lightning as pl
 from typing_extensions import override
 
-from callbacks.base import EpochCallback
-from callbacks.emit import emit
+from callbacks.log import emit
+from callbacks.measure import EpochCallback
 from lightning_app.common.errors import UserError
 
-__all__ = ["Learning"]
+__all__ = ["TrainingMetrics"]
 
 
-class Learning(EpochCallback):
-    """Logs what ``pl_module.metrics()`` says of every member, and how the epoch went.
+class TrainingMetrics(EpochCallback):
+    """Logs what ``pl_module.metrics()`` returns for every member, and how the epoch went.
 
     Definition:
         The risk L is the mean loss a sample, the error the share of wrong top-1 predictions, the cost C = L + λ/2 ‖w -
@@ -69,8 +69,8 @@ class Learning(EpochCallback):
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         if not callable(getattr(pl_module, "metrics", None)):
             raise UserError(
-                f"Learning logs what pl_module.metrics() says, and {type(pl_module).__name__} has no such method: leave it "
-                "out, and log risks and errors with self.log as ever."
+                f"TrainingMetrics logs what pl_module.metrics() returns, and {type(pl_module).__name__} has no such method: "
+                "leave it out, and log risks and errors with self.log."
             )
         results = pl_module.metrics()  # sums over ranks, so on all of them
         if trainer.is_global_zero:

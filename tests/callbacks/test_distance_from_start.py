@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from callbacks import WeightTravel
+from callbacks import DistanceFromStart
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import SaveCheckpoint
@@ -19,7 +19,7 @@ def travelled(path) -> dict[tuple[str, int, str], float]:
 
 
 def test_distances_from_the_own_start_and_the_others(tmp_path):
-    fit(classifier(BANK), epochs=1, callbacks=[WeightTravel()], logger=[RunLogger(tmp_path)])
+    fit(classifier(BANK), epochs=1, callbacks=[DistanceFromStart()], logger=[RunLogger(tmp_path)])
     found = travelled(tmp_path)
     assert found["plain", 0, "travel/distance"] == 0 < found["plain", 1, "travel/distance"]
     apart = found["plain", 0, "travel/from_start_of/residual"]
@@ -36,7 +36,10 @@ def test_a_resumed_run_remembers_where_it_started(tmp_path):
         saving.folder.mkdir(exist_ok=True)
         module = classifier({"plain": arm(False), "residual": arm(True)})
         runner = trainer(
-            epochs, callbacks=[WeightTravel(), saving], logger=[RunLogger(saving.folder)], enable_checkpointing=True
+            epochs,
+            callbacks=[DistanceFromStart(), saving],
+            logger=[RunLogger(saving.folder)],
+            enable_checkpointing=True,
         )
         runner.fit(module, datamodule=digits(), **more)
 

@@ -7,15 +7,15 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.base import Measure
+from callbacks.measure import Measure
 from callbacks.protocol import members_of, name_of
 from lightning_app.measures import conv_weights, distance
 from lightning_app.networks import layers_of
 
-__all__ = ["WeightTravel"]
+__all__ = ["DistanceFromStart"]
 
 
-class WeightTravel(Measure):
+class DistanceFromStart(Measure):
     """Logs how far training has moved each net, against how far apart the nets started.
 
     Definition:
@@ -79,6 +79,11 @@ class WeightTravel(Measure):
             for arm, other in _rivals(trainer.lightning_module, name)
             if other in self._starts and len(self._starts[other]) == len(now)
         }
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return "WeightTravel"  # the class's name when the first checkpoints were written
 
     @override
     def state_dict(self) -> dict[str, Any]:
