@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.plots.style import AXES, COLOURS, INK, kind
+from lightning_app.plots.drawing import histogram, over_seeds
+from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style, kind
 
 __all__ = ["FORMATS", "INK", "band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
 
@@ -27,7 +28,6 @@ RC = AXES | {
     "svg.hashsalt": "skipscope",
     "savefig.dpi": 150,
 }
-UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
 def styled() -> AbstractContextManager:
@@ -47,17 +47,13 @@ def colour(arm: str) -> str:
 
 
 def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
-    """Mean over seeds by epoch, plus and minus one standard deviation, thin the extremes; epochs that all seeds have.
+    """Mean over seeds by epoch, its band and thin the extremes (`drawing.spread_of`); epochs that all seeds have.
 
-    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative.
+    Args:
+        curves: (epochs, seeds).
     """
-    curves = curves.dropna()
-    mean, sd, low, high = curves.mean(axis=1), curves.std(axis=1), curves.min(axis=1), curves.max(axis=1)
-    axes.plot(mean.index, mean, color=colour(arm), label=label)
-    if curves.shape[1] > 1:
-        ends = (mean - sd).clip(lower=low), (mean + sd).clip(upper=high)
-        axes.fill_between(mean.index, *ends, color=colour(arm), alpha=0.2, linewidth=0)
-        axes.plot(mean.index, np.column_stack([low, high]), color=colour(arm), linewidth=0.6, alpha=0.6)
+    seeds = curves.dropna()
+    over_seeds(axes, [seeds[seed] for seed in seeds], _plain_line(arm), label=label)
 
 
 def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120) -> None:
@@ -80,8 +76,12 @@ def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120) -> 
 
 
 def stairs(axes: Axes, counts: np.ndarray, edges: np.ndarray, arm: str, label: str | None = None) -> None:
-    axes.stairs(counts, edges, color=colour(arm), fill=True, alpha=0.25)
-    axes.stairs(counts, edges, color=colour(arm), linewidth=1.1, label=label)
+    """A histogram in the arm's colour."""
+    histogram(axes, counts, edges, _plain_line(arm), label=label)
+
+
+def _plain_line(arm: str) -> Style:
+    return Style(colour(arm), "-", "")
 
 
 def legend(axes: Axes, beside: bool = False) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["AXES", "COLOURS", "GRID", "INK", "Style", "kind", "styles"]
+__all__ = ["AXES", "COLOURS", "GRID", "INK", "UNDATED", "Style", "kind", "styles"]
 
 INK, GRID = "#20252b", "#d5d9de"
 
@@ -41,6 +41,8 @@ AXES = {  # of every figure, on a page and on paper
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
+# Metadata of files, by format: without a date, so that the same figure is the same bytes.
+UNDATED: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 SHADES = 3  # a kind
 MARKERS = "os^DvPX*"
 # Eight markers and five dashes have no common divisor: 40 nets before a pair comes again.

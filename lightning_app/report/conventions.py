@@ -11,12 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import number
+from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
-from lightning_app.report.drawing import dots, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.ledger import ALIKE, LARGER, SMALLER, UNRESOLVED, Compared, Entry, compare, read, typical
 from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.panels import legend, panel
 from lightning_app.report.readings import QUANTITIES, Quantity, Reading
 from lightning_app.statistics.paired import ENOUGH
 

@@ -4,10 +4,11 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import curve, dots, finite, from_zero
 from lightning_app.plots.style import Style, styles
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
-from lightning_app.report.drawing import curve, dots, finite, from_zero, legend, panel
 from lightning_app.report.evidence import Evidence, Record
+from lightning_app.report.panels import legend, panel
 
 __all__ = ["section"]
 

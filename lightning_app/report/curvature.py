@@ -8,23 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import curve, filled, finite, from_zero, group_mean, symmetric_log, with_zero
 from lightning_app.report import curvature_density, curvature_layers
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
 from lightning_app.report.curvature_keys import asked_samples, last_epoch, prefixes
 from lightning_app.report.curvature_tables import table, tables_of_parts
-from lightning_app.report.drawing import (
-    curve,
-    curves,
-    filled,
-    finite,
-    from_zero,
-    group_legend,
-    group_mean,
-    panel,
-    symmetric_log,
-    with_zero,
-)
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["section"]
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import from_zero, symmetric_log, with_zero
 from lightning_app.report.blocks import Figure, Panel, csv_text
 from lightning_app.report.curvature_keys import last_epoch, parts
-from lightning_app.report.drawing import curves, from_zero, group_legend, panel, symmetric_log, with_zero
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["figure"]
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import from_zero, histogram, median_mark
 from lightning_app.report.blocks import Figure, Panel, csv_text
-from lightning_app.report.drawing import from_zero, group_legend, histogram, median_mark, panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import group_legend, panel
 
 __all__ = ["figure"]
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from lightning_app.common.errors import UserError
 from lightning_app.report import cushion_histograms
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text
-from lightning_app.report.drawing import curves, group_legend, panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["choose_layer", "measured_layers", "section"]
 

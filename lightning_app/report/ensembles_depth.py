@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import from_zero, with_zero
 from lightning_app.plots.style import INK
 from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell, seeds_csv
-from lightning_app.report.drawing import curves, from_zero, group_legend, panel, with_zero
 from lightning_app.report.ensembles_layers import stages
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["blocks"]
 

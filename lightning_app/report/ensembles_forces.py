@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.style import INK
 from lightning_app.report.blocks import Cell, Figure, Panel, Table, cell, csv_text, mean_cell, seeds_csv
-from lightning_app.report.drawing import curves, group_legend, panel
 from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["blocks"]
 

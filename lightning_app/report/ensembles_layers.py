@@ -7,10 +7,11 @@ from functools import reduce
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
-from lightning_app.report.drawing import curve, finite, legend, panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import legend, panel
 
 __all__ = ["by_layer", "layers_with", "places", "profiles", "stages"]
 

@@ -2,9 +2,10 @@
 
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import from_zero
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
-from lightning_app.report.drawing import curves, from_zero, group_legend, panel
 from lightning_app.report.evidence import Evidence
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["section"]
 

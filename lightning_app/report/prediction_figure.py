@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Figure, Panel, csv_text
-from lightning_app.report.drawing import dots, legend, panel
 from lightning_app.report.final_measures import FinalMeasures
+from lightning_app.report.panels import legend, panel
 from lightning_app.report.prediction_taus import WAYS, Prediction
 
 __all__ = ["figure"]

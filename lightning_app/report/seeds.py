@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.drawing import curve, filled, legend, panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.paired import (
     ENOUGH,
     ErrorAtRisk,

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.drawing import curve, curves, finite, group_legend, legend, panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, legend, panel
 
 __all__ = ["section"]
 

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 
 from lightning_app.report import weight_histograms
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.drawing import curves, group_legend, panel
 from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.panels import curves, group_legend, panel
 
 __all__ = ["TRANSFERRED", "WEIGHTS", "id_mass", "section"]
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from lightning_app.plots.drawing import spread_of
 from lightning_app.plots.style import styles
 from lightning_app.report import seeds, write_report
 from lightning_app.report.blocks import SHOWN, Data, Section
-from lightning_app.report.drawing import spread_of
 from lightning_app.report.evidence import Evidence, gather
 from lightning_app.report.pairs import pairs
 from lightning_app.runs import Row, RunFolder

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lightning_app.report.drawing import symmetric_log, with_zero
+from lightning_app.plots.drawing import symmetric_log, with_zero
 
 
 def drawn(values):

@@ -9,37 +9,21 @@ from functools import lru_cache, partial
 from html import escape
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
-from lightning_app.plots.style import AXES, COLOURS, Style
+from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, TICKS, line_style, over_seeds, rescale
+from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.safety import visible
 
-__all__ = [
-    "curve",
-    "curves",
-    "dots",
-    "filled",
-    "finite",
-    "from_zero",
-    "group_legend",
-    "histogram",
-    "legend",
-    "median_mark",
-    "panel",
-    "spread_of",
-    "symmetric_log",
-    "with_zero",
-]
+__all__ = ["curves", "group_legend", "legend", "panel"]
 
 RC = AXES | {
     "text.parse_math": False,  # a net may be called "$x$"
@@ -54,11 +38,8 @@ RC = AXES | {
 }
 SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5 units stay readable
 MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
-SEEDS_FOR_A_BAND = 3
-TICKS = 6  # intervals between them, at most: panels are small
 LETTERS = 56  # that fit along a panel
 LEGEND_WIDTH = 56  # letters of a line below an exported panel
-MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
 _CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
 
@@ -91,8 +72,8 @@ def panel(
         draw(axes)
         axes.set(title=_fitted(title, LETTERS), xlabel=_fitted(x, LETTERS), ylabel=_fitted(y, LETTERS))
         _fit_names(axes)
-        _scale(axes.xaxis, log_x)
-        _scale(axes.yaxis, log_y)
+        rescale(axes.xaxis, log_x)
+        rescale(axes.yaxis, log_y)
         if whole_x:
             axes.xaxis.set_major_locator(ticker.MaxNLocator(TICKS, integer=True, min_n_ticks=1))
 
@@ -124,13 +105,13 @@ def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence
         if handles:
             canvas.legend(handles=handles, loc="lower left", frameon=False, handlelength=3, borderpad=0.2)
         buffer = io.BytesIO()
-        canvas.savefig(buffer, format=form, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}[form])
+        canvas.savefig(buffer, format=form, metadata=UNDATED[form])
         return buffer.getvalue()
 
 
 def _handle(entry: Entry) -> Line2D:
     label = "\n".join(textwrap.wrap(visible(entry.label), LEGEND_WIDTH))
-    return Line2D([], [], **_line(entry.style), marker=entry.style.marker, label=label)
+    return Line2D([], [], **line_style(entry.style), marker=entry.style.marker, label=label)
 
 
 def _fit_names(axes: Axes) -> None:
@@ -207,143 +188,15 @@ def _group_label(label: str, nets: Sequence[Net], first: bool) -> str:
     return f"{label} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
 
 
-# -- what goes into a panel ----------------------------------------------------------------------------------------------
-
-
 def curves(
     axes: Axes, groups: Iterable[Sequence[Net]], series: Callable[[Net], pd.Series], every: bool = False
 ) -> None:
-    """A curve for each net; of several seeds their mean bold on `spread_of` them. ``every``: a marker at every point."""
+    """The curve of each group of nets, over its seeds. ``every``: a marker at every point."""
     for nets in groups:
-        lines = [finite(line) for net in nets if len(line := series(net))]
-        if len(lines) > 1:
-            spread_of(axes, lines, nets[0].style)
-        if lines:
-            curve(axes, group_mean(lines), nets[0].style, every)
+        over_seeds(axes, [series(net) for net in nets], nets[0].style, every)
 
 
-def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
-    """Seeds as a band of one standard deviation within thin lines of minimum and maximum.
-
-    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative. From the last epoch
-    on that all seeds have (one diverged, or is not that far), each is a thin line.
-    """
-    seeds = pd.concat(lines, axis=1, join="inner")
-    values = np.where(seeds.notna().all(axis=1).to_numpy()[:, None], seeds.to_numpy(), np.nan)  # (epochs, seeds)
-    low, high = (pd.Series(end, seeds.index) for end in (values.min(axis=1), values.max(axis=1)))
-    if len(lines) >= SEEDS_FOR_A_BAND:
-        mean, sd = (pd.Series(each, seeds.index) for each in (values.mean(axis=1), values.std(axis=1, ddof=1)))
-        filled(axes, (mean - sd).clip(lower=low), (mean + sd).clip(upper=high), style)
-    last = low.last_valid_index()
-    alone = [line[line.index >= (-np.inf if last is None else last)] for line in lines]
-    for line in (low, high, *(alone if any(len(line) > 1 for line in alone) else ())):
-        axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
-
-
-def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
-    """The area between two lines, so pale that two of them can overlap."""
-    axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0)
-
-
-def group_mean(lines: Sequence[pd.Series]) -> pd.Series:
-    """Mean over seeds where all were measured. A diverged seed makes it NaN from there on: a mean of survivors flatters."""
-    return pd.concat(lines, axis=1, join="inner").mean(axis=1, skipna=False) if len(lines) > 1 else lines[0]
-
-
-def finite(line: pd.Series) -> pd.Series:
-    """Infinity as NaN: both leave a gap, and no axis reaches for them."""
-    return line.where(np.isfinite(line))
-
-
-def curve(axes: Axes, line: pd.Series, style: Style, every: bool = False) -> None:
-    """One line with a few markers, among them the last point; or with all."""
-    gap = 1 if every else max(1, -(-len(line) // MARKS))
-    marks = list(range((len(line) - 1) % gap, len(line), gap))
-    axes.plot(line.index, line, **_line(style), marker=style.marker, markevery=marks)
-
-
-def histogram(axes: Axes, counts: np.ndarray, edges: np.ndarray, style: Style, floor: float = 0) -> None:
-    """Counts per bin as steps, lightly filled; from ``floor`` on, which a logarithmic axis needs above zero."""
-    counts = np.maximum(counts, floor)
-    x, y = np.append(edges[0], edges), np.concatenate([[floor], counts, [floor]])
-    axes.fill_between(x, y, floor, step="post", color=style.colour, alpha=0.15, linewidth=0)
-    axes.plot(x, y, drawstyle="steps-post", color=style.colour, linestyle=style.dash, linewidth=1.4)
-
-
-def median_mark(axes: Axes, x: float, style: Style) -> None:
-    """The net's marker on the x axis."""
-    axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4)
-
-
-def from_zero(axes: Axes) -> None:
-    """Start the y axis at zero and leave room above the highest marker."""
-    top = axes.dataLim.y1
-    axes.set_ylim(0, 1.06 * top if np.isfinite(top) and top > 0 else 1)
-
-
-def dots(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style) -> None:
-    """Markers without a line."""
-    axes.plot(x, y, color=style.colour, marker=style.marker, markersize=6, linestyle="none")
-
-
-def _line(style: Style) -> dict:
-    return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha}
-
-
-# -- scales and bytes ------------------------------------------------------------------------------------------------------
-
-
-def _scale(axis, log: bool) -> None:
-    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show."""
-    low, high = axis.get_data_interval()
-    if not (np.isfinite(high) and high > 0):
-        log = False
-    if not log:
-        if isinstance(axis.get_major_locator(), ticker.AutoLocator):
-            axis.get_major_locator().set_params(nbins=TICKS)
-        return
-    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
-    set_scale("log", nonpositive="mask")
-    low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
-    decades = np.log10(axis.get_view_interval()[1] / low)
-    if decades < 0.5:
-        axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
-    else:
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(ticker.NullLocator())
-
-
-def with_zero(axes: Axes) -> None:
-    """Make the y axis reach zero. A line there, drawn with axhline, would be at 1e-18 for a rounding."""
-    left, _ = axes.xaxis.get_data_interval()
-    axes.update_datalim([(left, 0)], updatex=False)
-
-
-def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:
-    """Logarithmic to both sides of zero, linear below the smallest of the magnitudes; to be called when all is drawn.
-
-    Linear throughout where magnitudes lie within a decade, logarithmic where all that is drawn is positive. Linear, too, so
-    many decades below the largest.
-    """
-    sizes = np.abs(np.asarray([*values], dtype=float))
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    if not sizes.size or sizes.max() < 10 * sizes.min():
-        return
-    if axis.get_data_interval()[0] > 0:
-        return _scale(axis, log=True)
-    last = round(float(np.log10(sizes.max())))
-    first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
-    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
-    set_scale("symlog", linthresh=10.0**first, linscale=0.5)
-    axis.axes.autoscale_view()
-    gap = max(1, -(-(last - first) // 3))  # decades between ticks
-    low, high = axis.get_view_interval()
-    near_zero = 0.75 * gap if low <= 0 <= high else 0  # no tick that close to the one at 0
-    powers = 10.0 ** np.arange(last, first - 0.5 + near_zero, -gap)
-    axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(ticker.NullLocator())
+# -- bytes ----------------------------------------------------------------------------------------------------------------
 
 
 def _css(text: str) -> str:

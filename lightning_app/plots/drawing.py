@@ -1,0 +1,176 @@
+"""What figures of the page and of the papers draw into axes: curves with bands over seeds, histograms, logarithmic axes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+
+from lightning_app.plots.style import Style
+
+__all__ = [
+    "SEEDS_FOR_A_BAND",
+    "TICKS",
+    "curve",
+    "dots",
+    "filled",
+    "finite",
+    "from_zero",
+    "group_mean",
+    "histogram",
+    "line_style",
+    "median_mark",
+    "over_seeds",
+    "rescale",
+    "spread_of",
+    "symmetric_log",
+    "with_zero",
+]
+
+SEEDS_FOR_A_BAND = 3
+TICKS = 6  # intervals between them, at most: panels are small
+MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
+
+
+# -- curves ---------------------------------------------------------------------------------------------------------------
+
+
+def over_seeds(
+    axes: Axes, lines: Sequence[pd.Series], style: Style, every: bool = False, label: str | None = None
+) -> None:
+    """Values by epoch of each seed: one as a curve, of several the mean bold on `spread_of` them; of none nothing."""
+    lines = [finite(line) for line in lines if len(line)]
+    if len(lines) > 1:
+        spread_of(axes, lines, style)
+    if lines:
+        curve(axes, group_mean(lines), style, every, label)
+
+
+def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
+    """Seeds as a band of one standard deviation within thin lines of minimum and maximum.
+
+    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative. From the last epoch
+    on that all seeds have (one diverged, or is not that far), each is a thin line.
+    """
+    seeds = pd.concat(lines, axis=1, join="inner")
+    values = np.where(seeds.notna().all(axis=1).to_numpy()[:, None], seeds.to_numpy(), np.nan)  # (epochs, seeds)
+    low, high = (pd.Series(end, seeds.index) for end in (values.min(axis=1), values.max(axis=1)))
+    if len(lines) >= SEEDS_FOR_A_BAND:
+        mean, sd = (pd.Series(each, seeds.index) for each in (values.mean(axis=1), values.std(axis=1, ddof=1)))
+        filled(axes, (mean - sd).clip(lower=low), (mean + sd).clip(upper=high), style)
+    last = low.last_valid_index()
+    alone = [line[line.index >= (-np.inf if last is None else last)] for line in lines]
+    for line in (low, high, *(alone if any(len(line) > 1 for line in alone) else ())):
+        axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
+
+
+def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
+    """The area between two lines, so pale that two of them can overlap."""
+    axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0)
+
+
+def group_mean(lines: Sequence[pd.Series]) -> pd.Series:
+    """Mean over seeds where all were measured. A diverged seed makes it NaN from there on: a mean of survivors flatters."""
+    return pd.concat(lines, axis=1, join="inner").mean(axis=1, skipna=False) if len(lines) > 1 else lines[0]
+
+
+def finite(line: pd.Series) -> pd.Series:
+    """Infinity as NaN: both leave a gap, and no axis reaches for them."""
+    return line.where(np.isfinite(line))
+
+
+def curve(axes: Axes, line: pd.Series, style: Style, every: bool = False, label: str | None = None) -> None:
+    """One line with a few markers, among them the last point; with ``every`` one at each point."""
+    gap = 1 if every else max(1, -(-len(line) // MARKS))
+    marks = list(range((len(line) - 1) % gap, len(line), gap))
+    axes.plot(line.index, line, **line_style(style), marker=style.marker, markevery=marks, label=label)
+
+
+def histogram(
+    axes: Axes, counts: np.ndarray, edges: np.ndarray, style: Style, floor: float = 0, label: str | None = None
+) -> None:
+    """Counts (n,) between edges (n + 1,) as an outline, lightly filled; from ``floor`` on: above 0 for a logarithmic axis."""
+    counts = np.maximum(counts, floor)
+    axes.stairs(counts, edges, baseline=floor, fill=True, color=style.colour, alpha=0.15, linewidth=0)
+    axes.stairs(counts, edges, baseline=floor, color=style.colour, linestyle=style.dash, linewidth=1.4, label=label)
+
+
+def median_mark(axes: Axes, x: float, style: Style) -> None:
+    """The net's marker on the x axis."""
+    axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4)
+
+
+def from_zero(axes: Axes) -> None:
+    """Start the y axis at zero and leave room above the highest marker."""
+    top = axes.dataLim.y1
+    axes.set_ylim(0, 1.06 * top if np.isfinite(top) and top > 0 else 1)
+
+
+def dots(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style) -> None:
+    """Markers without a line."""
+    axes.plot(x, y, color=style.colour, marker=style.marker, markersize=6, linestyle="none")
+
+
+def line_style(style: Style) -> dict[str, Any]:
+    """Arguments of matplotlib's lines."""
+    return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha}
+
+
+# -- scales ---------------------------------------------------------------------------------------------------------------
+
+
+def rescale(axis: Axis, log: bool) -> None:
+    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show."""
+    low, high = axis.get_data_interval()
+    if not (np.isfinite(high) and high > 0):
+        log = False
+    if not log:
+        if isinstance(axis.get_major_locator(), ticker.AutoLocator):
+            axis.get_major_locator().set_params(nbins=TICKS)
+        return
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("log", nonpositive="mask")
+    low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
+    decades = np.log10(axis.get_view_interval()[1] / low)
+    if decades < 0.5:
+        axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
+    else:
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def with_zero(axes: Axes) -> None:
+    """Make the y axis reach zero. A line there, drawn with axhline, would be at 1e-18 for a rounding."""
+    left, _ = axes.xaxis.get_data_interval()
+    axes.update_datalim([(left, 0)], updatex=False)
+
+
+def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:
+    """Logarithmic to both sides of zero, linear below the smallest of the magnitudes; to be called when all is drawn.
+
+    Linear throughout where magnitudes lie within a decade, logarithmic where all that is drawn is positive. Linear, too, so
+    many decades below the largest.
+    """
+    sizes = np.abs(np.asarray([*values], dtype=float))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not sizes.size or sizes.max() < 10 * sizes.min():
+        return
+    if axis.get_data_interval()[0] > 0:
+        rescale(axis, log=True)
+        return
+    last = round(float(np.log10(sizes.max())))
+    first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("symlog", linthresh=10.0**first, linscale=0.5)
+    axis.axes.autoscale_view()
+    gap = max(1, -(-(last - first) // 3))  # decades between ticks
+    low, high = axis.get_view_interval()
+    near_zero = 0.75 * gap if low <= 0 <= high else 0  # no tick that close to the one at 0
+    powers = 10.0 ** np.arange(last, first - 0.5 + near_zero, -gap)
+    axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
