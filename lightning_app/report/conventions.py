@@ -1,235 +1,255 @@
-"""The convention ledger: what every defensible reading of a quantity says, and whether the choice decides the conclusion.
+"""Does a conclusion depend on the convention? Plain against residual nets under each convention of `conventions.yaml`.
 
-Papers leave open which norm, whose statistics, with or without the identity, and a result that holds under one answer only
-is a result about the answer. So no reading is chosen here: all stand side by side.
+A result that holds under one convention only is a result about the convention. So none is chosen: all stand side by side.
 """
 
-import textwrap
-from collections.abc import Iterable, Sequence
+import math
+import operator
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
+import yaml
 
-from lightning_app.common.numbers import number
-from lightning_app.plots.drawing import dots
-from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
-from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.ledger import ALIKE, LARGER, SMALLER, UNRESOLVED, Compared, Entry, compare, read, typical
-from lightning_app.report.pairs import Pair, pairs
-from lightning_app.report.panels import legend, panel
-from lightning_app.report.readings import QUANTITIES, Quantity, Reading
-from lightning_app.statistics.paired import ENOUGH
+from lightning_app.report.evidence import Net
+from lightning_app.report.pairs import Pair
+from lightning_app.statistics.paired import paired_curve
 
-__all__ = ["section"]
+__all__ = [
+    "ALIKE",
+    "LARGER",
+    "SMALLER",
+    "UNRESOLVED",
+    "Compared",
+    "Comparison",
+    "Convention",
+    "Quantity",
+    "compare",
+    "quantities",
+    "typical",
+    "values_of",
+]
 
-TITLE = "Convention ledger"
-LINES = 8  # of one panel
-CONCLUSIONS = (LARGER, UNRESOLVED, SMALLER)
-WHAT = (
-    "Where a quantity has several defensible readings (which norm, whose BatchNorm statistics, with or without the identity, "
-    "what the penalty counts), all that were logged stand side by side, each at its last measured epoch."
-)
-SUMMARY = (
-    "How many readings conclude that residual nets have more or less than plain ones; residual / plain, the least and the "
-    "greatest of all readings, where values are positive; and whether another reading would lead to another conclusion. "
-)
-SEEDS = (
-    "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are positive) "
-    "leaves zero out; not corrected for many readings. Where it contains zero the difference is unresolved, not absent. "
-)
-FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences covers less. "
-ONE = f"Of one seed, less than {100 * ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
-OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
-OVER_ALONE = "Of each net the median over {}. "
-REVERSED = "Which reading is taken decides whether residual nets have more or less than plain ones: {}."
-DECIDED = "The reading decides whether a difference is resolved: {}."
-UNDECIDED = "The reading changes no conclusion: {}."
-NOTHING = "No quantity of these runs was logged in more than one reading."
-RATIOS = (
-    "Residual / plain (mean over seeds) under each reading: the spread along a line is what the choice of reading does. At 1 "
-    "the two are equal."
-)
+# Residual nets against plain ones. Unresolved: the interval contains 0, which is no sign that there is no difference.
+LARGER, SMALLER, UNRESOLVED, UNKNOWN = "larger", "smaller", "unresolved", "–"
+ALIKE = 0.05  # relative: a difference of one seed that is left unresolved, where there is no spread to compare with
 
 
-def section(evidence: Evidence) -> Section:
-    found, said = pairs(evidence, least=1)
-    entries = [entry for pair in found for entry in compare(pair, QUANTITIES)]
-    entries.sort(key=lambda entry: QUANTITIES.index(entry.quantity))
-    compared = [entry.quantity for entry in entries]
-    others = (_side_by_side(evidence, quantity) for quantity in QUANTITIES if quantity not in compared)
-    alone = [table for table in others if table]
-    if not entries and not alone:
-        return Section("conventions", TITLE, notices=[NOTHING])
-    blocks = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
-    return Section("conventions", TITLE, WHAT, blocks + alone, [*_decided(entries), *said])
+@dataclass(frozen=True)
+class Convention:
+    """One way to take a quantity from the log."""
+
+    label: str
+    value: str  # a key, in which * stands for every layer, block or strength; "key - key"; or "10^key"
+    meaning: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names in the log."""
+        return tuple(self.value.removeprefix("10^").split(" - "))
+
+    def of(self, *values: float) -> float:
+        """The quantity, given the keys' values.
+
+        >>> Convention("a", "10^bound", "").of(2.0), Convention("a", "test - train", "").of(3.0, 1.0)
+        (100.0, 2.0)
+        """
+        if self.value.startswith("10^"):
+            return 10.0 ** values[0] if values[0] < sys.float_info.max_10_exp else math.inf
+        return operator.sub(*values) if len(values) == 2 else values[0]
 
 
-def _decided(entries: Sequence[Entry]) -> list[str]:
-    """Each quantity once, by the most that its readings do to any pair."""
-    titles = dict.fromkeys(entry.quantity.title for entry in entries)
-    reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
-    decided = {entry.quantity.title for entry in entries if entry.decides} - reversed_
-    kinds = {REVERSED: reversed_, DECIDED: decided, UNDECIDED: titles.keys() - reversed_ - decided}
-    listed = {sentence: [title for title in titles if title in of] for sentence, of in kinds.items()}
-    return [sentence.format("; ".join(titles)) for sentence, titles in listed.items() if titles]
+@dataclass(frozen=True)
+class Quantity:
+    """What several conventions exist for."""
+
+    title: str  # with its unit where they share one
+    conventions: tuple[Convention, ...]
+    over: str = ""  # what * runs over
+
+
+@lru_cache(maxsize=1)
+def quantities() -> tuple[Quantity, ...]:
+    """The content of `conventions.yaml`."""
+    entries = yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        Quantity(
+            entry["quantity"],
+            tuple(Convention(label, *each) for label, each in entry["conventions"].items()),
+            entry.get("over", ""),
+        )
+        for entry in entries
+    )
+
+
+def values_of(net: Net, convention: Convention) -> dict[str, float]:
+    """The net's last value, by what ``*`` stands for; empty where it has none, or where its keys are of different epochs."""
+    if "*" in convention.keys[0]:
+        found = {item: net.final(name) for item, name in _matches(net.names, convention.keys[0])}
+        return {item: convention.of(last.value) for item, last in found.items() if last}
+    finals = [last for key in convention.keys if (last := net.final(key))]
+    if len(finals) < len(convention.keys) or len({last.epoch for last in finals}) > 1:
+        return {}
+    return {"": convention.of(*(last.value for last in finals))}
+
+
+def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
+    """What ``*`` stands for, and the whole name, of each name that fits the key.
+
+    >>> _matches(["cushion/layer02/mean", "cushion/layer02/median", "probe/risk"], "cushion/layer*/median")
+    [('02', 'cushion/layer02/median')]
+    """
+    start, end = key.split("*")
+    found = [(name[len(start) : len(name) - len(end)], name) for name in names if name.startswith(start)]
+    return [(item, name) for item, name in found if name.endswith(end) and item and "/" not in item]
+
+
+def typical(values: Sequence[dict[str, float]]) -> np.ndarray:
+    """Each net's median over what all nets have, (n,); NaN where one of these is NaN.
+
+    >>> typical([{"1": 1.0, "2": 5.0, "3": 0.0}, {"1": 2.0, "2": 4.0}])
+    array([3., 3.])
+    """
+    shared = _shared(values)
+    return np.median(_rows(values, shared), axis=1) if shared else np.full(len(values), np.nan)
+
+
+def _shared(values: Sequence[dict[str, float]]) -> list[str]:
+    return [item for item in values[0] if all(item in each for each in values)]
+
+
+def _rows(values: Sequence[dict[str, float]], items: Sequence[str]) -> np.ndarray:
+    return np.array([[each[item] for item in items] for each in values])
 
 
 # -- plain against residual -----------------------------------------------------------------------------------------------
 
 
-def _summary(entries: Sequence[Entry]) -> Table:
-    several = len({entry.pair for entry in entries}) > 1
-    head = ["quantity", *["pair"] * several, "readings", *CONCLUSIONS, "least ratio", "greatest", "decides"]
-    rows = [
-        [
-            Cell(entry.quantity.title),
-            *[Cell(entry.pair.label)] * several,
-            Cell(str(len(entry.readings))),
-            *_counted(entry),
-        ]
-        for entry in entries
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One pair of arms under one convention."""
+
+    convention: Convention
+    pair: Pair
+    plain: np.ndarray  # (S,), of each seed the median over layers, blocks or strengths
+    residual: np.ndarray  # (S,)
+    ratio: float  # residual / plain, geometric mean over seeds; nan where a value is not positive
+    low: float  # of the ratio's 95 % bootstrap interval; nan for one seed
+    high: float
+    conclusion: str
+    above: int  # layers (blocks, strengths) at which the residual nets' mean is the larger one
+    items: int  # of so many
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """One pair of arms under all conventions of one quantity."""
+
+    quantity: Quantity
+    pair: Pair
+    conventions: list[Compared]
+
+    def count(self, conclusion: str) -> int:
+        """How many conventions lead to it."""
+        return sum(each.conclusion == conclusion for each in self.conventions)
+
+    @cached_property
+    def ratios(self) -> list[float]:
+        """Residual / plain, where it is finite."""
+        return [each.ratio for each in self.conventions if np.isfinite(each.ratio)]
+
+    @property
+    def reverses(self) -> bool:
+        """The convention decides which net has more."""
+        return self.count(LARGER) > 0 and self.count(SMALLER) > 0
+
+    @property
+    def decides(self) -> bool:
+        """It decides at least whether a difference is resolved."""
+        return len({each.conclusion for each in self.conventions} - {UNKNOWN}) > 1
+
+
+def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
+    """The quantities that both arms have under two or more conventions."""
+    tables = [(quantity, _tables(pair, quantity)) for quantity in quantities]
+    tables = [(quantity, tables) for quantity, tables in tables if len(tables) > 1]
+    contrasts = iter(_contrasts([_sides(pair, table) for _, each in tables for table in each.values()]))
+    return [
+        Comparison(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
+        for quantity, each in tables
     ]
-    return Table(SUMMARY + _seeds(entries), head, rows, title="What the choice of reading does")
 
 
-def _counted(entry: Entry) -> list[Cell]:
-    counts = (Cell(str(entry.count(conclusion))) for conclusion in CONCLUSIONS)
-    ends = (cell(end(entry.ratios) if entry.ratios else None) for end in (min, max))
-    return [*counts, *ends, Cell(_effect(entry))]
+Table = list[dict[str, float]]  # `values_of` all nets of a pair, plain nets first
 
 
-def _effect(entry: Entry) -> str:
-    if entry.reverses:
-        return "yes: larger or smaller"
-    return "yes: whether one is resolved" if entry.decides else "no"
+def _tables(pair: Pair, quantity: Quantity) -> dict[Convention, Table]:
+    tables = {each: [values_of(net, each) for net in pair.nets] for each in quantity.conventions}
+    return {convention: table for convention, table in tables.items() if _shared(table)}
 
 
-def _seeds(entries: Sequence[Entry]) -> str:
-    counts = {len(entry.pair.seeds) for entry in entries}
-    several = counts - {1}
-    return SEEDS * bool(several) + FEW * any(count < ENOUGH for count in several) + ONE * (1 in counts)
+def _sides(pair: Pair, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    plain, residual = np.split(typical(table), 2)
+    return plain, residual
 
 
-def _details(entries: Sequence[Entry]) -> list[Table]:
-    quantities = dict.fromkeys(entry.quantity for entry in entries)
-    return [_detail(quantity, [entry for entry in entries if entry.quantity is quantity]) for quantity in quantities]
+@dataclass(frozen=True)
+class Contrast:
+    """Residual against plain over seeds: of logarithms where all are positive, else a difference."""
+
+    mean: float
+    low: float
+    high: float
+    of_logarithms: bool
 
 
-def _detail(quantity: Quantity, entries: Sequence[Entry]) -> Table:
-    several = len(entries) > 1
-    at = [f"at {quantity.over}"] if quantity.over else []
-    head = ["reading", *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
-    rows = [_row(each, several) for entry in entries for each in entry.readings]
-    over = OVER.format(quantity.over) if quantity.over else ""
-    readings = dict.fromkeys(each.reading for entry in entries for each in entry.readings)
-    return Table(over + _said(readings), head, rows, title=quantity.title)
+def _contrasts(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Contrast]:
+    """All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one."""
+    positive = [bool(np.all((plain > 0) & (residual > 0))) for plain, residual in sides]
+    logarithms = [np.log(values) for values, of in zip(sides, positive, strict=True) if of]
+    together = iter(_contrast(logarithms, True))
+    return [next(together) if of else _contrast([values], False)[0] for values, of in zip(sides, positive, strict=True)]
 
 
-def _said(readings: Iterable[Reading]) -> str:
-    return "; ".join(f"{reading.label}: {reading.says}" for reading in readings) + "."
-
-
-def _row(each: Compared, several: bool) -> list[Cell]:
-    values = [_mean(side) for side in (each.plain, each.residual)]
-    at = [Cell(f"{each.above} of {each.items}")] if "*" in each.reading.keys[0] else []
-    pair = [Cell(each.pair.label)] * several
-    return [Cell(each.reading.label), *pair, *values, _ratio(each), Cell(each.conclusion), *at]
-
-
-def _mean(values: Sequence[float]) -> Cell:
-    return cell(float(values[0])) if len(values) == 1 else mean_cell([*map(float, values)])
-
-
-def _ratio(each: Compared) -> Cell:
-    if np.isnan(each.ratio):
-        return Cell("–")
-    return cell(each.ratio, "" if np.isnan(each.low) else f"[{number(each.low)}, {number(each.high)}]")
-
-
-# -- figure ---------------------------------------------------------------------------------------------------------------
-
-
-def _figure(entries: Sequence[Entry]) -> list[Figure]:
-    """Ratios of all readings, a line a quantity; none where nothing has a ratio."""
-    shown = [entry for entry in entries if len(entry.ratios) > 1]
-    if not shown:
+def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast]:
+    if not sides:
         return []
-    quantities = [*dict.fromkeys(entry.quantity for entry in shown)]
-    looks = dict(
-        zip(found := [*dict.fromkeys(entry.pair for entry in shown)], styles(["other"] * len(found)), strict=True)
-    )
-    parts = np.array_split(np.arange(len(quantities)), -(-len(quantities) // LINES))
-    panels = [
-        _panel(number, [entry for entry in shown if quantities.index(entry.quantity) in part], looks)
-        for number, part in enumerate(parts)
-    ]
-    marks = legend((pair.label, look) for pair, look in looks.items())
-    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
+    plain, residual = np.stack(sides, axis=-1)  # (2, S, E)
+    curve = paired_curve(residual, plain)
+    ends = zip(curve.mean, curve.low, curve.high, strict=True)
+    return [Contrast(*map(float, each), of_logarithms) for each in ends]
 
 
-def _panel(part: int, entries: Sequence[Entry], looks: dict[Pair, Style]) -> Panel:
-    lines = [*dict.fromkeys(entry.quantity.title for entry in entries)]
-
-    def draw(axes: Axes) -> None:
-        axes.axvline(1, color=INK, linewidth=0.9)
-        for entry in entries:
-            place = lines.index(entry.quantity.title) + 0.5 * (list(looks).index(entry.pair) + 0.5) / len(looks) - 0.25
-            axes.hlines(place, min(entry.ratios), max(entry.ratios), color=looks[entry.pair].colour, linewidth=0.9)
-            dots(axes, entry.ratios, [place] * len(entry.ratios), looks[entry.pair])
-        axes.set_yticks(range(len(lines)), [textwrap.fill(line, 24) for line in lines], fontsize=7)
-        axes.set_ylim(len(lines) - 0.5, -0.5)
-
-    return panel(f"conventions-{part}", "Ratio by reading", draw, x="residual / plain", y="", log_x=True)
+def _compared(pair: Pair, convention: Convention, table: Table, contrast: Contrast) -> Compared:
+    plain, residual = _sides(pair, table)
+    ratio = [math.exp(x) if contrast.of_logarithms else math.nan for x in (contrast.mean, contrast.low, contrast.high)]
+    conclusion = _one_seed(plain, residual) if len(plain) == 1 else _conclusion(contrast.low, contrast.high)
+    return Compared(convention, pair, plain, residual, *ratio, conclusion, *_agreement(table))
 
 
-def _csv(entries: Sequence[Entry]) -> str:
-    columns = (
-        "quantity",
-        "reading",
-        "keys",
-        "pair",
-        "seeds",
-        "plain",
-        "residual",
-        "ratio",
-        "low",
-        "high",
-        "conclusion",
-    )
-    rows = [
-        (
-            *(entry.quantity.title, each.reading.label, " ".join(each.reading.keys), each.pair.label, len(each.plain)),
-            *(each.plain.mean(), each.residual.mean(), each.ratio, each.low, each.high, each.conclusion),
-            *(each.above, each.items),
-        )
-        for entry in entries
-        for each in entry.readings
-    ]
-    return csv_text((*columns, "residual larger at", "of"), rows)
+def _conclusion(low: float, high: float) -> str:
+    """Of the interval of residual against plain.
+
+    >>> _conclusion(0.1, 0.3), _conclusion(-0.1, 0.3), _conclusion(math.nan, math.nan)
+    ('larger', 'unresolved', '–')
+    """
+    if math.isnan(low):
+        return UNKNOWN
+    return LARGER if low > 0 else SMALLER if high < 0 else UNRESOLVED
 
 
-# -- without a pair -------------------------------------------------------------------------------------------------------
+def _one_seed(plain: np.ndarray, residual: np.ndarray) -> str:
+    (one,), (other,) = plain, residual
+    if not np.isfinite([one, other]).all():
+        return UNKNOWN
+    alike = ALIKE * max(abs(one), abs(other))
+    return _conclusion(other - one - alike, other - one + alike)
 
 
-def _side_by_side(evidence: Evidence, quantity: Quantity) -> Table | None:
-    """All readings of all groups, without a conclusion; None where no group has two."""
-    columns = {group: _readings(nets, quantity) for group, nets in evidence.groups.items()}
-    columns = {group: values for group, values in columns.items() if len(values) > 1}
-    readings = [reading for reading in quantity.readings if any(reading in values for values in columns.values())]
-    if not readings:
-        return None
-    rows = [
-        [Cell(reading.label), *(_alone(values.get(reading)) for values in columns.values())] for reading in readings
-    ]
-    over = OVER_ALONE.format(quantity.over) if quantity.over else ""
-    return Table(over + _said(readings), ["reading", *columns], rows, title=quantity.title)
-
-
-def _readings(nets: Sequence[Net], quantity: Quantity) -> dict[Reading, np.ndarray]:
-    found = {reading: [read(net, reading) for net in nets] for reading in quantity.readings}
-    return {reading: typical(values) for reading, values in found.items() if all(values)}
-
-
-def _alone(values: np.ndarray | None) -> Cell:
-    return Cell("–") if values is None else _mean(values)
+def _agreement(table: Table) -> tuple[int, int]:
+    items = _shared(table)
+    plain, residual = (side.mean(axis=0) for side in np.split(_rows(table, items), 2))
+    return int((residual > plain).sum()), len(items)

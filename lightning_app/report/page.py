@@ -13,7 +13,6 @@ from lightning_app.plots.style import COLOURS
 from lightning_app.report import (
     claims,
     configs,
-    conventions,
     costs,
     curvature,
     cushions,
@@ -30,6 +29,7 @@ from lightning_app.report.blocks import Section
 from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.exports import write_exports
 from lightning_app.report.safety import visible
+from lightning_app.report.sections import conventions
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import write_atomically
 

@@ -1,4 +1,4 @@
-"""The convention ledger: its keys are logged ones, its conclusions those of statistics, and it says where the choice decides."""
+"""Conventions: their keys are logged ones, conclusions are those of statistics, and the page says where the choice decides."""
 
 import csv
 import dataclasses
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lightning_app
 from lightning_app.measures import (
     CushionStatistics,
     InterlayerStatistics,
@@ -19,18 +20,27 @@ from lightning_app.measures import (
     WeightStatistics,
 )
 from lightning_app.measures.paths.lengths import EffectiveDepth
-from lightning_app.report import conventions, write_report
+from lightning_app.report import write_report
 from lightning_app.report.blocks import Figure, Section, Table
+from lightning_app.report.conventions import (
+    LARGER,
+    SMALLER,
+    UNRESOLVED,
+    Convention,
+    Quantity,
+    compare,
+    quantities,
+    values_of,
+)
 from lightning_app.report.evidence import gather
-from lightning_app.report.ledger import LARGER, SMALLER, UNRESOLVED, compare, read
 from lightning_app.report.pairs import pairs
-from lightning_app.report.readings import QUANTITIES, Quantity, Reading
+from lightning_app.report.sections import conventions
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.paired import bootstrap_interval, paired
 
 CUSHION = "Layer cushion: the identity and the norm"
-A = Reading("a", ("measure/a",), "first")
-B = Reading("b", ("measure/b",), "second")
+A = Convention("a", "measure/a", "first")
+B = Convention("b", "measure/b", "second")
 QUANTITY = Quantity("Quantity", (A, B))
 
 
@@ -76,7 +86,7 @@ def data(found: Section) -> list[dict[str, str]]:
     return [*csv.DictReader(io.StringIO(block.csv))]
 
 
-# -- the book of readings
+# -- conventions.yaml
 
 
 LOGGED = {  # whose fields are logged under these names
@@ -99,50 +109,49 @@ SOURCES = {  # and where the other names are written down
     "weight_norm": "../callbacks/bn_lambda.py",
     "noise": "../callbacks/noise_stability.py",
 }
-KEYS = sorted({key for quantity in QUANTITIES for reading in quantity.readings for key in reading.keys})
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_is_one_that_is_logged(key):
-    prefix, field = re.fullmatch(r"(.*/)([^/]*)", key).groups()
-    if prefix in LOGGED:
-        assert field in {each.name for each in dataclasses.fields(LOGGED[prefix])}
-    else:
-        (source,) = (file for start, file in SOURCES.items() if key.startswith(start))
-        word = field.removesuffix("*").removesuffix("_running")
-        assert word in (Path(conventions.__file__).parents[1] / source).read_text()
+def test_every_key_is_one_that_is_logged():
+    for key in {key for quantity in quantities() for each in quantity.conventions for key in each.keys}:
+        prefix, field = re.fullmatch(r"(.*/)([^/]*)", key).groups()
+        if prefix in LOGGED:
+            assert field in {each.name for each in dataclasses.fields(LOGGED[prefix])}, key
+        else:
+            (source,) = (file for start, file in SOURCES.items() if key.startswith(start))
+            word = field.removesuffix("*").removesuffix("_running")
+            assert word in (Path(lightning_app.__file__).parent / source).read_text(), key
 
 
 def test_labels_and_titles_are_unique():
-    assert len({quantity.title for quantity in QUANTITIES}) == len(QUANTITIES)
-    for quantity in QUANTITIES:
-        assert len({reading.label for reading in quantity.readings}) == len(quantity.readings) > 1
-        assert bool(quantity.over) == any("*" in key for reading in quantity.readings for key in reading.keys)
+    assert len({quantity.title for quantity in quantities()}) == len(quantities())
+    for quantity in quantities():
+        assert len(quantity.conventions) > 1
+        assert bool(quantity.over) == any("*" in each.value for each in quantity.conventions)
 
 
-# -- reading the log
+# -- values from the log
 
 
-def test_a_reading_takes_the_last_value_of_all_layers_and_of_nothing_else(nets):
+def test_a_convention_takes_the_last_value_of_all_layers_and_of_nothing_else(nets):
     run = nets({"net": {"cushion/layer02/median": 5.0, "cushion/layer10/median": 7.0, "cushion/layer02/mean": 1.0}})
     run.append([Row("net", 2, 2, "cushion/layer02/median", 6.0)])
     (net,) = gather([run]).nets
-    assert read(net, Reading("", ("cushion/layer*/median",), "")) == {"02": 6.0, "10": 7.0}
+    assert values_of(net, Convention("", "cushion/layer*/median", "")) == {"02": 6.0, "10": 7.0}
 
 
 def test_a_difference_is_of_one_epoch(nets):
-    reading = next(q for q in QUANTITIES if q.title.startswith("Generalisation gap")).readings[0]
+    convention = next(q for q in quantities() if q.title.startswith("Generalisation gap")).conventions[0]
     run = nets({"net": {"test/error": 0.5, "train/error": 0.25}})
-    assert read(gather([run]).nets[0], reading) == {"": 0.25}
+    assert values_of(gather([run]).nets[0], convention) == {"": 0.25}
     run.append([Row("net", 2, 2, "test/error", 0.4)])
-    assert read(gather([run]).nets[0], reading) == {}
+    assert values_of(gather([run]).nets[0], convention) == {}
 
 
 def test_medians_are_over_the_layers_that_all_nets_have(nets):
-    reading = Reading("", ("m/layer*/x",), "")
+    convention = Convention("", "m/layer*/x", "")
     layers = {"plain": [1.0, 2.0, 9.0, 50.0], "residual": [4.0, 8.0, 6.0]}
     run = nets({arm: {f"m/layer{i}/x": x for i, x in enumerate(values)} for arm, values in layers.items()})
-    found = entry(run, Quantity("", (reading, Reading("again", ("m/layer*/x",), "")), "layers")).readings[0]
+    found = entry(run, Quantity("", (convention, Convention("again", "m/layer*/x", "")), "layers")).conventions[0]
     assert (found.plain, found.residual) == (2.0, 6.0)
     assert (found.above, found.items) == (2, 3)
     assert found.ratio == pytest.approx(3)
@@ -155,7 +164,7 @@ def test_ratio_and_interval_are_those_of_logarithms_over_pairs(nets):
     random = np.random.default_rng(0)
     plain, residual = random.lognormal(0, 0.1, 6), random.lognormal(1, 0.1, 6)
     run = nets(arms(*({"measure/a": [*values], "measure/b": [*(values * 9)]} for values in (plain, residual))))
-    one, other = entry(run).readings
+    one, other = entry(run).conventions
     expected = bootstrap_interval(np.log(residual / plain))
     assert [one.ratio, one.low, one.high] == pytest.approx(
         np.exp([expected.mean, expected.low, expected.high]), rel=1e-9
@@ -166,7 +175,7 @@ def test_ratio_and_interval_are_those_of_logarithms_over_pairs(nets):
 def test_what_is_not_positive_is_compared_by_difference(nets):
     plain, residual = [-3.0, -2.0, 0.0, 1.0, -1.0, -2.0], [-1.0, 1.0, 2.0, 2.5, 0.5, 0.5]
     run = nets(arms({"measure/a": plain, "measure/b": residual}, {"measure/a": residual, "measure/b": plain}))
-    one, other = entry(run).readings
+    one, other = entry(run).conventions
     assert (one.conclusion, other.conclusion) == (LARGER, SMALLER)
     assert math.isnan(one.ratio)
     assert paired(residual, plain).low > 0
@@ -176,12 +185,12 @@ def test_seeds_that_disagree_are_unresolved_and_the_choice_decides_that(nets):
     mixed, apart = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 1.0, 4.0, 3.0, 6.0, 5.0]
     run = nets(arms({"measure/a": mixed, "measure/b": mixed}, {"measure/a": apart, "measure/b": [9.0] * 6}))
     found = entry(run)
-    assert [each.conclusion for each in found.readings] == [UNRESOLVED, LARGER]
+    assert [each.conclusion for each in found.conventions] == [UNRESOLVED, LARGER]
     assert found.decides
     assert not found.reverses
 
 
-def test_readings_that_agree_decide_nothing(nets):
+def test_conventions_that_agree_decide_nothing(nets):
     run = nets(
         arms({"measure/a": [1.0, 2.0], "measure/b": [1.0, 2.0]}, {"measure/a": [2.0, 3.0], "measure/b": [9.0, 9.0]})
     )
@@ -195,7 +204,7 @@ def test_one_seed_has_to_differ_by_more_than_a_twentieth(nets, residual, conclus
     run = nets(
         {"plain": {"measure/a": 1.0, "measure/b": -1.0}, "residual": {"measure/a": residual, "measure/b": -residual}}
     )
-    one, other = entry(run).readings
+    one, other = entry(run).conventions
     assert one.conclusion == conclusion
     assert other.conclusion == {LARGER: SMALLER, SMALLER: LARGER}.get(conclusion, UNRESOLVED)
     assert math.isnan(one.low)
@@ -207,7 +216,7 @@ def test_nan_leads_to_no_conclusion(nets):
             {"measure/a": [1.0, 2.0], "measure/b": [1.0, 2.0]}, {"measure/a": [2.0, math.nan], "measure/b": [2.0, 9.0]}
         )
     )
-    one, other = entry(run).readings
+    one, other = entry(run).conventions
     assert (one.conclusion, other.conclusion) == ("–", LARGER)
     assert not entry(run).decides
 
@@ -215,14 +224,14 @@ def test_nan_leads_to_no_conclusion(nets):
 # -- the section
 
 
-def test_cushions_of_made_runs_are_turned_round_by_the_reading(make):
+def test_cushions_of_made_runs_are_turned_round_by_the_convention(make):
     """The runs are made with ratios of 14, 1.1 and 0.7: larger, larger, smaller."""
     seeds = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(6)]
     found = section(make("bank", seeds, 1))
-    summary = table(found, "What the choice of reading does")
+    summary = table(found, "What the choice of convention does")
     assert summary[CUSHION][:4] == ["3", "2", "0", "1"]
     assert summary[CUSHION][-1] == "yes: larger or smaller"
-    ratios = {row["reading"]: float(row["ratio"]) for row in data(found) if row["quantity"] == CUSHION}
+    ratios = {row["convention"]: float(row["ratio"]) for row in data(found) if row["quantity"] == CUSHION}
     assert [*ratios.values()] == pytest.approx([14, 1.1, 0.7], rel=0.02)
     assert [float(end) for end in summary[CUSHION][4:6]] == [min(ratios.values()), max(ratios.values())]
     assert any(CUSHION in sentence for sentence in found.notices if "more or less" in sentence)
@@ -242,7 +251,7 @@ def test_several_pairs_stand_in_one_table(make):
     assert {row[1].text for row in summary.rows} == {"deep20/plain − residual", "deep32/plain − residual"}
 
 
-def test_without_pairs_readings_stand_side_by_side_without_a_conclusion(make):
+def test_without_pairs_conventions_stand_side_by_side_without_a_conclusion(make):
     found = section(make("one", ["net"]))
     cells = table(found, CUSHION)
     assert [*cells] == ["paper, kernel", "transferred, kernel", "branch, kernel"]
@@ -278,9 +287,9 @@ def test_a_pair_that_diverged_is_in_no_conclusion(nets):
     assert [block.title for block in found.blocks] == ["Training cost (nats): what the penalty counts"]
 
 
-def test_one_reading_is_no_choice(nets):
+def test_one_convention_is_no_choice(nets):
     found = section(nets({"plain": {"train/risk": 1.0}, "residual": {"train/risk": 2.0}}))
-    assert found.notices == ["No quantity of these runs was logged in more than one reading."]
+    assert found.notices == ["No quantity of these runs was logged under more than one convention."]
     assert not found.blocks
 
 

@@ -1,0 +1,247 @@
+"""Each quantity under all its conventions, side by side, and whether the choice of one decides the conclusion."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lightning_app.common.numbers import number
+from lightning_app.plots.drawing import dots
+from lightning_app.plots.style import INK, Style, styles
+from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
+from lightning_app.report.conventions import (
+    ALIKE,
+    LARGER,
+    SMALLER,
+    UNRESOLVED,
+    Compared,
+    Comparison,
+    Convention,
+    Quantity,
+    compare,
+    quantities,
+    typical,
+    values_of,
+)
+from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.panels import legend, panel
+from lightning_app.statistics.paired import ENOUGH
+
+__all__ = ["section"]
+
+TITLE = "Conventions"
+LINES = 8  # of one panel
+CONCLUSIONS = (LARGER, UNRESOLVED, SMALLER)
+WHAT = (
+    "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the identity, "
+    "what the penalty counts), all that were logged stand side by side, each at its last measured epoch."
+)
+SUMMARY = (
+    "How many conventions conclude that residual nets have more or less than plain ones; residual / plain, the least and the "
+    "greatest of all conventions, where values are positive; and whether another one would lead to another conclusion. "
+)
+SEEDS = (
+    "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are positive) "
+    "leaves zero out; not corrected for many conventions. Where it contains zero the difference is unresolved, not absent. "
+)
+FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences covers less. "
+ONE = f"Of one seed, less than {100 * ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
+OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
+OVER_ALONE = "Of each net the median over {}. "
+REVERSED = "Which convention is taken decides whether residual nets have more or less than plain ones: {}."
+DECIDED = "The convention decides whether a difference is resolved: {}."
+UNDECIDED = "The convention changes no conclusion: {}."
+NOTHING = "No quantity of these runs was logged under more than one convention."
+RATIOS = (
+    "Residual / plain (mean over seeds) under each convention: the spread along a line is what the choice of one does. At 1 "
+    "the two are equal."
+)
+
+
+def section(evidence: Evidence) -> Section:
+    found, said = pairs(evidence, least=1)
+    entries = [entry for pair in found for entry in compare(pair, quantities())]
+    entries.sort(key=lambda entry: quantities().index(entry.quantity))
+    compared = [entry.quantity for entry in entries]
+    others = (_side_by_side(evidence, quantity) for quantity in quantities() if quantity not in compared)
+    alone = [table for table in others if table]
+    if not entries and not alone:
+        return Section("conventions", TITLE, notices=[NOTHING])
+    blocks = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
+    return Section("conventions", TITLE, WHAT, blocks + alone, [*_decided(entries), *said])
+
+
+def _decided(entries: Sequence[Comparison]) -> list[str]:
+    """Each quantity once, by the most that its conventions do to any pair."""
+    titles = dict.fromkeys(entry.quantity.title for entry in entries)
+    reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
+    decided = {entry.quantity.title for entry in entries if entry.decides} - reversed_
+    kinds = {REVERSED: reversed_, DECIDED: decided, UNDECIDED: titles.keys() - reversed_ - decided}
+    listed = {sentence: [title for title in titles if title in of] for sentence, of in kinds.items()}
+    return [sentence.format("; ".join(titles)) for sentence, titles in listed.items() if titles]
+
+
+# -- plain against residual -----------------------------------------------------------------------------------------------
+
+
+def _summary(entries: Sequence[Comparison]) -> Table:
+    several = len({entry.pair for entry in entries}) > 1
+    head = ["quantity", *["pair"] * several, "conventions", *CONCLUSIONS, "least ratio", "greatest", "decides"]
+    rows = [
+        [
+            Cell(entry.quantity.title),
+            *[Cell(entry.pair.label)] * several,
+            Cell(str(len(entry.conventions))),
+            *_counted(entry),
+        ]
+        for entry in entries
+    ]
+    return Table(SUMMARY + _seeds(entries), head, rows, title="What the choice of convention does")
+
+
+def _counted(entry: Comparison) -> list[Cell]:
+    counts = (Cell(str(entry.count(conclusion))) for conclusion in CONCLUSIONS)
+    ends = (cell(end(entry.ratios) if entry.ratios else None) for end in (min, max))
+    return [*counts, *ends, Cell(_effect(entry))]
+
+
+def _effect(entry: Comparison) -> str:
+    if entry.reverses:
+        return "yes: larger or smaller"
+    return "yes: whether one is resolved" if entry.decides else "no"
+
+
+def _seeds(entries: Sequence[Comparison]) -> str:
+    counts = {len(entry.pair.seeds) for entry in entries}
+    several = counts - {1}
+    return SEEDS * bool(several) + FEW * any(count < ENOUGH for count in several) + ONE * (1 in counts)
+
+
+def _details(entries: Sequence[Comparison]) -> list[Table]:
+    quantities = dict.fromkeys(entry.quantity for entry in entries)
+    return [_detail(quantity, [entry for entry in entries if entry.quantity is quantity]) for quantity in quantities]
+
+
+def _detail(quantity: Quantity, entries: Sequence[Comparison]) -> Table:
+    several = len(entries) > 1
+    at = [f"at {quantity.over}"] if quantity.over else []
+    head = ["convention", *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
+    rows = [_row(each, several) for entry in entries for each in entry.conventions]
+    over = OVER.format(quantity.over) if quantity.over else ""
+    conventions = dict.fromkeys(each.convention for entry in entries for each in entry.conventions)
+    return Table(over + _meanings(conventions), head, rows, title=quantity.title)
+
+
+def _meanings(conventions: Iterable[Convention]) -> str:
+    return "; ".join(f"{each.label}: {each.meaning}" for each in conventions) + "."
+
+
+def _row(each: Compared, several: bool) -> list[Cell]:
+    values = [_mean(side) for side in (each.plain, each.residual)]
+    at = [Cell(f"{each.above} of {each.items}")] if "*" in each.convention.value else []
+    pair = [Cell(each.pair.label)] * several
+    return [Cell(each.convention.label), *pair, *values, _ratio(each), Cell(each.conclusion), *at]
+
+
+def _mean(values: Sequence[float]) -> Cell:
+    return cell(float(values[0])) if len(values) == 1 else mean_cell([*map(float, values)])
+
+
+def _ratio(each: Compared) -> Cell:
+    if np.isnan(each.ratio):
+        return Cell("–")
+    return cell(each.ratio, "" if np.isnan(each.low) else f"[{number(each.low)}, {number(each.high)}]")
+
+
+# -- figure ---------------------------------------------------------------------------------------------------------------
+
+
+def _figure(entries: Sequence[Comparison]) -> list[Figure]:
+    """Ratios under all conventions, a line a quantity; none where nothing has a ratio."""
+    shown = [entry for entry in entries if len(entry.ratios) > 1]
+    if not shown:
+        return []
+    quantities = [*dict.fromkeys(entry.quantity for entry in shown)]
+    looks = dict(
+        zip(found := [*dict.fromkeys(entry.pair for entry in shown)], styles(["other"] * len(found)), strict=True)
+    )
+    parts = np.array_split(np.arange(len(quantities)), -(-len(quantities) // LINES))
+    panels = [
+        _panel(number, [entry for entry in shown if quantities.index(entry.quantity) in part], looks)
+        for number, part in enumerate(parts)
+    ]
+    marks = legend((pair.label, look) for pair, look in looks.items())
+    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
+
+
+def _panel(part: int, entries: Sequence[Comparison], looks: dict[Pair, Style]) -> Panel:
+    lines = [*dict.fromkeys(entry.quantity.title for entry in entries)]
+
+    def draw(axes: Axes) -> None:
+        axes.axvline(1, color=INK, linewidth=0.9)
+        for entry in entries:
+            place = lines.index(entry.quantity.title) + 0.5 * (list(looks).index(entry.pair) + 0.5) / len(looks) - 0.25
+            axes.hlines(place, min(entry.ratios), max(entry.ratios), color=looks[entry.pair].colour, linewidth=0.9)
+            dots(axes, entry.ratios, [place] * len(entry.ratios), looks[entry.pair])
+        axes.set_yticks(range(len(lines)), [textwrap.fill(line, 24) for line in lines], fontsize=7)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+
+    return panel(f"conventions-{part}", "Ratio by convention", draw, x="residual / plain", y="", log_x=True)
+
+
+def _csv(entries: Sequence[Comparison]) -> str:
+    columns = (
+        "quantity",
+        "convention",
+        "keys",
+        "pair",
+        "seeds",
+        "plain",
+        "residual",
+        "ratio",
+        "low",
+        "high",
+        "conclusion",
+    )
+    rows = [
+        (
+            *(
+                entry.quantity.title,
+                each.convention.label,
+                " ".join(each.convention.keys),
+                each.pair.label,
+                len(each.plain),
+            ),
+            *(each.plain.mean(), each.residual.mean(), each.ratio, each.low, each.high, each.conclusion),
+            *(each.above, each.items),
+        )
+        for entry in entries
+        for each in entry.conventions
+    ]
+    return csv_text((*columns, "residual larger at", "of"), rows)
+
+
+# -- without a pair -------------------------------------------------------------------------------------------------------
+
+
+def _side_by_side(evidence: Evidence, quantity: Quantity) -> Table | None:
+    """All conventions for all groups, without a conclusion; None where no group has two."""
+    columns = {group: _side(nets, quantity) for group, nets in evidence.groups.items()}
+    columns = {group: values for group, values in columns.items() if len(values) > 1}
+    shown = [each for each in quantity.conventions if any(each in values for values in columns.values())]
+    if not shown:
+        return None
+    rows = [[Cell(each.label), *(_alone(values.get(each)) for values in columns.values())] for each in shown]
+    over = OVER_ALONE.format(quantity.over) if quantity.over else ""
+    return Table(over + _meanings(shown), ["convention", *columns], rows, title=quantity.title)
+
+
+def _side(nets: Sequence[Net], quantity: Quantity) -> dict[Convention, np.ndarray]:
+    found = {each: [values_of(net, each) for net in nets] for each in quantity.conventions}
+    return {each: typical(values) for each, values in found.items() if all(values)}
+
+
+def _alone(values: np.ndarray | None) -> Cell:
+    return Cell("–") if values is None else _mean(values)
