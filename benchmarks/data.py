@@ -33,8 +33,7 @@ from torchvision.transforms import v2
 
 from benchmarks.frame import Findings, Line, options_of, run
 from benchmarks.timing import Comparison, interleave
-from lightning_app.datamodules import CIFAR10
-from lightning_app.datamodules.images import Splits
+from lightning_app.datamodules import CIFAR10, Splits
 from lightning_app.datamodules.loaders import EpochLoader
 from lightning_app.datamodules.sources import ARRAYS, Source
 

@@ -272,7 +272,7 @@ def growth(root: Path, seeds: int, batch: int) -> Growth:
 def resident_images(root: Path) -> float:
     """Megabytes of the training images as they lie on the device, padded and mirrored."""
     data = CIFAR10(root=str(root))
-    count, (channels, height, width), around = len(data.splits.train_images), data.image_shape, 2 * data.padding
+    count, (channels, height, width), around = len(data.splits.train_images), data.sample_shape, 2 * data.padding
     return count * channels * (height + around) * (width + around) * (1 + data.flip) / BYTES
 
 

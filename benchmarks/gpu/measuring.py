@@ -25,7 +25,7 @@ from benchmarks.timing import interleave
 from benchmarks.training import through_lightning
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules import ImageClassifier, Member
-from lightning_app.modules.first_look import lay_out
+from lightning_app.modules.dry_run import choose_memory_format
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.networks.blocks import blocks_of
 
@@ -65,7 +65,7 @@ def contenders(options: argparse.Namespace, kind: str) -> dict[str, Callable[[],
 def measured(options: argparse.Namespace, kind: str) -> tuple[nn.Module, Batches, Batches]:
     """A net, images with loss, error and cushions, and images of interlayer cushions and the Hessian."""
     net = KINDS[kind](options.depth, residual=True)
-    channels_last = lay_out([Member(kind, kind, 0, net)], IMAGE, None, torch.device(options.device))
+    channels_last = choose_memory_format([Member(kind, kind, 0, net)], IMAGE, None, torch.device(options.device))
     memory = torch.channels_last if channels_last else torch.contiguous_format
 
     def loaded(count: int, batch: int) -> Batches:

@@ -32,7 +32,7 @@ from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.common.errors import UserError
 from lightning_app.common.packaged import configs, with_shipped
-from lightning_app.datamodules import ImageData
+from lightning_app.datamodules import ResidentData
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
@@ -61,7 +61,7 @@ def run_training(argv: list[str]) -> None:
     try:
         TrainingCLI(
             ImageClassifier,
-            ImageData,
+            ResidentData,
             subclass_mode_data=True,
             args=with_class_paths(argv if own is None else own),
             borrowed=own is not None,
@@ -262,7 +262,7 @@ class TrainingCLI(LightningCLI):
     def _print_metrics(self) -> None:
         metrics = self.model.metrics()
         if self.trainer.is_global_zero:
-            names = [f"{split}/{key}" for split in self.model.splits for key in ("risk", "error")]
+            names = [f"{split}/{key}" for split in self.model.plan.eval_splits for key in ("risk", "error")]
             shown = [name for name in names if all(name in numbers for numbers in metrics.values())]
             rows = [[member, *(f"{numbers[name]:.6g}" for name in shown)] for member, numbers in metrics.items()]
             table("", ["net", *shown], rows)

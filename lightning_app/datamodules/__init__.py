@@ -1,26 +1,36 @@
-"""Image and vector sets that live on the compute device, and batches of them that depend on nothing but (seed, epoch, step)."""
+"""Image and vector sets that live on the compute device, and batches of them that depend on nothing but (seed, epoch, step).
 
-from lightning_app.datamodules.cifar10 import CIFAR10
-from lightning_app.datamodules.cifar100 import CIFAR100
+A data set is one class: `ImageData` with ``load()`` for images, `torchvision_data` for what torchvision downloads (a `Source`,
+its mean and its standard deviation), `VectorData` for vectors.
+"""
+
+from lightning_app.datamodules.base import ResidentData, Splits
 from lightning_app.datamodules.digits import Digits
 from lightning_app.datamodules.image_folder import ImageFolder
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.loaders import EpochLoader
 from lightning_app.datamodules.mixture import GaussianMixture
-from lightning_app.datamodules.whitened import WhitenedDigits, WhitenedMNIST, Whitening, whitened
+from lightning_app.datamodules.torchvision_data import CIFAR10, CIFAR100, SVHN, FashionMNIST
+from lightning_app.datamodules.vectors import VectorData
+from lightning_app.datamodules.whitened import WhitenedDigits, WhitenedMNIST, Whitening
 
 __all__ = [
+    # to subclass
+    "ResidentData",
+    "ImageData",
+    "VectorData",
+    "Splits",
+    "EpochLoader",
     # images
     "CIFAR10",
     "CIFAR100",
     "Digits",
-    "EpochLoader",
-    "ImageData",
+    "FashionMNIST",
     "ImageFolder",
+    "SVHN",
     # vectors
     "GaussianMixture",
     "WhitenedDigits",
     "WhitenedMNIST",
     "Whitening",
-    "whitened",
 ]

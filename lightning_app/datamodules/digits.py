@@ -1,14 +1,17 @@
 """Scikit-learn's handwritten digits (Alpaydin & Kaynak 1998): real data that needs no file and no network."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.datamodules.images import ImageData, Splits, stratified_rows
+from lightning_app.datamodules.base import Splits, stratified_rows
+from lightning_app.datamodules.images import ImageData
 
-__all__ = ["Digits"]
+__all__ = ["Digits", "split_digits"]
 
 TEST_SIZE = 360  # of 1,797
 
@@ -29,13 +32,18 @@ class Digits(ImageData):
 
     @override
     def load(self) -> Splits:
-        from sklearn.datasets import load_digits  # slow to import, and only the digits need it
+        return split_digits(_enlarged)
 
-        digits = load_digits()
-        images, labels = _enlarged(digits.images), torch.from_numpy(digits.target.astype(np.int64))
-        test = torch.zeros(len(labels), dtype=torch.bool)
-        test[stratified_rows(labels, TEST_SIZE, seed=0)] = True
-        return Splits(images[~test], labels[~test], images[test], labels[test], tuple("0123456789"))
+
+def split_digits(images_of: Callable[[np.ndarray], Tensor]) -> Splits:
+    """Scikit-learn's digits in the fixed split, with images (N, H, W, C) uint8 made of grey levels 0..16, (N, 8, 8)."""
+    from sklearn.datasets import load_digits  # slow to import, and only the digits need it
+
+    digits = load_digits()
+    images, labels = images_of(digits.images), torch.from_numpy(digits.target.astype(np.int64))
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    test[stratified_rows(labels, TEST_SIZE, seed=0)] = True
+    return Splits(images[~test], labels[~test], images[test], labels[test], tuple("0123456789"))
 
 
 def _enlarged(digits: np.ndarray) -> Tensor:

@@ -1,22 +1,18 @@
 """Any pictures in folders of classes, in any size: what a net that was trained elsewhere is measured on."""
 
-import difflib
-import os
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_text
-from lightning_app.datamodules.images import TEST_SPLIT, ImageData, Splits, stratified_rows
-from lightning_app.datamodules.pictures import Decoding, Pictures
-from lightning_app.datamodules.sources import class_folders
+from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_rows
+from lightning_app.datamodules.images import ImageData
+from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
 
 __all__ = ["ImageFolder"]
 
@@ -63,7 +59,7 @@ class ImageFolder(ImageData):
         channels: Literal[1, 3] = 3,
         class_names: list[str] | str | None = None,
         test_size: int | None = None,
-        **of_images,
+        **of_images: Any,
     ) -> None:
         super().__init__(root=root, **of_images)
         resize = round(image_size / CROP) if resize is None else resize
@@ -88,55 +84,47 @@ class ImageFolder(ImageData):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
+        """All classes in the order of the net's outputs."""
         return class_folders(self._folders[0]) if self._asked_names is None else _names(self._asked_names)
 
     @property
     @override
-    def image_shape(self) -> tuple[int, int, int]:
+    def sample_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
         height, width, channels = self.decoding.shape
         return channels, height, width
 
     @override
     def load(self) -> Splits:
         """List the files; they are decoded as `Pictures` when rows are taken."""
-        train, test = self._listings()
-        pictures = (Pictures(listing.files, self.decoding) for listing in (train, test))
-        return Splits(next(pictures), train.labels, next(pictures), test.labels, self.class_names)
+        train, test = self._folders
+        files, labels = list_pictures(train, self.class_names)
+        if test is None:
+            chosen = self._test_rows(labels)
+            test_files, test_labels = [files[row] for row in chosen.nonzero().flatten()], labels[chosen]
+            files, labels = [files[row] for row in (~chosen).nonzero().flatten()], labels[~chosen]
+        elif self.test_size is not None:
+            raise UserError(f"data.test_size is for pictures that no folder splits, got {self.test_size} and {test}.")
+        else:
+            test_files, test_labels = list_pictures(test, self.class_names)
+        train_images, test_images = Pictures(files, self.decoding), Pictures(test_files, self.decoding)
+        return Splits(train_images, labels, test_images, test_labels, self.class_names)
 
     @cached_property
     def _folders(self) -> tuple[Path, Path | None]:
         return _training_and_test(Path(self.root))
 
-    def _listings(self) -> tuple["Listing", "Listing"]:
-        train, test = self._folders
-        if test is None:
-            return _listing(train, self.class_names).split(self.test_size, self.split_seed)
-        if self.test_size is not None:
-            raise UserError(f"data.test_size is for pictures that no folder splits, got {self.test_size} and {test}.")
-        return _listing(train, self.class_names), _listing(test, self.class_names)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Pictures that are not decoded yet."""
-
-    files: list[str]
-    labels: Tensor  # (N,) int64
-
-    def split(self, test_size: int | None, seed: int) -> tuple["Listing", "Listing"]:
-        """Training and test pictures."""
-        size = len(self.files) // SHARE if test_size is None else test_size
-        if not 0 < size < len(self.files):
+    def _test_rows(self, labels: Tensor) -> Tensor:
+        """(N,) bool: the pictures set aside for testing."""
+        size = len(labels) // SHARE if self.test_size is None else self.test_size
+        if not 0 < size < len(labels):
             raise UserError(
-                f"data.test_size must leave some of the {len(self.files)} pictures for training and some for testing, got "
+                f"data.test_size must leave some of the {len(labels)} pictures for training and some for testing, got "
                 f"{size}: choose another one."
             )
-        test = torch.zeros(len(self.files), dtype=torch.bool)
-        test[stratified_rows(self.labels, size, seed, TEST_SPLIT)] = True
-        return self._those(~test), self._those(test)
-
-    def _those(self, chosen: Tensor) -> "Listing":
-        return Listing([self.files[row] for row in chosen.nonzero().flatten()], self.labels[chosen])
+        test = torch.zeros(len(labels), dtype=torch.bool)
+        test[stratified_rows(labels, size, self.split_seed, TEST_SPLIT)] = True
+        return test
 
 
 def _training_and_test(root: Path) -> tuple[Path, Path | None]:
@@ -164,36 +152,6 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
             else "set data.root to theirs."
         )
     )
-
-
-def _listing(folder: Path, classes: tuple[str, ...]) -> Listing:
-    """All pictures of the classes in a folder, which may be some of all `classes`."""
-    number = {name: label for label, name in enumerate(classes)}
-    there = class_folders(folder)
-    if unknown := [name for name in there if name not in number]:
-        raise UserError(_unknown(folder / unknown[0], classes))
-    try:
-        listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=_is_picture)
-    except FileNotFoundError as error:
-        empty = str(error).split("classes ")[-1].split(". ")[0]
-        raise UserError(
-            f"{folder} has folders of classes without a picture in them ({empty}): remove them, or put pictures there "
-            f"({', '.join(IMG_EXTENSIONS)})."
-        ) from error
-    return Listing([file for file, _ in listed], torch.tensor([label for _, label in listed]))
-
-
-def _unknown(folder: Path, classes: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(folder.name, classes, n=1)
-    known = ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
-    return f"expected folders of the {len(classes)} classes ({known}), found {folder}: " + (
-        f"did you mean {near[0]}?" if near else "rename or remove it, or name all classes in data.class_names."
-    )
-
-
-def _is_picture(path: str) -> bool:
-    """By its ending. Hidden files are the system's own, such as ._* of macOS."""
-    return path.lower().endswith(IMG_EXTENSIONS) and not os.path.basename(path).startswith(".")
 
 
 def _names(asked: list[str] | str) -> tuple[str, ...]:

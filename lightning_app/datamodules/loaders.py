@@ -1,4 +1,4 @@
-"""Loaders over resident images whose every batch is a pure function of (seed, epoch, step).
+"""Loaders over resident samples whose every batch is a pure function of (seed, epoch, step).
 
 Nothing random has to be saved: a run that stopped in the middle of an epoch continues with the very batch that was
 next, on any number of ranks and any device. Ranks share the *global* batch; rank r of w takes its rows r, r + w, ...
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.resident import ResidentImages
+from lightning_app.datamodules.resident import Resident
 
 __all__ = ["Batch", "EpochLoader", "EvalLoader", "Streams"]
 
-Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) float32, labels (B,) int64
+Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) or vectors (B, d), and labels (B,) int64
 
 
 class EpochLoader:
@@ -26,10 +26,9 @@ class EpochLoader:
     checkpoint, also in the middle of an epoch.
 
     Args:
-        source: the training images.
+        source: the training samples, augmented as far as it can.
         batch_size: samples of the global batch, over all ranks.
         seed: of order and augmentation, >= 0.
-        augment: flip and crop as far as `source` can; otherwise the images as they are.
         drop_last: leave out the last, smaller batch.
         rank: which share of each global batch is ours.
         world: number of shares.
@@ -41,12 +40,11 @@ class EpochLoader:
 
     def __init__(
         self,
-        source: ResidentImages,
+        source: Resident,
         batch_size: int,
         seed: int = 0,
-        *,
-        augment: bool = True,
         drop_last: bool = False,
+        *,
         rank: int = 0,
         world: int = 1,
         in_flight: Callable[[], int] = lambda: 0,
@@ -54,7 +52,6 @@ class EpochLoader:
         self.source = source
         self.batch_size = batch_size
         self.seed = seed
-        self.augment = augment
         self.drop_last = drop_last
         self.rank, self.world = rank, world
         self.sampler = self
@@ -85,8 +82,7 @@ class EpochLoader:
         """The whole epoch in its order, on the device: where to read each image, (N,) int64, and its label, (N,)."""
         order_seed, draw_seed = np.random.SeedSequence((self.seed, epoch)).generate_state(2).tolist()
         order = torch.randperm(len(self.source), generator=_generator(order_seed))
-        draws = self.source.draw(len(order), _generator(draw_seed)) if self.augment else None
-        starts = self.source.starts(order, draws).to(self.source.device)
+        starts = self.source.starts(order, self.source.draw(len(order), _generator(draw_seed))).to(self.source.device)
         return starts, self.source.labels[order.to(self.source.device)]
 
     def state_dict(self) -> dict[str, int]:
@@ -113,7 +109,7 @@ class EpochLoader:
         last = len(self.source) % self.batch_size
         if len(self) == 0:
             raise UserError(
-                f"drop_last leaves no batch: {len(self.source)} training images do not fill one of {self.batch_size}."
+                f"drop_last leaves no batch: {len(self.source)} training samples do not fill one of {self.batch_size}."
             )
         smallest = self.batch_size if self.drop_last or last == 0 else last
         if smallest < self.world:
@@ -126,8 +122,8 @@ class EpochLoader:
 class Streams:
     """The training batches of several data streams side by side: {seed: batch}.
 
-    One loader, however many streams: Lightning has all ranks answer about each loader in turn, and waits for ever where
-    they have different numbers of them, as ranks that share out nets do.
+    One loader, however many streams: Lightning reduces over all ranks for each loader in turn, and waits for ever where
+    they have different numbers of loaders, as ranks that share out nets do.
 
     Args:
         loaders: seed -> its stream; all of one length.
@@ -140,6 +136,7 @@ class Streams:
         self.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all streams' next iteration."""
         for loader in self.loaders.values():
             loader.set_epoch(epoch)
 
@@ -151,7 +148,7 @@ class Streams:
             yield dict(zip(self.loaders, batches))
 
     def state_dict(self) -> dict[str, int]:
-        """The place that all streams have come to; it fits any number of them."""
+        """The position of all streams, which is one; it fits any number of them."""
         return self._any.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -167,18 +164,18 @@ class Streams:
 class EvalLoader:
     """Un-augmented batches in a fixed order; every sample once, over all ranks together.
 
-    Every rank makes the same number of batches, so a rank's share of the last one may be empty, (0, C, H, W).
+    Every rank makes the same number of batches, so a rank's share of the last one may be empty, (0, ...).
 
     Args:
-        source: the images.
+        source: the samples.
         batch_size: samples of the global batch, over all ranks.
-        rows: which images, (M,) int64; all by default.
+        rows: which samples, (M,) int64; all by default.
         rank: which share of each global batch is ours.
         world: number of shares.
     """
 
     def __init__(
-        self, source: ResidentImages, batch_size: int, rows: Tensor | None = None, *, rank: int = 0, world: int = 1
+        self, source: Resident, batch_size: int, rows: Tensor | None = None, *, rank: int = 0, world: int = 1
     ) -> None:
         self.source = source
         self.batch_size = batch_size

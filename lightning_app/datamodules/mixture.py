@@ -1,12 +1,14 @@
 """A mixture of Gaussians, the data of Littwin & Wolf's experiments (2016, Appendix C): vectors that need no file."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.images import Splits
+from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.vectors import VectorData
 
 __all__ = ["GaussianMixture"]
@@ -24,6 +26,8 @@ class GaussianMixture(VectorData):
     The paper's appendix has 10 Gaussians in 50 dimensions, the caption of its Fig. 1 has 50 Gaussians; it says nothing of
     their means. 10,000 training samples, batches of 50.
 
+    Takes the arguments of `ResidentData` too.
+
     Args:
         root: not used; there is no file.
         classes: K.
@@ -33,12 +37,6 @@ class GaussianMixture(VectorData):
         test_samples: test samples.
         seed: of means and samples.
         batch_size: samples of a training batch.
-        val_size: samples set aside from the training samples for validation, stratified by class.
-        split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
-        probe_size: number of training samples in the probe (at most all of them), stratified by class.
-        train_limit: train on only so many samples, stratified by class.
-        test_limit: evaluate on only so many test samples, stratified by class.
-        evaluate_train: evaluate on the training samples too.
 
     Raises:
         UserError: for sizes and a separation that make no mixture.
@@ -54,23 +52,9 @@ class GaussianMixture(VectorData):
         test_samples: int = 2_000,
         seed: int = 0,
         batch_size: int = 50,
-        val_size: int = 0,
-        split_seed: int = 0,
-        probe_size: int = 1000,
-        train_limit: int | None = None,
-        test_limit: int | None = None,
-        evaluate_train: bool = True,
+        **of_data: Any,
     ) -> None:
-        super().__init__(
-            root=root,
-            batch_size=batch_size,
-            val_size=val_size,
-            split_seed=split_seed,
-            probe_size=probe_size,
-            train_limit=train_limit,
-            test_limit=test_limit,
-            evaluate_train=evaluate_train,
-        )
+        super().__init__(root=root, batch_size=batch_size, **of_data)
         _check(classes, dimensions, separation, samples, test_samples, seed)
         self.classes = classes
         self.dimensions = dimensions
@@ -108,13 +92,9 @@ class GaussianMixture(VectorData):
 
     @property
     @override
-    def image_shape(self) -> tuple[int, ...]:
-        """(dimensions,): no image."""
+    def sample_shape(self) -> tuple[int, ...]:
+        """(dimensions,)."""
         return (self.dimensions,)
-
-    @override
-    def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
-        return self.of_split(split)
 
 
 def _check(classes: int, dimensions: int, separation: float, samples: int, test_samples: int, seed: int) -> None:

@@ -1,14 +1,17 @@
-"""Picture files in the place of a tensor of images: of a million of them, only the rows that are asked for are decoded.
+"""Picture files that stand for a tensor of images: of a million of them, only the rows that are taken are decoded.
 
 Pictures become what torchvision's pretrained weights were evaluated on (``weights.transforms()``), byte for byte: the
-shorter side resized with antialiasing, and the central square cut out. Only what EXIF data say about which side is up is
-heeded here and not there.
+shorter side resized with antialiasing, and the central square cut out. Only the orientation in EXIF data is applied here and
+not there.
 """
 
+import difflib
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,11 +19,12 @@ import torch
 import torchvision.transforms.functional as TF
 from PIL import Image, ImageOps
 from torch import Tensor
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from tqdm import tqdm
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["Decoding", "Pictures"]
+__all__ = ["Decoding", "Pictures", "class_folders", "list_pictures"]
 
 # Pillow goes by the content, whatever the name, and hands PostScript to a program that executes it.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM")
@@ -32,36 +36,43 @@ class Decoding:
     """File -> (image_size, image_size, channels) uint8."""
 
     image_size: int
-    resize: int  # what the shorter side becomes, at least image_size
+    resize: int | None  # what the shorter side becomes, at least image_size; None: no picture has another size
     interpolation: Literal["bilinear", "bicubic"]
     channels: Literal[1, 3]
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of a decoded picture."""
         return self.image_size, self.image_size, self.channels
 
     def __call__(self, file: str) -> np.ndarray:
         """Upright, without transparency, resized and cut to the central square.
 
         Raises:
-            UserError: naming the file, if it is no whole picture or has more than 8 bits a channel.
+            UserError: naming the file, if it is no whole picture, has more than 8 bits a channel, or another size.
         """
         try:
             with Image.open(file, formats=FORMATS) as image:
-                self._check_length(*image.size)
+                self._check_size(*image.size)
                 return self._square(_upright(image, MODES[self.channels]))
         except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
             reason = str(error).split("\n")[0] or type(error).__name__
             raise UserError(f"{file} cannot be read as a picture ({reason}): replace or remove it.") from error
 
-    def _check_length(self, width: int, height: int) -> None:
-        """Before anything is unpacked. A line of 1 x 65,000 pixels would be made 4 GB."""
-        if max(width, height) * self.resize**2 / min(width, height) > Image.MAX_IMAGE_PIXELS:
+    def _check_size(self, width: int, height: int) -> None:
+        """Before anything is unpacked: a small file may hold a huge picture, and 1 x 65,000 pixels would be made 4 GB."""
+        if self.resize is None and (width, height) != (self.image_size, self.image_size):
+            raise ValueError(f"expected {self.image_size} x {self.image_size} pixels, got {height} x {width}")
+        if self.resize and max(width, height) * self.resize**2 / min(width, height) > (
+            Image.MAX_IMAGE_PIXELS or math.inf
+        ):
             raise ValueError(f"{width} x {height} pixels, too long to be resized to {self.resize}")
 
     def _square(self, picture: Image.Image) -> np.ndarray:
-        resized = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
-        return np.array(TF.center_crop(resized, [self.image_size])).reshape(self.shape)
+        if self.resize is not None:
+            picture = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
+            picture = TF.center_crop(picture, [self.image_size])
+        return np.array(picture).reshape(self.shape)
 
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:
@@ -82,6 +93,7 @@ class Pictures:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """(N, H, W, C)."""
         return len(self.files), *self.decode.shape
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
@@ -102,3 +114,44 @@ def _check_memory(count: int, shape: tuple[int, int, int]) -> None:
             f"{count:,} pictures of {shape[0]} x {shape[1]} pixels need {needed / 1e9:,.0f} GB and this machine has "
             f"{there / 1e9:,.0f}: set data.train_limit and data.test_limit, which are drawn before anything is decoded."
         )
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted, without hidden ones; none if there is no such folder."""
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
+
+
+def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tensor]:
+    """Files in the folders of classes, which may be some of all `classes`, sorted by label; and their labels (N,) int64.
+
+    Raises:
+        UserError: for a folder of no class, or of one without pictures.
+    """
+    number = {name: label for label, name in enumerate(classes)}
+    there = class_folders(folder)
+    if unknown := [name for name in there if name not in number]:
+        raise UserError(_unknown(folder / unknown[0], classes))
+    try:
+        listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=_is_picture)
+    except FileNotFoundError as error:
+        empty = str(error).split("classes ")[-1].split(". ")[0]
+        raise UserError(
+            f"{folder} has folders of classes without a picture in them ({empty}): remove them, or put pictures there "
+            f"({', '.join(IMG_EXTENSIONS)})."
+        ) from error
+    return [file for file, _ in listed], torch.tensor([label for _, label in listed])
+
+
+def _unknown(folder: Path, classes: Sequence[str]) -> str:
+    near = difflib.get_close_matches(folder.name, classes, n=1)
+    known = ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
+    return f"expected folders of the {len(classes)} classes ({known}), found {folder}: " + (
+        f"did you mean {near[0]}?" if near else "rename or remove it, or name all classes in data.class_names."
+    )
+
+
+def _is_picture(path: str) -> bool:
+    """By its ending. Hidden files are the system's own, such as ._* of macOS."""
+    return path.lower().endswith(IMG_EXTENSIONS) and not os.path.basename(path).startswith(".")

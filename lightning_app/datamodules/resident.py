@@ -9,6 +9,7 @@ Order of operations: flip, then crop (as fb.resnet.torch), on bytes, so that the
 (as torchvision's `RandomCrop(32, padding=4)` on an image; fb.resnet.torch pads with the mean colour instead).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +17,9 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-__all__ = ["Draws", "ResidentImages"]
+__all__ = ["Draws", "Resident", "ResidentImages"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,35 @@ class Draws:
     left: Tensor  # (N,) int64 in [0, 2 padding]: its first column
 
 
-class ResidentImages:
-    """One split on one device.
+class Resident(ABC):
+    """One split on one device, as the loaders read it: a batch is what lies at some of its starts."""
+
+    labels: Tensor  # (N,) int64
+    channels_last: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where samples and labels are."""
+        return self.labels.device
+
+    @abstractmethod
+    def draw(self, count: int, generator: torch.Generator) -> Draws | None:
+        """Random choices for `count` samples; None where nothing is augmented."""
+
+    @abstractmethod
+    def starts(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
+        """Where to read samples `rows`, (B,) int64, augmented by `draws` or, by default, as they are."""
+
+    @abstractmethod
+    def batch(self, starts: Tensor) -> Tensor:
+        """The samples (B, ...) at `starts`, (B,) int64 on the device."""
+
+
+class ResidentImages(Resident):
+    """One split of images on one device.
 
     Args:
         images: (N, H, W, C) uint8.
@@ -62,7 +91,8 @@ class ResidentImages:
         self.padding = padding
         self.flip = flip
         self.channels_last = channels_last
-        self._size = tuple(images.shape[1:])  # (H, W, C)
+        height, width, channels = images.shape[1:]
+        self._size = height, width, channels
         canvas = _canvas(images.to(device), padding, 1 + flip, channels_last)
         self._strides = canvas.stride()
         self._windows = _windows(canvas, self._size, channels_last)
@@ -73,13 +103,7 @@ class ResidentImages:
         if compile:
             torch._dynamo.mark_dynamic(self._windows, 0)  # one kernel for splits of any length
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def device(self) -> torch.device:
-        return self.labels.device
-
+    @override
     def draw(self, count: int, generator: torch.Generator) -> Draws:
         """Flips (probability 1/2) and crops (uniform) of `count` images; no draw where there is nothing to choose."""
 
@@ -88,13 +112,15 @@ class ResidentImages:
 
         return Draws(uniform(1 + self.flip), uniform(2 * self.padding + 1), uniform(2 * self.padding + 1))
 
+    @override
     def starts(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
-        """Where to read images `rows`, (B,) int64, augmented by `draws` or, by default, as they are."""
+        """Byte at which each image begins, or the crop of it or of its mirror image."""
         copy, image, _, row, column = self._strides
         if draws is None:
             return rows * image + self.padding * (row + column)
         return draws.flip * copy + rows * image + draws.top * row + draws.left * column
 
+    @override
     def batch(self, starts: Tensor) -> Tensor:
         """The float32 images (B, C, H, W) that begin at `starts`, (B,) int64 on the device."""
         # The compiler specialises on sizes 0 and 1; a new kernel for a last batch of one is not worth it.
@@ -135,15 +161,16 @@ def _windows(canvas: Tensor, size: tuple[int, int, int], channels_last: bool) ->
     h, w, c = size
     *_, channel, row, column = canvas.stride()
     # W and C together, because the compiler vectorises a run of 96 bytes and not one of 3.
-    shape, strides = ((h, w * c), (row, 1)) if channels_last else ((c, h, w), (channel, row, column))
+    shape: tuple[int, ...] = (h, w * c) if channels_last else (c, h, w)
+    strides = (row, 1) if channels_last else (channel, row, column)
     reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides))
     return canvas.as_strided((canvas.numel() - reach, *shape), (1, *strides))
 
 
 def _affine(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Scale and shift with (x / 255 - mean) / std = scale x + shift, rounded once from float64."""
-    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
-    return (1 / (255 * std)).float(), (-mean / std).float()
+    shift, scale = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
+    return (1 / (255 * scale)).float(), (-shift / scale).float()
 
 
 def _by_pixel(channels: Tensor, size: tuple[int, int, int], channels_last: bool) -> Tensor:

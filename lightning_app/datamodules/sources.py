@@ -5,12 +5,11 @@
 3. The files torchvision downloads to ``<root>``.
 
 The last two are decoded once, into ``<root>/<name>/cache/``, and again only when the names, sizes or modification
-times of the files have changed. Another dataset is one more `Source`.
+times of the files have changed. Another data set is one more `Source`.
 """
 
 import hashlib
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,19 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_npy, read_text
-from lightning_app.datamodules.images import Splits
+from lightning_app.datamodules.base import Splits
+from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
 from lightning_app.runs.folder import write_atomically
 
-__all__ = ["Source", "class_folders"]
+__all__ = ["Source"]
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CACHE = "cache"
 STAMP = "stamp.txt"  # fingerprint of the files that the cache was made of
-PICTURES = (".png", ".jpg", ".jpeg")
 
 Arrays = dict[str, np.ndarray]  # by the names of ARRAYS
 File = tuple[str, int, int]  # path relative to the listed folder, bytes, modification time in ns
@@ -39,18 +37,15 @@ File = tuple[str, int, int]  # path relative to the listed folder, bytes, modifi
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset's possible places.
-
-    Example: ``Source("CIFAR-10", Path("cifar10"), (32, 32, 3), names, torchvision.datasets.CIFAR10,
-    "cifar-10-batches-py").below(Path("data"))``.
-    """
+    """Where one data set may lie. `torchvision_data` has examples."""
 
     title: str  # for messages
     folder: Path  # <root>/<name>; in a datamodule's class still <name>
-    image_shape: tuple[int, int, int]  # (H, W, C)
+    image_shape: tuple[int, int, int]  # (H, W, C), H = W
     class_names: tuple[str, ...]  # by label
-    official: Callable[..., Any]  # torchvision's dataset class
-    official_folder: str  # what it unpacks to, relative to root
+    official: Callable[[str, str, bool], tuple[Any, Any]]
+    """By torchvision: root, "train" or "test", whether to download -> (N, H, W, C) or (N, H, W) uint8, and N labels."""
+    official_files: tuple[str, ...]  # what that needs: files, or folders of them, relative to root
 
     def below(self, root: Path) -> "Source":
         """The same in a folder of data sets."""
@@ -58,6 +53,7 @@ class Source:
 
     @property
     def root(self) -> Path:
+        """The folder of all data sets."""
         return self.folder.parent
 
     def prepare(self) -> None:
@@ -70,10 +66,10 @@ class Source:
             self._decode(files, download=True)
 
     def read(self) -> Splits:
-        """The data, from the first place that has some.
+        """The data, from the first of the three that is there.
 
         Raises:
-            ValueError: in one sentence, if no place has any, or if what is there is not what it should be.
+            ValueError: if none is there, or if what is there is not what it should be.
         """
         arrays = _read_arrays(self.folder) if self._has_arrays() else self._decoded()
         self._check(arrays)
@@ -120,7 +116,7 @@ class Source:
             return False
 
     def _decode(self, files: list[File], download: bool) -> Arrays:
-        arrays = self._decode_tree(files) if self._has_tree() else self._decode_official(download)
+        arrays = self._decode_tree() if self._has_tree() else self._decode_official(download)
         # As they were before decoding, so that a file that changed meanwhile is decoded again the next time.
         _write_cache(self.folder / CACHE, _stamp(files or self._files()), arrays)
         return arrays
@@ -128,11 +124,10 @@ class Source:
     def _files(self) -> list[File]:
         """The files to decode, as they are now, sorted by path."""
         if not self._has_tree():
-            return sorted(_walk(self.root / self.official_folder))
-        files = (file for split in ("train", "test") for file in _walk(self.folder / split, f"{split}/"))
-        return sorted(file for file in files if file[0].lower().endswith(PICTURES))
+            return sorted(file for name in self.official_files for file in _walk(self.root / name))
+        return sorted(file for split in ("train", "test") for file in _walk(self.folder / split, f"{split}/"))
 
-    def _decode_tree(self, files: list[File]) -> Arrays:
+    def _decode_tree(self) -> Arrays:
         found = {split: class_folders(self.folder / split) for split in ("train", "test")}
         if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
             raise UserError(
@@ -140,44 +135,34 @@ class Source:
                 f"in {self.folder / 'test'}, got {len(found['train'])} and {len(found['test'])}: one folder for each "
                 f"class, for example train/{self.class_names[0]}."
             )
-        label = {name: number for number, name in enumerate(found["train"])}
         arrays = {}
         for split in ("train", "test"):
-            paths = [path for path, *_ in files if path.startswith(f"{split}/") and path.count("/") == 2]
-            images = [self._decode_picture(self.folder / path) for path in paths]
-            arrays[f"{split}_images"] = np.stack(images) if images else np.empty((0, *self.image_shape), np.uint8)
-            arrays[f"{split}_labels"] = np.array([label[path.split("/")[1]] for path in paths], dtype=np.int64)
+            listed, labels = list_pictures(self.folder / split, found["train"])
+            arrays[f"{split}_images"] = Pictures(listed, self._decoding)[:].numpy()
+            arrays[f"{split}_labels"] = labels.numpy()
         return arrays
 
-    def _decode_picture(self, file: Path) -> np.ndarray:
-        height, width, channels = self.image_shape
-        try:
-            with Image.open(file, formats=("PNG", "JPEG")) as image:
-                if image.size == (width, height):  # else nothing is unpacked: a small file may hold a huge picture
-                    return np.array(image.convert("RGB" if channels == 3 else "L")).reshape(self.image_shape)
-        except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-            raise UserError(f"{file} cannot be decoded as a PNG or JPEG image: replace or remove it.") from error
-        raise UserError(
-            f"{self.title} has images of {height} x {width} pixels, got {image.size[1]} x {image.size[0]} in {file}: resize "
-            "or remove it."
-        )
+    @property
+    def _decoding(self) -> Decoding:
+        size, _, channels = self.image_shape
+        return Decoding(size, None, "bilinear", 3 if channels == 3 else 1)
 
     def _decode_official(self, download: bool) -> Arrays:
         arrays = {}
         try:
             for split in ("train", "test"):
-                dataset = self.official(str(self.root), train=split == "train", download=download)
-                arrays[f"{split}_images"] = np.asarray(dataset.data).reshape(-1, *self.image_shape)
-                arrays[f"{split}_labels"] = np.asarray(dataset.targets, dtype=np.int64)
+                images, labels = self.official(str(self.root), split, download)
+                arrays[f"{split}_images"] = np.ascontiguousarray(images).reshape(-1, *self.image_shape)
+                arrays[f"{split}_labels"] = np.asarray(labels, dtype=np.int64)
         except Exception as error:  # torchvision asserts, unpacks and indexes what it finds in a broken file
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            official = self.root / self.official_folder
-            there = f"and what is in {official} cannot be read ({reason})" if official.exists() else ""
+            official = " and ".join(self.official_files)
+            there = f"and {official} cannot be read ({reason})" if self._files() else ""
             tried = f"and the download failed ({reason})" if download else there or f"and not in {self.root} either"
             raise UserError(
                 f"expected {self.title} in {self.folder}, found none there {tried}: put "
                 f"{', '.join(f'{name}.npy' for name in ARRAYS)} or a tree train/<class>/*.png, test/<class>/*.png "
-                f"into that folder, or the official {self.official_folder} into {self.root}, or set data.root to the "
+                f"into that folder, or the official {official} into {self.root}, or set data.root to the "
                 "folder that has them."
             ) from error
         return arrays
@@ -208,23 +193,14 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
         )
 
 
-def class_folders(folder: Path) -> tuple[str, ...]:
-    """Names of the folders in a folder, sorted, without hidden ones; none if there is no such folder."""
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
-
-
 def _walk(folder: Path, prefix: str = "") -> Iterator[File]:
-    """All files below a folder; none if there is no such folder."""
-    if not folder.is_dir():
-        return
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
-        else:
-            status = entry.stat()
-            yield f"{prefix}{entry.name}", status.st_size, status.st_mtime_ns
+    """All files below a folder, or the one file of that name; none if neither is there."""
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            yield from _walk(entry, f"{prefix}{entry.name}/" if entry.is_dir() else prefix)
+    elif folder.exists():
+        status = folder.stat()
+        yield f"{prefix}{folder.name}", status.st_size, status.st_mtime_ns
 
 
 def _stamp(files: list[File]) -> str:

@@ -11,24 +11,23 @@ here the largest eigenvalue is first and each component's largest loading is pos
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 from torch import Tensor
+from torchvision import datasets
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.digits import TEST_SIZE
-from lightning_app.datamodules.images import Splits, stratified_rows
-from lightning_app.datamodules.official import OfficialData
+from lightning_app.datamodules.base import Splits, at_least
+from lightning_app.datamodules.digits import split_digits
 from lightning_app.datamodules.sources import Source
+from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, by_train_flag
 from lightning_app.datamodules.vectors import VectorData
 
-__all__ = ["WhitenedDigits", "WhitenedImages", "WhitenedMNIST", "Whitening", "whitened"]
+__all__ = ["WhitenedDigits", "WhitenedImages", "WhitenedMNIST", "Whitening"]
 
-DIGITS = tuple("0123456789")
 RANK = 1e-10  # of the largest eigenvalue: below, a component's variance is rounding
 PIECE = 4096  # images widened to float64 at a time
 
@@ -64,8 +63,8 @@ class Whitening:
 
 def _mean_and_covariance(samples: Tensor) -> tuple[Tensor, Tensor]:
     """(p,) and (p, p), divided by m. Exact sums where the samples are bytes."""
-    m = len(samples)
-    total, products = 0, 0
+    m, p = samples.shape
+    total, products = torch.zeros(p, dtype=torch.float64), torch.zeros(p, p, dtype=torch.float64)
     for piece in samples.split(PIECE):
         piece = piece.double()
         total, products = total + piece.sum(0), products + piece.T @ piece
@@ -90,48 +89,19 @@ def _check_rank(samples: Tensor, components: int, rank: int) -> None:
 class WhitenedImages(VectorData):
     """Batches ``(vectors, labels)`` of whitened images: (B, components) in the trainer's precision, and int64 (B,).
 
-    Whitened by what is trained on: validation and test samples go through the same map.
+    Whitened by what is trained on: validation and test samples go through the same map. Takes the arguments of `ResidentData`
+    too.
 
     Args:
         root: folder of all datasets.
         components: leading principal components that are kept, d.
         batch_size: samples of a training batch. None takes all: an epoch is one step of gradient descent.
-        val_size: samples set aside from the training samples for validation, stratified by class.
-        split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
-        probe_size: number of training samples in the probe (at most all of them), stratified by class.
-        train_limit: train on only so many samples, stratified by class.
-        test_limit: evaluate on only so many test samples, stratified by class.
-        evaluate_train: evaluate on the training samples too.
     """
 
-    def __init__(
-        self,
-        root: str = "data",
-        components: int = 10,
-        batch_size: int | None = None,
-        val_size: int = 0,
-        split_seed: int = 0,
-        probe_size: int = 1000,
-        train_limit: int | None = None,
-        test_limit: int | None = None,
-        evaluate_train: bool = True,
-    ) -> None:
+    def __init__(self, root: str = "data", components: int = 10, batch_size: int | None = None, **of_data: Any) -> None:
         self._full_batch = batch_size is None
-        super().__init__(
-            root=root,
-            batch_size=1 if batch_size is None else batch_size,
-            val_size=val_size,
-            split_seed=split_seed,
-            probe_size=probe_size,
-            train_limit=train_limit,
-            test_limit=test_limit,
-            evaluate_train=evaluate_train,
-        )
-        if components < 1:
-            raise UserError(
-                f"components must be at least 1, got {components}: they are the numbers a net sees of a sample."
-            )
-        self.components = components
+        super().__init__(root=root, batch_size=1 if batch_size is None else batch_size, **of_data)
+        self.components = at_least(1, components=components)
 
     @property
     def batch_size(self) -> int:
@@ -144,31 +114,28 @@ class WhitenedImages(VectorData):
 
     @property
     @override
-    def image_shape(self) -> tuple[int, ...]:
-        """(components,): no image any more."""
+    def sample_shape(self) -> tuple[int, ...]:
+        """(components,)."""
         return (self.components,)
 
     @cached_property
     def whitening(self) -> Whitening:
-        return Whitening.of(self._pixels("train")[0], self.components)
+        """The map that whitens what is trained on."""
+        return Whitening.of(self.of_split("train")[0].flatten(1), self.components)
 
     @override
-    def vectors(self, split: str = "train") -> tuple[Tensor, Tensor]:
-        pixels, labels = self._pixels(split)
-        return self.whitening(pixels), labels
-
-    def _pixels(self, split: str) -> tuple[Tensor, Tensor]:
-        """(m, p) uint8 and (m,) int64."""
-        images, labels = self.of_split(split)
-        return images.flatten(1), labels
+    def embed(self, samples: Tensor) -> Tensor:
+        """Images (m, ...) -> (m, components) float64."""
+        return self.whitening(samples.flatten(1))
 
     @override
     def setup(self, stage: str | None = None) -> None:
+        """As `ResidentData.setup`, and refuse what cannot be whitened before anything is trained."""
         super().setup(stage)
         _ = self.whitening
 
 
-class WhitenedMNIST(WhitenedImages, OfficialData):
+class WhitenedMNIST(WhitenedImages, FromSource):
     """Whitened MNIST (LeCun et al. 1998), 60,000 training and 10,000 test digits of 28 x 28 pixels.
 
     Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw`` (see `sources`), downloaded when there
@@ -180,8 +147,8 @@ class WhitenedMNIST(WhitenedImages, OfficialData):
         folder=Path("mnist"),
         image_shape=(28, 28, 1),
         class_names=DIGITS,
-        official=torchvision.datasets.MNIST,
-        official_folder="MNIST/raw",
+        official=by_train_flag(datasets.MNIST),
+        official_files=("MNIST/raw",),
     )
 
 
@@ -193,33 +160,6 @@ class WhitenedDigits(WhitenedImages):
 
     @override
     def load(self) -> Splits:
-        from sklearn.datasets import load_digits  # slow to import, and only the digits need it
-
-        digits = load_digits()
-        images = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(-1)  # grey levels 0..16
-        labels = torch.from_numpy(digits.target.astype(np.int64))
-        test = torch.zeros(len(labels), dtype=torch.bool)
-        test[stratified_rows(labels, TEST_SIZE, seed=0)] = True
-        return Splits(images[~test], labels[~test], images[test], labels[test], DIGITS)
-
-
-_KINDS = {"mnist": WhitenedMNIST, "digits": WhitenedDigits}
-
-
-def whitened(
-    root: str = "data", components: int = 10, limit: int | None = None, source: Literal["mnist", "digits"] = "mnist"
-) -> tuple[Tensor, Tensor]:
-    """Whitened training samples without a trainer: (m, components) float64 and labels (m,) int64.
-
-    Nothing is downloaded: ``WhitenedMNIST(root).prepare_data()`` does that.
-
-    Args:
-        root: folder of all datasets.
-        components: leading principal components that are kept.
-        limit: only so many samples, stratified by class; the same ones as those of a datamodule's `train_limit`.
-        source: whose digits.
-
-    Raises:
-        UserError: if there is no such data below root, or the samples do not vary in so many directions.
-    """
-    return _KINDS[source](root, components, train_limit=limit).vectors()
+        return split_digits(
+            lambda grey: torch.from_numpy(grey.astype(np.uint8)).unsqueeze(-1)
+        )  # levels 0..16 as they are

@@ -9,6 +9,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -17,9 +18,10 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
-from lightning_app.modules.first_look import check_outputs, lay_out
+from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.losses import LossName, loss_named
 from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
@@ -38,7 +40,6 @@ from lightning_app.modules.sharding import SeedSharding, exchange, shares
 __all__ = ["ImageClassifier"]
 
 _NOTHING = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
-PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no data module says its own
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
 
@@ -102,12 +103,10 @@ class ImageClassifier(pl.LightningModule):
         self.share_batches = share_batches
         self.backend: BackendName = backend
         self.compile_nets = compile
-        self.channels_last = bool(channels_last)  # decided in `setup`
-        self._asked_layout = channels_last
-        self.batch_size = PAPER_BATCH
+        self.channels_last = channels_last  # as asked for; what was decided is in the plan
+        self.plan = BatchPlan()
         self.penalties = nn.ModuleDict()
         self.running = nn.ModuleDict({name: RiskAndError() for name, _ in self.members})
-        self.splits: tuple[str, ...] = ()
         self.evaluated = nn.ModuleList()  # by split: member -> RiskAndError
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
@@ -125,7 +124,6 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def setup(self, stage: str) -> None:
-        self.batch_size = getattr(self._datamodule, "batch_size", PAPER_BATCH)
         if self._shares_members:
             shared = shares(self.members, self.trainer.world_size)
             self.own = tuple(shared[self.global_rank])
@@ -133,19 +131,33 @@ class ImageClassifier(pl.LightningModule):
         self._check_precision()
         if stage == "fit":
             loop = Loop(self.manual_backward, at_once=self._shares_batches)
-            self._gradients = backend_for(self.backend, self.trainer.strategy.root_device, loop)
-        scale = 1 / self.batch_size if self.penalty_scale == "batch" else 1
+            self._gradients = backend_for(self.backend, self._root_device, loop)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
-        self._look()
+        self.plan = self._planned(stage)
+        scale = 1 / self.plan.batch_size if self.penalty_scale == "batch" else 1
         for member in self.members:
             if self.compile_nets and member.net._compiled_call_impl is None:  # a second stage would trace it anew
                 member.net.compile(dynamic=False)
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
-        self.splits = self._splits_of(stage)
         self.evaluated = nn.ModuleList(
-            nn.ModuleDict({name: RiskAndError() for name, _ in self.members}) for _ in self.splits
+            nn.ModuleDict({name: RiskAndError() for name, _ in self.members}) for _ in self.plan.eval_splits
         )
+
+    def _planned(self, stage: str) -> BatchPlan:
+        """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
+        plan = BatchPlan.for_data(self._datamodule)
+        check_outputs(self.members, plan.sample_shape, plan.num_classes)
+        asked = plan.channels_last if self.channels_last is None else self.channels_last
+        plan = replace(
+            plan,
+            seeds=self.data_seeds,
+            channels_last=choose_memory_format(self.members, plan.sample_shape, asked, self._root_device),
+            eval_splits=("test",) if stage == "test" else plan.eval_splits,
+        )
+        if agree := getattr(self._datamodule, "use_plan", None):
+            agree(plan)
+        return plan
 
     @override
     def configure_optimizers(self) -> dict[str, Any]:
@@ -168,7 +180,7 @@ class ImageClassifier(pl.LightningModule):
 
     @property
     def data_seeds(self) -> tuple[int, ...]:
-        """Seeds of the data streams that a training batch must hold (the datamodule asks)."""
+        """Seeds of the data streams that a training batch must hold."""
         return tuple(dict.fromkeys(self._stream(member) for member in self.own))
 
     def _stream(self, member: Member) -> int:
@@ -189,23 +201,13 @@ class ImageClassifier(pl.LightningModule):
         return self.trainer.world_size > 1 and not self._shares_members
 
     @property
-    def _datamodule(self):
+    def _root_device(self) -> torch.device:
+        return self.trainer.strategy.root_device
+
+    @property
+    def _datamodule(self) -> Any:
+        """The trainer's datamodule, which may be anybody's; None where loaders were given instead."""
         return getattr(self._trainer, "datamodule", None)
-
-    def _splits_of(self, stage: str) -> tuple[str, ...]:
-        """Names of the evaluation loaders, in their order."""
-        if stage == "test":
-            return ("test",)
-        return tuple(getattr(self._datamodule, "eval_splits", ("val",)))
-
-    def _look(self) -> None:
-        shape, classes = (getattr(self._datamodule, name, None) for name in ("image_shape", "num_classes"))
-        if shape is not None and classes is not None:
-            check_outputs(self.members, shape, classes)
-        asked = self._asked_layout
-        if asked is None:  # whoever is asked decides for both
-            asked = getattr(self._datamodule, "channels_last", None)
-        self.channels_last = lay_out(self.members, shape, asked, self.trainer.strategy.root_device)
 
     def _check_precision(self) -> None:
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
@@ -312,7 +314,7 @@ class ImageClassifier(pl.LightningModule):
             numbers = {}
             if self.running[name].update_called:
                 numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
-            for split, metrics in zip(self.splits, self.evaluated):
+            for split, metrics in zip(self.plan.eval_splits, self.evaluated):
                 if metrics[name].update_called:
                     numbers |= {f"{split}/{key}": value for key, value in metrics[name].compute().items()}
             found[name] = numbers | self._costs(name, numbers)
@@ -332,7 +334,7 @@ class ImageClassifier(pl.LightningModule):
         costs = {"train/penalty": self.penalties[name].strength * half_norm}
         if "train/risk" in numbers:
             costs["train/cost"] = numbers["train/risk"] + costs["train/penalty"]
-            costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.batch_size
+            costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.plan.batch_size
         return costs
 
     def _check_finite(self) -> None:
@@ -369,7 +371,9 @@ class ImageClassifier(pl.LightningModule):
     def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = batch
         return (
-            (images.contiguous(memory_format=torch.channels_last), labels) if self.channels_last else (images, labels)
+            (images.contiguous(memory_format=torch.channels_last), labels)
+            if self.plan.channels_last
+            else (images, labels)
         )
 
     def _share(self, labels: Tensor) -> float:

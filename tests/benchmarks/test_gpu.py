@@ -470,7 +470,7 @@ def test_what_is_no_failure_of_a_contender_is_not_left_out():
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_nets_and_images_that_are_measured_have_the_format_that_fit_would_choose(data, monkeypatch, channels_last):
     if not channels_last:
-        monkeypatch.setattr(measuring, "lay_out", lambda members, shape, asked, device: False)
+        monkeypatch.setattr(measuring, "choose_memory_format", lambda members, shape, asked, device: False)
     options = argparse.Namespace(root=data, depth=8, device="cpu", images=64, measured=64, probed=16)
     net, *batches = measuring.measured(options, "full")
     tensors = [images for each in batches for images, _ in each]

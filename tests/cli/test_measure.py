@@ -200,7 +200,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
             ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--weights", "none.pth"),
             "expected weights at none.pth",
         ),
-        (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) an image, the data has 10 classes"),
+        (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) for a sample, the data have 10 classes"),
         (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'"),
         (("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"), "there is no option 'classes'"),
     ],

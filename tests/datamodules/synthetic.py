@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from lightning_app.datamodules import ImageData
-from lightning_app.datamodules.images import Splits
+from lightning_app.datamodules import ImageData, Splits
 
 CLASSES = ("cross", "naught", "blank")
 

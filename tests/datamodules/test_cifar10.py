@@ -21,7 +21,7 @@ def test_sizes_and_classes(data):
     assert (len(splits.train_images), len(splits.test_images)) == (50_000, 10_000)
     assert splits.train_labels.bincount().tolist() == [5000] * 10
     assert splits.test_labels.bincount().tolist() == [1000] * 10
-    assert (data.num_classes, data.image_shape) == (10, (3, 32, 32))
+    assert (data.num_classes, data.sample_shape) == (10, (3, 32, 32))
 
 
 def test_mean_and_std_are_the_default_ones(data):

@@ -136,7 +136,7 @@ def test_train_and_test_folders(tmp_path):
     for split, count in (("train", 5), ("val", 3), ("test", 2)):
         tree(tmp_path / split, count)
     data = small(tmp_path)
-    assert (data.num_classes, data.class_names, data.image_shape) == (2, ("cat", "dog"), (3, 16, 16))
+    assert (data.num_classes, data.class_names, data.sample_shape) == (2, ("cat", "dog"), (3, 16, 16))
     assert samples(data.test_dataloader())[1].tolist() == [0, 0, 1, 1]  # of test, not val
     train, labels = samples(data.val_dataloader()[0])
     assert labels.tolist() == [0] * 5 + [1] * 5
@@ -194,7 +194,7 @@ def test_only_what_the_limits_leave_is_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr(Decoding, "__call__", lambda self, file: calls.append(file) or whole(self, file))
     data = small(tmp_path, train_limit=6, test_limit=4, val_size=8)
     data.setup()
-    assert (data.num_classes, data.image_shape, calls) == (2, (3, 16, 16), [])
+    assert (data.num_classes, data.sample_shape, calls) == (2, (3, 16, 16), [])
     evaluated = [samples(loader)[1].bincount().tolist() for loader in data.val_dataloader()]
     assert evaluated == [[3, 3], [4, 4], [2, 2]]
     samples(data.train_dataloader()), samples(data.probe_loader())
@@ -341,7 +341,7 @@ def test_training_on_one_s_own_pictures(tmp_path):
     words = ("fit", "--config", ROOT / "configs" / "photos.yaml", "--trainer.max_epochs", "1", "--trainer.logger", "[]")
     words += ("--trainer.callbacks", "[{class_path: TrainingMetrics}]", "--data.image_size", "16")
     done = command(*words, cwd=tmp_path)
-    assert done.returncode == 2 and "the data has 4 classes: set the net's num_classes" in done.stderr
+    assert done.returncode == 2 and "the data have 4 classes: set the net's num_classes" in done.stderr
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "photos" / "photos" / "log.csv").exists()

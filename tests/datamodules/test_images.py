@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_app.datamodules.images import stratified_rows
+from lightning_app.datamodules.base import stratified_rows
 from tests.datamodules.synthetic import CLASSES, Synthetic, rows
 
 
@@ -13,7 +13,7 @@ def test_what_it_tells_about_itself():
     data = Synthetic(val_size=9)
     data.setup()
     data.setup("fit")
-    assert (data.num_classes, data.class_names, data.image_shape) == (3, CLASSES, (3, 8, 8))
+    assert (data.num_classes, data.class_names, data.sample_shape) == (3, CLASSES, (3, 8, 8))
     assert data.eval_splits == ("train", "val", "test")
     assert Synthetic(evaluate_train=False).eval_splits == ("test",)
     assert data.loads == 1
@@ -84,7 +84,7 @@ def test_fingerprint_tells_data_apart():
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"padding": -1}, "padding must be at least 0, got -1"),
-        ({"val_size": 60}, "val_size must leave some of the 60 training images"),
+        ({"val_size": 60}, "val_size must leave some of the 60 training samples"),
         ({"split_seed": -1}, "split_seed must be at least 0"),
         ({"train_limit": 0}, "train_limit must be at least 1"),
         ({"mean": (0.1, 0.2)}, "mean must have one value, or one for each of the 3 channels"),

@@ -23,7 +23,7 @@ def test_sizes_of_the_paper():
     data, vectors, labels = drawn()
     assert vectors.shape == (10_000, 50) and vectors.dtype == torch.float64
     assert labels.bincount().tolist() == [1000] * 10 and data.splits.test_labels.bincount().tolist() == [200] * 10
-    assert (data.num_classes, data.image_shape, data.batch_size, data.class_names[-1]) == (10, (50,), 50, "9")
+    assert (data.num_classes, data.sample_shape, data.batch_size, data.class_names[-1]) == (10, (50,), 50, "9")
     assert data.means.shape == (10, 50)
 
 
@@ -137,7 +137,7 @@ def test_vectors_come_in_the_trainers_precision():
         ({"test_samples": 0}, "test_samples is at least 10, got 0"),
         ({"seed": -1}, "seed is not negative, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"samples": 100, "val_size": 100}, "val_size must leave some of the 100 training images"),
+        ({"samples": 100, "val_size": 100}, "val_size must leave some of the 100 training samples"),
     ],
 )
 def test_what_makes_no_mixture(arguments, said):

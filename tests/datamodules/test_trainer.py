@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
+from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import EpochLoader
 from tests.datamodules.synthetic import Synthetic
@@ -17,12 +18,15 @@ class Recorder(pl.LightningModule):
 
     def __init__(self, seeds=None, raise_at=None):
         super().__init__()
-        if seeds is not None:
-            self.data_seeds = seeds
+        self.seeds = seeds
         self.raise_at = raise_at
         self.net = torch.nn.Linear(1, 1)
         self.batches = []
         self.evaluated = {}
+
+    def setup(self, stage):
+        if self.seeds is not None:
+            self.trainer.datamodule.use_plan(BatchPlan(seeds=self.seeds))
 
     def training_step(self, batch, index):
         if self.raise_at == (self.current_epoch, index):
@@ -87,7 +91,7 @@ def test_batches_are_those_of_the_loader(tmp_path):
     assert trained(tmp_path) == expected
 
 
-def test_data_seeds_make_a_batch_of_independent_streams(tmp_path):
+def test_seeds_of_the_plan_make_a_batch_of_independent_streams(tmp_path):
     both, alone = trained(tmp_path, seeds=(4, 7)), trained(tmp_path, seeds=(7,))
     assert [tuple(note) for *_, note in both] == [(4, 7)] * 12
     assert all(note[4] != note[7] for *_, note in both)
@@ -156,7 +160,6 @@ class FakeTrainer:
         self.global_rank, self.world_size = rank, world
         self.strategy = FakeStrategy()
         self.strategy.__dict__.update(strategy)
-        self.lightning_module = None
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])

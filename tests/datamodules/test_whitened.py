@@ -1,15 +1,13 @@
 """Whitened digits: the whitening against its definition, the datamodule against the loaders that it is made of."""
 
-import struct
-from pathlib import Path
-
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules import Digits, WhitenedDigits, WhitenedMNIST, Whitening, whitened
+from lightning_app.datamodules import Digits, WhitenedDigits, WhitenedMNIST, Whitening
+from tests.datamodules import archives
 from tests.helpers import trainer
 
 
@@ -103,7 +101,7 @@ def test_small_batches():
 def test_what_classifier_and_callbacks_ask():
     data = WhitenedDigits(components=6, probe_size=50, test_limit=40, val_size=30)
     data.setup()
-    assert (data.num_classes, data.image_shape, data.eval_splits) == (10, (6,), ("train", "val", "test"))
+    assert (data.num_classes, data.sample_shape, data.eval_splits) == (10, (6,), ("train", "val", "test"))
     assert [sum(len(labels) for _, labels in loader) for loader in data.val_dataloader()] == [1407, 30, 40]
     assert sum(len(labels) for _, labels in data.probe_loader()) == 50
     assert all(x.shape[1:] == (6,) and x.dtype == torch.float32 for x, _ in data.test_dataloader())
@@ -143,54 +141,30 @@ def test_vectors_come_in_the_trainers_precision(precision, dtype):
         precision, dtype = "32-true", torch.float32
 
 
-def test_the_function_gives_the_datamodules_samples():
-    x, labels = whitened(components=5, limit=300, source="digits")
-    vectors, classes = WhitenedDigits(components=5, train_limit=300).vectors()
-    assert torch.equal(x, vectors) and torch.equal(labels, classes) and x.dtype == torch.float64
-
-
 # -- MNIST ------------------------------------------------------------------------------------------------------------
 
 
-def write_idx(root: Path, train: int = 90, test: int = 20) -> dict[str, Tensor]:
-    """A small MNIST in the format of its authors: big-endian sizes, then bytes."""
-    raw = root / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(0)
-    written = {}
-    for name, count in (("train", train), ("t10k", test)):
-        images = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=generator)
-        labels = (torch.arange(count) % 10).to(torch.uint8)
-        (raw / f"{name}-images-idx3-ubyte").write_bytes(
-            struct.pack(">IIII", 2051, count, 28, 28) + images.numpy().tobytes()
-        )
-        (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.numpy().tobytes())
-        written |= {f"{name}_images": images, f"{name}_labels": labels}
-    return written
-
-
 def test_mnist_is_read_as_its_authors_wrote_it(tmp_path):
-    written = write_idx(tmp_path)
+    made = archives.arrays(train=90, test=20, size=28, channels=1)
+    archives.idx(tmp_path / "MNIST" / "raw", made)
     data = WhitenedMNIST(str(tmp_path), components=4)
     data.prepare_data()  # downloads nothing: it is there
     data.setup()
-    assert torch.equal(data.splits.train_images.squeeze(-1), written["train_images"])
-    assert torch.equal(data.splits.test_images.squeeze(-1), written["t10k_images"])
-    assert torch.equal(data.splits.train_labels, written["train_labels"].long())
+    assert all(torch.equal(getattr(data.splits, name), torch.from_numpy(array)) for name, array in made.items())
     assert (data.num_classes, data.batch_size) == (10, 90)
-    x, labels = whitened(str(tmp_path), components=4)
+    x, labels = data.vectors()
     close(x.T @ x / 90, torch.eye(4, dtype=torch.float64))
     assert labels.bincount().tolist() == [9] * 10
 
 
-def test_missing_mnist_is_a_sentence_and_never_other_digits(tmp_path):
+def test_missing_mnist_is_an_error_and_never_other_digits(tmp_path):
     with pytest.raises(UserError, match=r"expected MNIST in .*mnist, found none there .* MNIST/raw"):
-        whitened(str(tmp_path))
+        WhitenedMNIST(str(tmp_path)).vectors()
 
 
 @pytest.mark.slow
 def test_the_real_mnist(mnist_root):
-    x, labels = whitened(str(mnist_root))
+    x, labels = WhitenedMNIST(str(mnist_root)).vectors()
     assert x.shape == (60_000, 10)
     close(x.T @ x / len(x), torch.eye(10, dtype=torch.float64))
     targets = torch.nn.functional.one_hot(labels).double()

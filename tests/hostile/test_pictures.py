@@ -65,7 +65,7 @@ def source(tmp_path) -> Source:
     for split in ("train", "test"):
         (tmp_path / "set" / split / "a").mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "set" / split / "a" / "0.png")
-    return Source("set", tmp_path / "set", (8, 8, 1), ("a",), nothing, "raw")
+    return Source("set", tmp_path / "set", (8, 8, 1), ("a",), nothing, ("raw",))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_tree_with_one_picture_that_is_none(source, content):
 
 def test_a_picture_of_another_size_is_not_unpacked(source):
     (source.folder / "train" / "a" / "1.png").write_bytes(png(9000, 9000))  # within Pillow's own limit
-    with pytest.raises(UserError, match="8 x 8 pixels, got 9000 x 9000 in"):
+    with pytest.raises(UserError, match="8 x 8 pixels, got 9000 x 9000"):
         source.read()
 
 

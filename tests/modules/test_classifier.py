@@ -97,8 +97,11 @@ def test_a_diverging_run_stops_with_epoch_and_learning_rate():
     ("wrong", "said"),
     [
         ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4)}, "model.weight_decay"),
-        ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) an image, the data has 10 classes"),
-        ({"arms": {"net": arm(True, in_channels=1)}}, "cannot take images of shape"),
+        ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, the data have 10 classes"),
+        (
+            {"arms": {"net": arm(True, in_channels=1)}},
+            "cannot take samples of shape .*set the net's in_channels, here 1, to 3",
+        ),
     ],
 )
 def test_wrong_models_get_a_sentence_before_training(wrong, said):

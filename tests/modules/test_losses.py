@@ -107,5 +107,5 @@ def test_twenty_full_batch_epochs_are_twenty_steps(mid, shortcut):
 def test_a_width_that_does_not_fit_is_a_sentence():
     with pytest.raises(UserError, match=r"outputs \(12,\) .* 10 classes: set the net's num_classes .* width"):
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits(components=12))
-    with pytest.raises(UserError, match="cannot take images of shape"):
+    with pytest.raises(UserError, match="cannot take samples of shape"):
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits())

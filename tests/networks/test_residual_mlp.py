@@ -206,7 +206,7 @@ def test_it_learns_to_tell_gaussians_apart(norm):
 
 
 def test_images_are_refused_by_the_classifier():
-    with pytest.raises(UserError, match="member 'net' cannot take images"):
+    with pytest.raises(UserError, match="member 'net' cannot take samples"):
         fit(classifier(net=ResidualMLP), epochs=1)
 
 

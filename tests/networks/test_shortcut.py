@@ -172,7 +172,7 @@ def test_it_is_a_classifier_of_vectors():
 
 
 def test_images_that_are_no_vectors_are_refused_by_the_classifier():
-    with pytest.raises(UserError, match="member 'net' cannot take images"):
+    with pytest.raises(UserError, match="member 'net' cannot take samples"):
         fit(classifier(net=lambda: ShortcutNet(width=10)), epochs=1)
 
 

@@ -1,4 +1,4 @@
-"""Two images through every net before training: what cannot work is a sentence now, not a traceback later."""
+"""Dry run: two samples through every net, so that shape errors are reported before training starts."""
 
 from collections.abc import Sequence
 
@@ -8,38 +8,54 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 
-__all__ = ["check_outputs", "lay_out"]
+__all__ = ["check_outputs", "choose_memory_format"]
 
-IMAGES = 2  # in one alone a `view` that merges samples and channels would pass, whatever the memory format
+SAMPLES = 2  # with one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 
-def check_outputs(members: Sequence[Member], shape: Sequence[int], classes: int) -> None:
-    """Do all nets map images of this shape to so many logits?
+def check_outputs(members: Sequence[Member], shape: Sequence[int] | None, classes: int | None) -> None:
+    """Do all nets map samples of this shape to so many logits? Nothing is checked where one of both is not known.
 
     Raises:
-        UserError: naming the first that does not.
+        UserError: naming the first that does not, and what to set.
     """
+    if shape is None or classes is None:
+        return
     for name, net in members:
         try:
-            got = tuple(_answer(net, shape).shape)
-        except Exception as error:  # whatever a foreign net raises on an image that it cannot take
+            got = tuple(_output(net, shape).shape)
+        except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
             raise UserError(
-                f"member '{name}' cannot take images of shape {tuple(shape)} (channels, height, width) and return "
-                f"logits: {_reason(error)}"
+                f"member '{name}' cannot take samples of shape {tuple(shape)}{_dimensions(shape)} and return logits: "
+                f"{_reason(error)}{_channels(net, shape)}"
             ) from error
-        if got != (IMAGES, classes):
+        if got != (SAMPLES, classes):
             raise UserError(
-                f"member '{name}' has outputs {got[1:]} an image, the data has {classes} classes: set the net's "
+                f"member '{name}' has outputs {got[1:]} for a sample, the data have {classes} classes: set the net's "
                 f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
             )
 
 
-def lay_out(members: Sequence[Member], shape: Sequence[int] | None, asked: bool | None, device: torch.device) -> bool:
+def _dimensions(shape: Sequence[int]) -> str:
+    return " (channels, height, width)" if len(shape) == 3 else ""
+
+
+def _channels(net: nn.Module, shape: Sequence[int]) -> str:
+    """What to set where the first convolution takes another number of channels than the images have."""
+    first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
+    if first is None or len(shape) != 3 or first.in_channels == shape[0]:
+        return ""
+    return f" (set the net's in_channels, here {first.in_channels}, to {shape[0]}, as the images have)"
+
+
+def choose_memory_format(
+    members: Sequence[Member], shape: Sequence[int] | None, asked: bool | None, device: torch.device
+) -> bool:
     """Put all weights into channels_last memory format, or leave them all as they are. Returns which.
 
     Args:
         members: the nets.
-        shape: (C, H, W) of the images, where it is known.
+        shape: of a sample, (C, H, W) of images, where it is known.
         asked: True or False decide. None is channels_last for images on a CPU, unless a net cannot take it: one that
             flattens by ``view`` what is not contiguous then, or has weights of five dimensions. Members share batches, so
             one such net decides for all.
@@ -71,20 +87,20 @@ def lay_out(members: Sequence[Member], shape: Sequence[int] | None, asked: bool 
 
 
 def _refusal(members: Sequence[Member], shape: Sequence[int] | None) -> tuple[str, str] | None:
-    """Put weights into channels_last until a net raises, or raises on an image that is: which one, and why."""
+    """Put weights into channels_last until a net raises, or raises on an image in that format: which one, and why."""
     for name, net in members:
         try:
             net.to(memory_format=torch.channels_last)
             if shape is not None:
-                _answer(net, shape, torch.channels_last)
+                _output(net, shape, torch.channels_last)
         except Exception as error:  # an assertion of the net's own, too
             return name, _reason(error)
     return None
 
 
-def _answer(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:
-    """The net's output for black images, in evaluation mode; the net and the random state stay as they are."""
-    images = next(net.parameters()).new_zeros(IMAGES, *shape).contiguous(memory_format=layout)
+def _output(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:
+    """The net's output for samples of zeros, in evaluation mode; the net and the random state stay as they are."""
+    images = next(net.parameters()).new_zeros(SAMPLES, *shape).contiguous(memory_format=layout)
     modes = {module: module.training for module in net.modules()}
     try:
         with torch.random.fork_rng([images.device] if images.is_cuda else []), torch.no_grad():

@@ -6,7 +6,7 @@ from torch import nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
-from lightning_app.modules.first_look import check_outputs, lay_out
+from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import Member
 from tests.helpers import arm, classifier, digits, fit, trainer
 
@@ -78,19 +78,19 @@ def channels_last(weight: torch.Tensor) -> bool:
 def test_weights_and_images_lie_as_asked_and_by_default_channels_last(asked, found):
     module = fit(classifier({"net": Arm(net=simple)}, channels_last=asked), epochs=1, limit_train_batches=1)
     net = module.members[0].net
-    assert (module.channels_last, channels_last(net[0].weight), net.last) == (found, found, found)
+    assert (module.plan.channels_last, channels_last(net[0].weight), net.last) == (found, found, found)
 
 
 @pytest.mark.parametrize("kind", [Merging, Asserting, FiveDimensions])
 def test_a_net_that_cannot_take_it_stays_contiguous(kind):
     module = fit(classifier({"net": Arm(net=kind)}), epochs=1, limit_train_batches=1)
-    assert not module.channels_last
+    assert not module.plan.channels_last
     assert not any(channels_last(w) for w in module.members[0].net.parameters() if w.ndim == 4)
 
 
 def test_a_net_that_flattens_by_view_keeps_the_whole_bank_contiguous():
     module = fit(classifier({"view": Arm(net=Flattening), "other": Arm(net=simple)}), epochs=1, limit_train_batches=1)
-    assert not module.channels_last
+    assert not module.plan.channels_last
     assert not any(
         channels_last(net.get_parameter(w)) for w, (_, net) in zip(("conv.weight", "0.weight"), module.members)
     )
@@ -105,14 +105,14 @@ def test_where_it_was_asked_for_such_a_net_is_a_sentence():
 def test_asked_for_vectors_it_is_a_sentence():
     member = Member("net", "net", 0, nn.Linear(7, 2))
     with pytest.raises(UserError, match=r"a memory format of images, .* shape \(7,\): leave it out"):
-        lay_out([member], (7,), True, torch.device("cpu"))
+        choose_memory_format([member], (7,), True, torch.device("cpu"))
 
 
 def test_images_lie_anew_for_a_model_that_wants_them_otherwise():
     data = digits()
     for net, found in ((simple, True), (Flattening, False), (simple, True)):
         module = fit(classifier({"net": Arm(net=net)}), epochs=1, data=data, limit_train_batches=1)
-        assert (module.channels_last, data.probe_loader().source.channels_last) == (found, found)
+        assert (module.plan.channels_last, data.probe_loader().source.channels_last) == (found, found)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_images_lie_anew_for_a_model_that_wants_them_otherwise():
 )
 def test_by_default_it_is_for_images_on_a_cpu(shape, device, found):
     """Before Lightning has moved the nets, which are on the CPU until then."""
-    assert lay_out([Member("net", "net", 0, simple())], shape, None, torch.device(device)) is found
+    assert choose_memory_format([Member("net", "net", 0, simple())], shape, None, torch.device(device)) is found
 
 
 def test_the_look_leaves_no_trace():
@@ -130,7 +130,7 @@ def test_the_look_leaves_no_trace():
     before, state = {key: value.clone() for key, value in net.state_dict().items()}, torch.get_rng_state()
     members = [Member("net", "net", 0, net)]
     check_outputs(members, (3, 32, 32), 10)
-    lay_out(members, (3, 32, 32), None, torch.device("cpu"))
+    choose_memory_format(members, (3, 32, 32), None, torch.device("cpu"))
     assert [part.training for part in net] == [True, False, True, True, True]
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,325 @@
+"""The datamodule under all data sets here: splits, loaders, and what a checkpoint keeps of them.
+
+A subclass says where the samples come from (`ResidentData.load`) and how a split lies on the device (`ResidentData.to_device`);
+`images.ImageData` and `vectors.VectorData` are the two kinds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_app.common.batch_plan import BatchPlan
+from lightning_app.common.errors import UserError
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
+from lightning_app.datamodules.pictures import Pictures
+from lightning_app.datamodules.resident import Resident
+from lightning_app.datamodules.trained_on import check_same_data, digest
+
+__all__ = ["ResidentData", "Splits", "at_least", "stratified_rows"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A data set as it comes from its source, on the CPU. Image files are decoded when their rows are taken."""
+
+    train_images: Tensor | Pictures  # (N, H, W, C) uint8, or vectors (N, d)
+    train_labels: Tensor  # (N,) int64 in [0, len(class_names))
+    test_images: Tensor | Pictures  # (M, ...)
+    test_labels: Tensor  # (M,) int64
+    class_names: tuple[str, ...]
+
+
+class ResidentData(pl.LightningDataModule, ABC):
+    """Serves a small data set from device memory; order and augmentation are a pure function of (seed, epoch, step).
+
+    Batches are ``(samples, labels)`` on the trainer's device (the CPU without a trainer), labels int64 (B,). A training batch
+    is ``{seed: (samples, labels)}``, one independent stream of order and augmentation for each seed, where the
+    LightningModule has asked for them (`use_plan`), else the one of seed 0.
+
+    A strategy with an attribute ``shards_batches = False`` gives every rank the whole batches; any other one gives
+    rank r of w the rows r, r + w, ... of each global batch. If w does not divide a batch, the ranks' shares differ by
+    one sample.
+
+    Args:
+        root: folder of all datasets.
+        batch_size: samples in a global training batch, over all ranks.
+        val_size: samples set aside from the training samples for validation, stratified by class.
+        split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
+        probe_size: number of training samples in the probe (at most all of them), stratified by class.
+        train_limit: train on only so many samples, stratified by class.
+        test_limit: evaluate on only so many test samples, stratified by class.
+        evaluate_train: evaluate on the training samples too.
+
+    Raises:
+        UserError: for sizes below their minimum.
+    """
+
+    # Options of some subclasses only.
+    drop_last = False  # leave out the last, smaller training batch of an epoch
+    eval_batch_size: int | None = None  # None chooses by the device
+
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 128,
+        val_size: int = 0,
+        split_seed: int = 0,
+        probe_size: int = 1000,
+        train_limit: int | None = None,
+        test_limit: int | None = None,
+        evaluate_train: bool = True,
+    ) -> None:
+        super().__init__()
+        self.root = root
+        self.batch_size = at_least(1, batch_size=batch_size)
+        self.val_size = at_least(0, val_size=val_size)
+        self.split_seed = at_least(0, split_seed=split_seed)
+        self.probe_size = at_least(1, probe_size=probe_size)
+        self.train_limit = None if train_limit is None else at_least(1, train_limit=train_limit)
+        self.test_limit = None if test_limit is None else at_least(1, test_limit=test_limit)
+        self.evaluate_train = evaluate_train
+        self.plan = BatchPlan()
+        self._resident: dict[str, Resident] = {}
+        self._digests: dict[str, str] = {}  # of a split's samples, since they were put on the device
+
+    @abstractmethod
+    def load(self) -> Splits:
+        """Read the data set from its source. Called once."""
+
+    @abstractmethod
+    def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
+        """A split's samples, as the source gave them, on the trainer's device; augmented if they are for training."""
+
+    # -- what is in the data ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The data set as its source gave it, read at the first use."""
+        return self.load()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes by label."""
+        return self.splits.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, whether or not each has a sample."""
+        return len(self.class_names)
+
+    @property
+    @abstractmethod
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample of a batch: (C, H, W) of images, (d,) of vectors."""
+
+    @property
+    def eval_splits(self) -> tuple[str, ...]:
+        """Names of the loaders of `val_dataloader`, in their order."""
+        return ("train",) * self.evaluate_train + ("val",) * (self.val_size > 0) + ("test",)
+
+    def fingerprint(self) -> str:
+        """16 hex digits of the SHA-256 of all samples and labels as the source gave them, with their shapes."""
+        found = self.splits
+        return digest(found.train_images[:], found.train_labels, found.test_images[:], found.test_labels)
+
+    def of_split(self, split: str) -> tuple[Tensor, Tensor]:
+        """Samples of "train", "val" or "test" as the source gave them, and labels (m,) int64."""
+        samples, labels = self._source_of(split)
+        rows = self._rows[split] if len(self._rows[split]) < len(labels) else slice(None)  # a slice copies nothing
+        return samples[rows], labels[rows]
+
+    def trained_on(self) -> dict[str, Any]:
+        """What is on the device, as plain values for the checkpoint (see `trained_on`)."""
+        return self._described(self._resident)
+
+    def check_trained_on(self, saved: Mapping[str, Any]) -> None:
+        """Refuse to resume on these data what was trained on others, by what `trained_on` gave for those.
+
+        Raises:
+            UserError: naming the difference.
+        """
+        check_same_data(saved, self._described)
+
+    def _described(self, splits: Iterable[str]) -> dict[str, Any]:
+        shape = tuple(self.splits.train_images.shape[1:])
+        own = {split: self._described_split(split) for split in splits if len(self._rows[split])}
+        return {"class_names": self.class_names, "shape": shape, **self._normalisation, "splits": own}
+
+    def _described_split(self, split: str) -> dict[str, Any]:
+        self._on_device(split)
+        rows, labels = self._rows[split], self._source_of(split)[1]
+        digests = {"rows": digest(rows), "labels": digest(labels[rows]), "samples": self._digests[split]}
+        return {"size": len(rows), "of": len(labels), **digests}
+
+    @property
+    def _normalisation(self) -> dict[str, tuple[float, ...]]:
+        """Constants that the device subtracts and divides by."""
+        return {"mean": (0.0,), "std": (1.0,)}
+
+    # -- Lightning's hooks --------------------------------------------------------------------------------------------
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        """Read the labels and decide the splits; samples go to the device when a loader needs them.
+
+        Raises:
+            UserError: if the source is missing or malformed, `val_size` leaves nothing to train on, or the ranks' shares of
+                a batch would differ: their BatchNorms would see different numbers.
+        """
+        self.plan = BatchPlan()  # the module, whose setup follows, may have another one
+        _ = self._rows
+        world = self._share[1]
+        if stage in (None, "fit") and self.batch_size % world:
+            raise UserError(
+                f"data.batch_size {self.batch_size} is the batch of all processes together, and {world} cannot share it "
+                f"equally: choose a multiple of {world}, or --trainer.strategy seeds, which shares out nets instead."
+            )
+
+    def use_plan(self, plan: BatchPlan) -> None:
+        """Serve the batches that a module needs: its data streams, in its memory format. Until the next `setup`."""
+        self.plan = plan
+
+    @override
+    def train_dataloader(self) -> EpochLoader | Streams:
+        """One stream of batches, or one for each of the plan's seeds, side by side."""
+        seeds = self.plan.seeds
+        return self._epoch_loader(0) if seeds is None else Streams({seed: self._epoch_loader(seed) for seed in seeds})
+
+    @override
+    def val_dataloader(self) -> list[EvalLoader]:
+        """One loader for each of `eval_splits`."""
+        return [self._eval_loader(split) for split in self.eval_splits]
+
+    @override
+    def test_dataloader(self) -> EvalLoader:
+        """The test samples."""
+        return self._eval_loader("test")
+
+    @override
+    def transfer_batch_to_device(self, batch: T, device: torch.device, dataloader_idx: int) -> T:
+        """Batches are made on the device."""
+        return batch
+
+    def probe_loader(self) -> EvalLoader:
+        """The fixed, un-augmented training samples that measures use; the same batches on every rank."""
+        train = self._on_device("train")
+        rows = stratified_rows(train.labels.cpu(), min(self.probe_size, len(train)), self.split_seed, _PROBE)
+        return EvalLoader(train, self._eval_batch, rows)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> dict[str, Tensor]:
+        """Which of the source's samples are trained on, and which are for validation and test; each ascending."""
+        labels = self.splits.train_labels
+        if self.val_size >= len(labels):
+            raise UserError(
+                f"val_size must leave some of the {len(labels)} training samples to train on, got {self.val_size}: "
+                "choose a smaller one."
+            )
+        val = stratified_rows(labels, self.val_size, self.split_seed, _VAL)
+        train = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, val, False).nonzero().flatten()
+        if self.train_limit is not None and self.train_limit < len(train):
+            train = train[stratified_rows(labels[train], self.train_limit, self.split_seed, _LIMIT)]
+        test_labels = self.splits.test_labels
+        size = len(test_labels) if self.test_limit is None else min(self.test_limit, len(test_labels))
+        return {"train": train, "val": val, "test": stratified_rows(test_labels, size, self.split_seed, _TEST)}
+
+    def _source_of(self, split: str) -> tuple[Tensor | Pictures, Tensor]:
+        """All samples and labels that a split is taken from: validation samples are some of the training samples."""
+        if split == "test":
+            return self.splits.test_images, self.splits.test_labels
+        return self.splits.train_images, self.splits.train_labels
+
+    @property
+    def _device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+
+    @property
+    def _eval_batch(self) -> int:
+        """Samples of an evaluation batch on one rank."""
+        return self.eval_batch_size or (50 if self._device.type == "cpu" else 125)
+
+    @property
+    def _channels_last(self) -> bool:
+        return bool(self.plan.channels_last)
+
+    @property
+    def _share(self) -> tuple[int, int]:
+        """Our rank and the number of ranks that share each global batch."""
+        if self.trainer is None or not getattr(self.trainer.strategy, "shards_batches", True):
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
+
+    def _on_device(self, split: str) -> Resident:
+        """A split on the trainer's device, put there at the first use, and again for a plan of another memory format."""
+        resident = self._resident.get(split)
+        if resident is None or (resident.device, resident.channels_last) != (self._device, self._channels_last):
+            samples, labels = self.of_split(split)
+            self._digests[split] = digest(samples)
+            resident = self._resident[split] = self.to_device(samples, labels, split == "train")
+        return resident
+
+    def _epoch_loader(self, seed: int) -> EpochLoader:
+        rank, world = self._share
+        source, in_flight = self._on_device("train"), self._batches_in_flight
+        return EpochLoader(source, self.batch_size, seed, self.drop_last, rank=rank, world=world, in_flight=in_flight)
+
+    def _eval_loader(self, split: str) -> EvalLoader:
+        rank, world = self._share
+        size = self.eval_batch_size or self._eval_batch * world
+        return EvalLoader(self._on_device(split), size, rank=rank, world=world)
+
+    def _batches_in_flight(self) -> int:
+        """1 while a training step runs, else 0."""
+        if self.trainer is None:
+            return 0
+        batches: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # annotated without `processed`
+        return batches.ready - batches.processed
+
+
+_VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of split_seed
+
+
+def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
+    """`size` rows drawn at random with every class in proportion to its number, ascending.
+
+    Each class is shuffled, its k-th of n samples gets the rank (k + 1/2) / n, and the `size` lowest ranks win. So a
+    smaller draw is part of a larger one, and the proportion is exact up to rounding.
+
+    Args:
+        labels: (N,) int64, >= 0.
+        size: 0..N.
+        seed: non-negative.
+        stream: non-negative; draws from different streams of one seed are independent.
+
+    >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
+    >>> labels[stratified_rows(labels, 3, seed=0)].tolist()
+    [0, 0, 1]
+    """
+    (state,) = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(1).tolist()
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(state))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    counts = labels.bincount()
+    before = counts.cumsum(0) - counts  # samples in earlier classes
+    of = labels[by_class]
+    rank = (torch.arange(len(labels)) - before[of] + 0.5).double() / counts[of]
+    return by_class[rank.argsort(stable=True)[:size]].sort().values
+
+
+def at_least(minimum: int, **named: int) -> int:
+    """The one named value, if it is at least the minimum, else a `UserError` with its name."""
+    ((name, value),) = named.items()
+    if value < minimum:
+        raise UserError(f"{name} must be at least {minimum}, got {value}.")
+    return value
