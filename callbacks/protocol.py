@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_app.common.errors import UserError
 from lightning_app.measures import is_unsettled, settled
 from lightning_app.measures.curvature.hessian import MEMORY
+from lightning_app.runs.members import members_of
 
 __all__ = [
     "Pieces",
@@ -54,66 +55,9 @@ LOSSES = ("loss", "criterion", "loss_fn")
 _probes: WeakKeyDictionary[Any, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()  # by dataset, or by loader
 
 
-# Which networks
-
-
-def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
-    """(name, net) of every net to look into.
-
-    Raises:
-        UserError: if the module neither says nor leaves one answer.
-    """
-    said = getattr(pl_module, "members", None)
-    return [("net", _network_in(pl_module))] if said is None else _pairs(said, type(pl_module).__name__)
-
-
 def name_of(trainer: pl.Trainer, net: nn.Module) -> str:
     """Under which name a net is measured."""
     return next(name for name, member in members_of(trainer.lightning_module) if member is net)
-
-
-def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
-    members = [_pair(each) for each in said] if isinstance(said, Iterable) else [None]
-    if None in members:
-        raise UserError(
-            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
-            f"[('net', self.backbone)], got a {type(said).__name__} of something else. Rename it if it means another thing."
-        )
-    names = [name for name, _ in members]
-    if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
-        raise UserError(
-            f"names of networks become parts of keys: those in {owner}.members have to be different, with something in them "
-            f"and without a slash, got {names}."
-        )
-    return members
-
-
-def _pair(member: Any) -> tuple[str, nn.Module] | None:
-    """None for what is no pair; a member of ours iterates as one."""
-    pair = tuple(member) if isinstance(member, Iterable) else ()
-    return pair if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module) else None
-
-
-def _network_in(pl_module: pl.LightningModule) -> nn.Module:
-    holders = [child for child in pl_module.children() if any(True for _ in child.parameters())]
-    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)) and _has_forward(holders[0]):
-        return holders[0]
-    if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
-        return pl_module
-    names = [name for name, child in pl_module.named_children() if any(True for _ in child.parameters())]
-    raise UserError(
-        f"which network of {type(pl_module).__name__} is to be measured? It has {_listed(names)} and no forward(). Give it an "
-        "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
-    )
-
-
-def _has_forward(net: nn.Module) -> bool:
-    """A ModuleList has none: the LightningModule calls what is in it."""
-    return getattr(net.forward, "__func__", None) is not nn.Module.forward
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"parameters in {', '.join(names)}" if names else "no parameters"
 
 
 # Which loss

@@ -73,6 +73,7 @@ class CifarResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_size(depth, width, kind="full CIFAR", step=6)
+        self.depth = depth
         self.residual = residual
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1, bias=False)
         self.bn0 = nn.BatchNorm2d(width)

@@ -90,6 +90,7 @@ class PreactResNet(nn.Module):
         if n < 1:
             raise UserError(f"a shortcut spans n >= 1 convolutions, got {n}: the net without any is residual: false.")
         check_size(depth, width, kind=f"{n}-shortcut pre-activation", step=3 * n)
+        self.depth = depth
         self.residual = residual
         self.n = n
         units = (depth - 2) // (3 * n)

@@ -71,6 +71,7 @@ class SimplifiedNet(nn.Module):
     ) -> None:
         super().__init__()
         check_size(depth, width)
+        self.depth = depth
         self.residual = residual
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
         self.blocks = nn.Sequential(*(Block(*sizes, residual) for sizes in channels_of_blocks(width, (depth - 2) // 3)))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.plots.drawing import histogram, over_seeds
-from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style, kind
+from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style
 
 __all__ = ["FORMATS", "INK", "band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
 
@@ -42,8 +42,8 @@ def canvas(rows: int = 1, columns: int = 1, **more) -> tuple[Figure, np.ndarray]
 
 
 def colour(arm: str) -> str:
-    """Blue for plain and red for residual nets, as in Yu & Tomasi."""
-    return COLOURS[f"{kind(arm)}-0"][0]
+    """Blue for the arm "plain" and red for "residual", as in Yu & Tomasi; green for any other."""
+    return COLOURS[f"{arm if arm in ('plain', 'residual') else 'other'}-0"][0]
 
 
 def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:

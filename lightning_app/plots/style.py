@@ -4,12 +4,11 @@ Figures are drawn once and shown on light and on dark pages: matplotlib gets the
 by a CSS variable that the page sets for either. So each colour has one name, and its two values live here only.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["AXES", "COLOURS", "GRID", "INK", "UNDATED", "Style", "kind", "styles"]
+__all__ = ["AXES", "COLOURS", "GRID", "INK", "UNDATED", "Style", "styles"]
 
 INK, GRID = "#20252b", "#d5d9de"
 
@@ -59,20 +58,8 @@ class Style:
     alpha: float | None = None
 
 
-def kind(*names: str) -> str:
-    """'plain', 'residual' or 'other': what the first telling name says; inside a name the earlier word wins.
-
-    >>> kind("residual-from-plain"), kind("net", "pln32"), kind("net")
-    ('residual', 'plain', 'other')
-    """
-    for name in names:
-        if found := re.search(r"(?P<plain>pln|plain)|(?P<residual>res)", name.lower()):
-            return found.lastgroup or "other"
-    return "other"
-
-
 def styles(kinds: Iterable[str]) -> list[Style]:
-    """One style for each curve, given its kind: the first plain is solid blue, the first residual red."""
+    """One style for each curve of these kinds (plain, residual, other): the first plain is solid blue, the first residual red."""
     seen: Counter[str] = Counter()
     found = []
     for i, this in enumerate(kinds):

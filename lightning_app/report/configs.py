@@ -2,8 +2,8 @@
 
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
-from lightning_app.report.evidence import Evidence, Record
-from lightning_app.runs.folder import CONFIG
+from lightning_app.report.evidence import Evidence, Run
+from lightning_app.runs.folder import CONFIG, MEMBERS
 from lightning_app.runs.naming import flatten
 
 __all__ = ["section"]
@@ -12,24 +12,30 @@ ABSENT = "–"
 
 
 def section(evidence: Evidence) -> Section:
-    configs = {record.label: record.config for record in evidence.records}
+    configs = {run.label: run.config for run in evidence.runs}
     blocks = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     # This is the last section: all that was to be read has been.
-    damage = [f"Left out, {sentence}" for record in evidence.records for sentence in record.damage]
-    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *damage])
+    damage = [f"Left out, {sentence}" for run in evidence.runs for sentence in run.damage]
+    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *_guesses(evidence), *damage])
+
+
+def _guesses(evidence: Evidence) -> list[str]:
+    guessed = [net.label for net in evidence.nets if net.guessed]
+    nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
+    return [f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}."] if guessed else []
 
 
 def _facts(evidence: Evidence) -> Table:
     rows = [
         [
-            Cell(record.label),
-            Cell(", ".join(record.members()) or ABSENT),
-            Cell(str(record.log["epoch"].max()) if len(record.log) else ABSENT),
-            Cell(str(record.log["step"].max()) if len(record.log) else ABSENT),
-            Cell(_head(record) or ABSENT),
+            Cell(run.label),
+            Cell(", ".join(net.name for net in run.nets) or ABSENT),
+            Cell(str(run.log["epoch"].max()) if len(run.log) else ABSENT),
+            Cell(str(run.log["step"].max()) if len(run.log) else ABSENT),
+            Cell(_head(run) or ABSENT),
         ]
-        for record in evidence.records
+        for run in evidence.runs
     ]
     caption = (
         "Completed epochs and optimizer steps at the end of the log; the rest as noted on top of the configuration."
@@ -37,18 +43,18 @@ def _facts(evidence: Evidence) -> Table:
     return Table(caption, ["run", "nets", "epochs", "steps", "command and versions"], rows)
 
 
-def _head(record: Record) -> str:
+def _head(run: Run) -> str:
     """Comment lines at the top of config.yaml, where the command line notes itself, the commit and versions."""
     head = []
-    for line in _text(record).splitlines():
+    for line in _text(run).splitlines():
         if not line.startswith("#"):
             break
         head.append(line.lstrip("# ").rstrip())
     return "\n".join(filter(None, head))
 
 
-def _text(record: Record) -> str:
-    file = record.folder.path / CONFIG
+def _text(run: Run) -> str:
+    file = run.folder.path / CONFIG
     return read_text(file) if file.exists() else ""
 
 
@@ -69,13 +75,13 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
 
 
 def _texts(evidence: Evidence) -> list[Text]:
-    return [Text(f"Configuration of {record.label}", text) for record in evidence.records if (text := _text(record))]
+    return [Text(f"Configuration of {run.label}", text) for run in evidence.runs if (text := _text(run))]
 
 
 def _everything(evidence: Evidence) -> Text:
     """Each number's last value: also what no section above knows of."""
     rows = []
-    for record in evidence.records:
-        last = record.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
-        rows += [(record.label, *row) for row in last[["member", "name", "epoch", "value"]].itertuples(index=False)]
+    for run in evidence.runs:
+        last = run.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
+        rows += [(run.label, *row) for row in last[["member", "name", "epoch", "value"]].itertuples(index=False)]
     return Text("The last value of every number logged", csv_text(("run", "net", "name", "epoch", "value"), rows))

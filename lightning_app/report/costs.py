@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
 from lightning_app.plots.style import Style, styles
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
-from lightning_app.report.evidence import Evidence, Record
+from lightning_app.report.evidence import Evidence, Run
 from lightning_app.report.panels import legend, panel
 
 __all__ = ["section"]
@@ -24,7 +24,7 @@ def section(evidence: Evidence) -> Section:
     families = _families(evidence)
     if not families:
         return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
-    rows = [_row(record, name) for record in evidence.records for name in families if len(record.series(name))]
+    rows = [_row(run, name) for run in evidence.runs for name in families if len(run.series(name))]
     table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
     missing = [] if EPOCH in families else ["Epoch times were not logged."]
     return Section("costs", "What it cost", blocks=[table, _figure(evidence, families)], notices=missing)
@@ -32,16 +32,16 @@ def section(evidence: Evidence) -> Section:
 
 def _families(evidence: Evidence) -> list[str]:
     """Names of what has a time: epochs first, then measures in the order of the log."""
-    names = dict.fromkeys(name for record in evidence.records for name in record.names())
+    names = dict.fromkeys(name for run in evidence.runs for name in run.names())
     costs = [name for name in names if name.startswith(COST)]
     return [EPOCH, *costs] if EPOCH in names else costs
 
 
-def _row(record: Record, name: str) -> list[Cell]:
-    seconds, epochs = record.series(name), record.series(EPOCH)
+def _row(run: Run, name: str) -> list[Cell]:
+    seconds, epochs = run.series(name), run.series(EPOCH)
     share = f"{100 * seconds.sum() / epochs.sum():.1f} %" if name != EPOCH and epochs.sum() > 0 else "–"
     numbers = cell(float(seconds.median())), cell(float(seconds.sum()))
-    return [Cell(record.label), Cell(_title(name)), Cell(str(len(seconds))), *numbers, Cell(share)]
+    return [Cell(run.label), Cell(_title(name)), Cell(str(len(seconds))), *numbers, Cell(share)]
 
 
 def _title(name: str) -> str:
@@ -49,14 +49,12 @@ def _title(name: str) -> str:
 
 
 def _figure(evidence: Evidence, families: list[str]) -> Figure:
-    looks = dict(
-        zip((record.label for record in evidence.records), styles(["other"] * len(evidence.records)), strict=True)
-    )
+    looks = dict(zip((run.label for run in evidence.runs), styles(["other"] * len(evidence.runs)), strict=True))
     rows = [
-        (record.label, name, epoch, seconds)
+        (run.label, name, epoch, seconds)
         for name in families
-        for record in evidence.records
-        for epoch, seconds in record.series(name).items()
+        for run in evidence.runs
+        for epoch, seconds in run.series(name).items()
     ]
     panels = [
         panel(
@@ -85,17 +83,17 @@ def _figure(evidence: Evidence, families: list[str]) -> Figure:
 
 
 def _draw_medians(axes: Axes, evidence: Evidence, families: list[str], looks: dict[str, Style]) -> None:
-    shift = 0.6 / len(evidence.records)  # runs one below the other: equal costs would hide each other
-    for i, record in enumerate(evidence.records):
-        seconds = {place: median(times) for place, name in enumerate(families) if len(times := record.series(name))}
-        places = [place + shift * (i - (len(evidence.records) - 1) / 2) for place in seconds]
-        dots(axes, list(seconds.values()), places, looks[record.label])
+    shift = 0.6 / len(evidence.runs)  # runs one below the other: equal costs would hide each other
+    for i, run in enumerate(evidence.runs):
+        seconds = {place: median(times) for place, name in enumerate(families) if len(times := run.series(name))}
+        places = [place + shift * (i - (len(evidence.runs) - 1) / 2) for place in seconds]
+        dots(axes, list(seconds.values()), places, looks[run.label])
     axes.set_yticks(range(len(families)), [_title(name) for name in families])
     axes.set_ylim(len(families) - 0.5, -0.5)
 
 
 def _draw_epochs(axes: Axes, evidence: Evidence, looks: dict[str, Style]) -> None:
-    for record in evidence.records:
-        if len(times := record.series(EPOCH)):
-            curve(axes, finite(times), looks[record.label])
+    for run in evidence.runs:
+        if len(times := run.series(EPOCH)):
+            curve(axes, finite(times), looks[run.label])
     from_zero(axes)

@@ -41,7 +41,7 @@ def _views(evidence: Evidence, prefix: str) -> Views:
 
 def _bins(net: Net, prefix: str, when: int) -> Bins | None:
     """None if not saved, or not finite, or if the last epoch is the first."""
-    epochs = net.record.array_epochs(prefix)
+    epochs = net.run.array_epochs(prefix)
     if not epochs or (when == LAST and len(epochs) == 1):
         return None
     arrays = net.arrays(prefix, epochs[when])
@@ -51,7 +51,7 @@ def _bins(net: Net, prefix: str, when: int) -> Bins | None:
 
 
 def _epoch(net: Net, prefix: str, when: int) -> int:
-    return net.record.array_epochs(prefix)[when]
+    return net.run.array_epochs(prefix)[when]
 
 
 def _panel(by_net: dict[Net, Bins], prefix: str, when: int, key: str, name: str) -> Panel:

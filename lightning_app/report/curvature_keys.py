@@ -70,7 +70,7 @@ def _ratio(net: Net, name: str, epoch: int | None) -> float:
 
 def asked_samples(evidence: Evidence, prefix: str) -> list[int]:
     """Of how many probe samples the configurations ask for the mean loss; empty where they do not say."""
-    callbacks = [each for record in evidence.records for each in _callbacks(record.config)]
+    callbacks = [each for run in evidence.runs for each in _callbacks(run.config)]
     asked = [each.get("init_args") or {} for each in callbacks if str(each.get("class_path")).endswith(CALLBACK)]
     counts = [args.get("samples") for args in asked if args.get("prefix") == prefix]
     return sorted({count for count in counts if isinstance(count, int)})

@@ -43,7 +43,7 @@ def _view(evidence: Evidence, layer: str, key: str) -> View:
 
 def _samples(net: Net, layer: str, key: str) -> np.ndarray:
     """Cushions of the last epoch with arrays; empty if there are none."""
-    epochs = net.record.array_epochs(FAMILY)
+    epochs = net.run.array_epochs(FAMILY)
     saved = net.arrays(FAMILY, epochs[-1]).get(f"cushion/{layer}/{key}") if epochs else None
     return np.empty(0) if saved is None else np.asarray(saved, dtype=float).ravel()
 
@@ -80,7 +80,7 @@ def _panel(layer: str, title: str, view: View, edges: np.ndarray) -> Panel:
 
 
 def _epoch(net: Net) -> int:
-    return net.record.array_epochs(FAMILY)[-1]
+    return net.run.array_epochs(FAMILY)[-1]
 
 
 def _caption(layer: str, views: dict[str, View], evidence: Evidence) -> str:

@@ -152,7 +152,7 @@ def _by_length(evidence: Evidence) -> Figure | None:
 
 def _epoch(net: Net, when: float) -> int | None:
     """Which epoch of those with arrays is the first, middle or last; None if it is another already."""
-    return stages(net.record.array_epochs(FAMILY), [*WHEN]).get(when)
+    return stages(net.run.array_epochs(FAMILY), [*WHEN]).get(when)
 
 
 def _distribution(net: Net, what: str, when: float) -> pd.Series | None:

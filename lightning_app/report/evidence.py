@@ -1,176 +1,36 @@
-"""What the runs hold, read once: numbers by net and name, arrays by epoch, and how each net is called and drawn."""
+"""What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lightning_app.common.errors import UserError
-from lightning_app.plots.style import Style, kind, styles
-from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import LayerRow
-from lightning_app.runs.naming import name_nets, parent_of, run_labels, seed_of
+from lightning_app.plots.style import Style, styles
+from lightning_app.runs import RunFolder, reader
+from lightning_app.runs.naming import name_nets, parent_of
+from lightning_app.runs.reader import Final, Run, read_runs
 
-__all__ = ["Evidence", "Final", "Net", "Record", "common_parent", "gather"]
-
-
-T = TypeVar("T")
+__all__ = ["Evidence", "Final", "Net", "Run", "common_parent", "gather"]
 
 
 @dataclass(frozen=True)
-class Final:
-    """The last measurement of a number, and when it was made."""
+class Net(reader.Net):
+    """One trained net as the page shows it."""
 
-    value: float
-    epoch: int  # completed epochs
-
-
-class Record:
-    """One run, its log read once.
-
-    Raises:
-        ValueError: from the run folder, if there is no log or it is not one of ours.
-    """
-
-    def __init__(self, folder: RunFolder, label: str) -> None:
-        self.folder = folder
-        self.label = label
-        self.log = folder.log(categories=True)
-        self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
-        self._series: dict[tuple[str, str], pd.Series] = {}
-        self._epochs: dict[str, list[int]] = {}
-        self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
-        self.damage: list[str] = []  # what could not be read, in sentences
-
-    @cached_property
-    def config(self) -> dict:
-        """config.yaml; empty if there is none."""
-        return self.folder.config()
-
-    def names(self, member: str = "") -> list[str]:
-        """What was measured of a member, in the order of the log; of the whole run for ''."""
-        return [name for owner, name in self._rows if owner == member]
-
-    def series(self, name: str, member: str = "") -> pd.Series:
-        """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
-        if (member, name) not in self._series:
-            self._series[member, name] = self._read_series(self._rows.get((member, name), np.empty(0, int)))
-        return self._series[member, name]
-
-    def _read_series(self, rows: np.ndarray) -> pd.Series:
-        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
-        order = epochs.argsort(kind="stable")
-        return pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
-
-    @cached_property
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {column: self.log[column].to_numpy() for column in ("epoch", "value")}
-
-    def last(self, name: str, member: str = "") -> Final | None:
-        """The measurement of the latest epoch; None when never measured."""
-        rows = self._rows.get((member, name))
-        if rows is None:
-            return None
-        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
-        latest = epochs.argmax()
-        return Final(float(values[latest]), int(epochs[latest]))
-
-    def members(self) -> list[str]:
-        return [member for member in self.last_epochs if member]
-
-    @cached_property
-    def last_epochs(self) -> dict[str, int]:
-        """Of each member, in the order of the log."""
-        last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
-        return {member: int(epoch) for member, epoch in last.items()}
-
-    def array_epochs(self, family: str) -> list[int]:
-        """Epochs at which a family's arrays were saved, ascending; looked up once."""
-        if family not in self._epochs:
-            self._epochs[family] = self.folder.array_epochs(family)
-        return self._epochs[family]
-
-    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
-        key = (family, epoch)
-        if key not in self._arrays:
-            self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
-        return self._arrays[key]
-
-    @cached_property
-    def layers(self) -> list[LayerRow]:
-        """Of each net, in forward order; none of a damaged file, which `damage` then names."""
-        return self._undamaged(self.folder.layers, [])
-
-    @cached_property
-    def notes(self) -> list[str]:
-        """What could not be measured, in sentences; none of a damaged file, which `damage` then names."""
-        return self._undamaged(self.folder.notes, [])
-
-    def _undamaged(self, read: Callable[[], T], otherwise: T) -> T:
-        """What a reader returns: one damaged file must not hide what all others say."""
-        try:
-            return read()
-        except UserError as error:
-            self.damage.append(str(error))
-            return otherwise
-
-
-@dataclass(frozen=True)
-class Net:
-    """One trained net: a member of a run."""
-
-    record: Record
-    member: str
     label: str  # unique on the page
     group: str  # the label without its seed: nets of one group share a style and a mean
-    kind: str  # plain, residual, other
     style: Style
-
-    @cached_property
-    def seed(self) -> int | None:
-        """None: unknown."""
-        return seed_of(self.member, self.record.config, self.record.label)
-
-    @cached_property
-    def names(self) -> list[str]:
-        return self.record.names(self.member)
-
-    @cached_property
-    def epoch(self) -> int:
-        """Completed epochs of the last row of this net."""
-        return self.record.last_epochs[self.member]
-
-    def series(self, name: str) -> pd.Series:
-        return self.record.series(name, self.member)
-
-    def final(self, name: str) -> Final | None:
-        """The last value, never the best one; None when never measured."""
-        return self.record.last(name, self.member)
-
-    def at(self, name: str, epoch: int | None) -> float | None:
-        """The value after so many epochs; None where it was not measured."""
-        found = self.series(name).get(epoch)
-        return None if found is None else float(found)
-
-    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
-        """This net's arrays, the member's name cut off the keys; empty if there are none at that epoch."""
-        if epoch not in self.record.array_epochs(family):
-            return {}
-        prefix = f"{self.member}/"
-        arrays = self.record.arrays(family, epoch)
-        return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
 @dataclass(frozen=True)
 class Evidence:
     """All that a page is made of."""
 
-    records: list[Record]
+    runs: list[Run]
     nets: list[Net]
     layer: str | None = None  # the layer asked for, if any
     made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
@@ -248,17 +108,16 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[P
 
     See `lightning_app.runs.naming` for how they are called.
     """
-    labels = run_labels([run.path for run in runs])
-    records = {label: Record(run, label) for run, label in zip(runs, labels, strict=True)}
-    configs = {label: record.config for label, record in records.items()} if len(runs) > 1 else {}
-    names = name_nets({label: record.members() for label, record in records.items()}, configs)
-    kinds = {name.group: kind(name.member, name.group, name.run) for name in names}
+    read = read_runs(runs)
+    names = name_nets(read)
+    kinds = {name.group: name.net.kind for name in names}
     looks = dict(zip(kinds, styles(kinds.values()), strict=True))
-    nets = [
-        Net(records[name.run], name.member, name.label, name.group, kinds[name.group], looks[name.group])
-        for name in names
-    ]
-    return Evidence([*records.values()], nets, layer, tuple(made))
+    nets = [Net(**_facts(name.net), label=name.label, group=name.group, style=looks[name.group]) for name in names]
+    return Evidence(read, nets, layer, tuple(made))
+
+
+def _facts(net: reader.Net) -> dict[str, Any]:
+    return {field.name: getattr(net, field.name) for field in fields(reader.Net)}
 
 
 def common_parent(runs: Sequence[RunFolder]) -> Path:

@@ -13,7 +13,6 @@ import pandas as pd
 
 from lightning_app.report.evidence import Evidence, Final, Net
 from lightning_app.report.headline import diverged
-from lightning_app.report.subjects import spec_of
 
 __all__ = ["GAPS", "LAYER", "FinalMeasures", "final_measures"]
 
@@ -42,7 +41,7 @@ class FinalMeasures:
 def final_measures(evidence: Evidence) -> FinalMeasures:
     """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
     every = [net for nets in evidence.groups.values() for net in nets]
-    twins = [net for net in every if spec_of(net).get("twin_of")]
+    twins = [net for net in every if net.twin_of]
     lost = [net for net in every if net not in twins and diverged(net) is not None]
     nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
     without = [net for net in every if net not in twins + lost + nets]

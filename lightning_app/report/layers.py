@@ -42,7 +42,7 @@ PART = re.compile(r"^(interlayer\w*/|.*\b(layer|block)\d+)")
 def section(evidence: Evidence) -> Section | None:
     """A table for each arm, of its first seed; for runs that wrote no layers down, nothing."""
     nets = [net for net in evidence.firsts() if layers_of_net(net)]
-    notes = [f"{record.label}: {note}" for record in evidence.records for note in record.notes]
+    notes = [f"{run.label}: {note}" for run in evidence.runs for note in run.notes]
     if not nets and not notes:
         return None
     tables = [table for net in nets for table in _tables(net)]
@@ -64,7 +64,7 @@ def _tables(net: Net) -> list[Table]:
 
 def layers_of_net(net: Net) -> list[LayerRow]:
     """The net's layers in forward order."""
-    return [row for row in net.record.layers if row.member == net.member]
+    return [row for row in net.run.layers if row.member == net.name]
 
 
 def layer_cells(net: Net, row: LayerRow) -> list[Cell]:

@@ -1,19 +1,25 @@
-"""Which plain nets belong to which residual nets: groups whose names differ in that word only, and in them nets of one seed.
+"""Which plain nets belong to which residual nets: arms of one net on the same data but for that, and in them nets of one seed.
 
-Plain and residual of different depth, width or recipe are not compared, and where names leave two readings neither is
-chosen: a difference between the wrong arms looks as good as one between the right ones.
+Plain and residual of different depth or width are not compared; learning rates they may have of their own, as in the paper.
+Of several such arms those with the same training belong together, then those of one run. Names decide only what is still open,
+or where there is no configuration; where they leave two readings neither is chosen: a difference between the wrong arms looks
+as good as one between the right ones.
 """
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.headline import diverged
+from lightning_app.runs.naming import flatten, science
 
-__all__ = ["Pair", "pairs", "stems"]
+__all__ = ["Pair", "counterparts", "pairs"]
 
-KIND = re.compile(r"(plain|pln|residual|resnet|res)(net)?", re.IGNORECASE)
+KIND = re.compile(r"(?<![a-z])(plain|pln|residual|res)(net)?(?![a-z])", re.IGNORECASE)
+NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys
+Sides = tuple[list[str], list[str]]  # labels of plain and of residual groups
 
 
 @dataclass(frozen=True)
@@ -31,28 +37,82 @@ class Pair:
 
 
 def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
-    """The pairs that share at least so many seeds, and sentences on what was left out and why."""
-    found, said = [], []
-    for plain, residual in stems(evidence).values():
+    """The pairs that share at least so many seeds, and messages on what was left out and why."""
+    found, notices = [], []
+    sides = counterparts(evidence)
+    if not all(any(side) for side in zip(*sides)):
+        return [], []  # of a page of one kind there is nothing to say
+    for plain, residual in sides:
         if not plain or not residual:
-            said.append(f"{_words(plain + residual)}: no {'residual' if plain else 'plain'} counterpart of this name.")
+            notices.append(f"{_words(plain + residual)}: no {'residual' if plain else 'plain'} counterpart.")
         elif len(plain) > 1 or len(residual) > 1:
-            said.append(f"Which of {_words(plain)} belongs to which of {_words(residual)} is not told by their names.")
+            notices.append(
+                f"Which of {_words(plain)} belongs to which of {_words(residual)} follows neither from their "
+                "configurations nor from their names."
+            )
         else:
-            pair, sentences = _pair(plain[0], residual[0], evidence)
-            said += sentences
+            pair, left_out = _pair(plain[0], residual[0], evidence)
+            notices += left_out
             found += [pair] if len(pair.seeds) >= least else []
-    return found, said
+    return found, notices
 
 
-def stems(evidence: Evidence) -> dict[str, tuple[list[str], list[str]]]:
-    """Plain and residual groups by what is left of their names without these words."""
-    stems: dict[str, tuple[list[str], list[str]]] = {}
-    for group, nets in evidence.groups.items():
-        if nets[0].kind in ("plain", "residual"):
-            sides = stems.setdefault(KIND.sub("", group).lower(), ([], []))
-            sides[nets[0].kind == "residual"].append(group)
-    return stems
+def counterparts(evidence: Evidence) -> list[Sides]:
+    """Plain and residual groups that belong together, one of each side where that is certain.
+
+    A twin (of the same initial function as its original) stands for its arm only where that has no net of its own: with its
+    original it is compared in a section of its own.
+    """
+    groups = {name: nets[0] for name, nets in evidence.groups.items() if nets[0].residual is not None}
+    sides = _sides(groups, _architecture)
+    for finer in (_training, lambda net: net.run.label, _stem):
+        sides = [part for each in sides for part in _split(each, groups, finer)]
+    return sides
+
+
+def _sides(groups: dict[str, Net], key: Callable[[Net], Hashable]) -> list[Sides]:
+    """Groups of equal keys together, in order; of each side those with weights of their own, else the twins."""
+    sorted_by_key: dict[Hashable, list[list[str]]] = defaultdict(lambda: [[], [], [], []])
+    for name, net in groups.items():
+        sorted_by_key[key(net)][2 * bool(net.residual) + bool(net.twin_of)].append(name)
+    return [(plain or plain_twins, own or twins) for plain, plain_twins, own, twins in sorted_by_key.values()]
+
+
+def _split(sides: Sides, groups: dict[str, Net], key: Callable[[Net], Hashable]) -> list[Sides]:
+    """Finer, where a side has several groups; groups that would lose their counterpart by it stay together."""
+    if max(map(len, sides)) < 2 or not all(sides):
+        return [sides]
+    finer = _sides({name: groups[name] for side in sides for name in side}, key)
+    rest = [part for part in finer if not all(part)]
+    together: Sides = ([name for plain, _ in rest for name in plain], [name for _, own in rest for name in own])
+    return [*(part for part in finer if all(part)), *([together] if any(together) else [])]
+
+
+def _architecture(net: Net) -> Hashable:
+    """The net but for plain or residual, and its data.
+
+    Without a configuration: the class and depth beside which it was trained, or, trained alone, its name without these words.
+    """
+    original = next((other for other in net.run.nets if other.name == net.twin_of), net)
+    if spec := original.spec.get("net"):
+        own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
+        return _leaves([*own, *(leaf for leaf in science(net.run.config).items() if leaf[0].startswith("data."))])
+    if net.class_path and len(net.run.nets) > 1:
+        return net.run.label, net.class_path, net.depth
+    return _stem(net)
+
+
+def _training(net: Net) -> Hashable:
+    """The configuration but for seed, place, nets and what only measures."""
+    return _leaves(leaf for leaf in science(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
+
+
+def _leaves(leaves: Iterable[tuple[str, object]]) -> Hashable:
+    return frozenset((key, repr(value)) for key, value in leaves)
+
+
+def _stem(net: Net) -> str:
+    return KIND.sub("", net.group).lower()
 
 
 def _pair(plain: str, residual: str, evidence: Evidence) -> tuple[Pair, list[str]]:

@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.pairs import stems
-from lightning_app.runs.naming import flatten, without_seed
+from lightning_app.report.pairs import counterparts
+from lightning_app.runs.naming import flatten
 from lightning_app.verdicts import Sample
 
-__all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of", "spec_of"]
+__all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Arm:
     @cached_property
     def configs(self) -> list[dict[str, Any]]:
         """Values by dotted key, those of the net under ``net``, of each run that trained some of the seeds."""
-        ran = {net.record.label: net for net in self.nets}
-        return [dict(flatten(net.record.config)) | dict(flatten(spec_of(net))) for net in ran.values()]
+        ran = {net.run.label: net for net in self.nets}
+        return [dict(flatten(net.run.config)) | dict(flatten(net.spec)) for net in ran.values()]
 
     @cached_property
     def _net(self) -> Mapping[str, Any]:
-        return _mapping(spec_of(self.nets[0]).get("net"))
+        return _mapping(self.nets[0].spec.get("net"))
 
     @cached_property
     def net(self) -> str:
@@ -120,12 +120,6 @@ class Duo:
         return plain, residual
 
 
-def spec_of(net: Net) -> Mapping[str, Any]:
-    """``net`` or ``twin_of`` of its arm; neither if the configuration does not say, as of other people's modules."""
-    model = _mapping(net.record.config.get("model"))
-    return _mapping(_mapping(model.get("arms")).get(without_seed(net.member))) or {"net": model.get("net")}
-
-
 def arms_of(evidence: Evidence, net: str) -> list[Arm]:
     """The arms that are nets of this class; twins of another arm are not, as they start from its weights.
 
@@ -138,7 +132,7 @@ def arms_of(evidence: Evidence, net: str) -> list[Arm]:
 def duos_of(evidence: Evidence, net: str) -> list[Duo]:
     """Plain and residual arms of one depth that go by one name but for that word; none where names leave two readings."""
     arms = {arm.label: arm for arm in arms_of(evidence, net)}
-    sides = [(plain, residual) for plain, residual in stems(evidence).values() if len(plain) == len(residual) == 1]
+    sides = [(plain, residual) for plain, residual in counterparts(evidence) if len(plain) == len(residual) == 1]
     pairs = [(arms[p], arms[r]) for (p,), (r,) in sides if p in arms and r in arms]
     built = [(p, r) for p, r in pairs if (p.kind, r.kind) == ("plain", "residual") and p.depth == r.depth]
     return [duo for plain, residual in built if (duo := _of_shared_seeds(plain, residual))]

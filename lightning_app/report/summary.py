@@ -40,7 +40,7 @@ def summary(run: RunFolder) -> Summary:
 
 def _title(evidence: Evidence) -> str:
     epochs = sorted({net.epoch for net in evidence.nets})
-    return f"{evidence.records[0].label} after epoch {' and '.join(map(str, epochs))}"
+    return f"{evidence.runs[0].label} after epoch {' and '.join(map(str, epochs))}"
 
 
 def _row(net: Net, layer: str | None) -> list[str]:

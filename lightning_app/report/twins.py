@@ -57,7 +57,7 @@ def section(evidence: Evidence) -> Section | None:
 
 
 def _steps(net: Net) -> pd.DataFrame:
-    parts = (net.arrays(FAMILY, epoch) for epoch in net.record.array_epochs(FAMILY))
+    parts = (net.arrays(FAMILY, epoch) for epoch in net.run.array_epochs(FAMILY))
     prefix = "twin/steps/"
     frames = [
         pd.DataFrame({k.removeprefix(prefix): v for k, v in part.items() if k.startswith(prefix)}) for part in parts

@@ -44,7 +44,7 @@ def _views(nets: Sequence[Net]) -> Views:
 
 def _bins(net: Net, when: int, part: str) -> Bins | None:
     """Counts and edges; None if not saved, or not finite, or if the last epoch is the first."""
-    epochs = net.record.array_epochs(FAMILY)
+    epochs = net.run.array_epochs(FAMILY)
     if not epochs or (when == LAST and len(epochs) == 1):
         return None
     arrays = net.arrays(FAMILY, epochs[when])
@@ -83,7 +83,7 @@ def _span(views: Views) -> tuple[float, float]:
 
 
 def _epoch(net: Net, when: int) -> int:
-    return net.record.array_epochs(FAMILY)[when]
+    return net.run.array_epochs(FAMILY)[when]
 
 
 def _panel(part: str, when: int, by_net: dict[Net, Bins], clip: float | None, span: tuple[float, float]) -> Panel:

@@ -1,6 +1,7 @@
 """Evidence: what of a finished or interrupted run is kept with the results, small enough to commit.
 
-    results/<paper>/runs/<run>/     config.yaml, made.jsonl, layers.csv, notes.txt, id, finished   as the run wrote them
+    results/<paper>/runs/<run>/     config.yaml, made.jsonl, members.csv, layers.csv, notes.txt, id, finished
+                                                                    as the run wrote them
                                     log.csv.xz                      every number
                                     measurements/...                the arrays that claims and figures read
                                     checkpoints/weights.safetensors the final weights of a finished run
@@ -38,6 +39,7 @@ from lightning_app.runs.folder import (
     LOG,
     LOG_PACKED,
     MADE,
+    MEMBERS,
     NOTES,
     WEIGHTS,
     write_atomically,
@@ -58,7 +60,7 @@ __all__ = [
 ]
 
 MANIFEST = "packed.json"
-AS_THEY_ARE = (CONFIG, MADE, LAYERS, NOTES, ID, FINISHED)
+AS_THEY_ARE = (CONFIG, MADE, MEMBERS, LAYERS, NOTES, ID, FINISHED)
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
 BIG = 1 << 30  # bytes of one file
 

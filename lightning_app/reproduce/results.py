@@ -1,27 +1,17 @@
 """What an artefact's runs measured, by run, arm and seed, and what was computed. A number that nothing produced is not there."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from lightning_app.report.evidence import Net, gather
 from lightning_app.reproduce.computation import Arrays, Computed
 from lightning_app.reproduce.plan import SMOKE, Plan, Scale
 from lightning_app.reproduce.runner import Found
+from lightning_app.runs.reader import Net, Run
 from lightning_app.verdicts import Sample
 
-__all__ = ["Results", "Trained"]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """One trained net of a run."""
-
-    arm: str
-    seed: int
-    net: Net
+__all__ = ["Results"]
 
 
 class Results:
@@ -50,10 +40,10 @@ class Results:
 
     def nets(self, run: str, arm: str) -> list[Net]:
         """The nets of one arm, by seed."""
-        return [trained.net for trained in self._trained[run] if trained.arm == arm]
+        return [net for net in self._trained[run] if net.arm == arm]
 
     def seeds(self, run: str, arm: str) -> list[int]:
-        return [trained.seed for trained in self._trained[run] if trained.arm == arm]
+        return [net.seed for net in self.nets(run, arm) if net.seed is not None]
 
     def arms(self, run: str) -> list[str]:
         return self.plans[run].arms
@@ -95,7 +85,7 @@ class Results:
     def history(self, run: str, arm: str, family: str, keys: Sequence[str]) -> list[np.ndarray]:
         """Arrays over steps, saved epoch by epoch, joined over all epochs; of the first seed."""
         nets = self.nets(run, arm)[:1]
-        saved = [self._arrays(run, net, family, epoch) for net in nets for epoch in net.record.array_epochs(family)]
+        saved = [self._arrays(run, net, family, epoch) for net in nets for epoch in net.run.array_epochs(family)]
         return [np.concatenate([arrays[key] for arrays in saved if key in arrays] or [np.empty(0)]) for key in keys]
 
     def curves(self, run: str, arm: str, name: str) -> pd.DataFrame:
@@ -121,7 +111,7 @@ class Results:
         """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""
         found = []
         for net in self.nets(run, arm):
-            epochs = net.record.array_epochs(family)
+            epochs = net.run.array_epochs(family)
             if epochs and (epoch is None or epoch in epochs):
                 found.append(self._arrays(run, net, family, epochs[-1] if epoch is None else epoch))
         return [arrays for arrays in found if arrays]
@@ -146,7 +136,7 @@ class Results:
 
     def last_epoch(self, run: str) -> int | None:
         """The earliest of the last epochs of the run's nets."""
-        return min((trained.net.epoch for trained in self._trained[run]), default=None)
+        return min((net.epoch for net in self._trained[run]), default=None)
 
     def incomplete(self, run: str) -> str:
         """Why the run's final numbers are not final; "" when they are."""
@@ -168,21 +158,9 @@ class Results:
         return "smoke scale" if self.scale is SMOKE else missing
 
 
-def _read(plan: Plan, runs: Sequence[Found]) -> list[Trained]:
+def _read(plan: Plan, runs: Sequence[Found]) -> list[Net]:
     """Every (arm, seed) of the plan that a run has trained, in the plan's order."""
-    found: dict[tuple[str, int], Net] = {}
+    found = {}
     for run in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites
-        for net in gather([run.folder]).nets:
-            arm, seed = _arm_and_seed(net.member, run.seeds)
-            found[arm, seed] = net
-    return [Trained(arm, seed, found[arm, seed]) for arm in plan.arms for seed in plan.seeds if (arm, seed) in found]
-
-
-def _arm_and_seed(member: str, seeds: Sequence[int]) -> tuple[str, int]:
-    """A member's name as `build_members` made it.
-
-    >>> _arm_and_seed("plain-seed03", (3, 4)), _arm_and_seed("plain", (7,))
-    (('plain', 3), ('plain', 7))
-    """
-    arm, mark, seed = member.rpartition("-seed")
-    return (arm, int(seed)) if mark else (member, seeds[0])
+        found |= {(net.arm, net.seed): net for net in Run(run.folder).nets}
+    return [found[arm, seed] for arm in plan.arms for seed in plan.seeds if (arm, seed) in found]

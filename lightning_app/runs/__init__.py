@@ -3,17 +3,30 @@
 `loggers` and `checkpoints` meet Lightning and are imported by name; this package itself starts fast.
 """
 
-from lightning_app.runs.folder import LayerRow, Row, RunFolder, find_runs
-from lightning_app.runs.notebook import OpenRun, frames, open_run
+from typing import TYPE_CHECKING
+
+from lightning_app.common.lazy import lazy
+
+if TYPE_CHECKING:
+    from lightning_app.runs.folder import LayerRow, MemberRow, Row, RunFolder, find_runs
+    from lightning_app.runs.notebook import OpenRun, frames, open_run
+    from lightning_app.runs.reader import Net, Run, read_runs
 
 __all__ = [
     # files
     "LayerRow",
+    "MemberRow",
     "Row",
     "RunFolder",
     "find_runs",
-    # pandas frames of them
+    # what they hold
+    "Net",
+    "Run",
+    "read_runs",
+    # pandas frames of that
     "OpenRun",
     "frames",
     "open_run",
 ]
+
+__getattr__ = lazy(__name__)

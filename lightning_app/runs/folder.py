@@ -5,6 +5,7 @@
         log.csv                             one number a row: member,epoch,step,name,value; append-only. Of a run packed
                                             as evidence: log.csv.xz
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
+        members.csv                         the nets of the run: arm, seed, class, plain or residual, twin of which
         layers.csv                          which layers each net has, and why one cannot be measured
         notes.txt                           what a measurement could not measure, a sentence a line
         made.jsonl                          a line for each start and resume: commit, versions, machine, command, data
@@ -25,11 +26,11 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ __all__ = [
     "LOG",
     "LOG_PACKED",
     "LayerRow",
+    "MemberRow",
     "Row",
     "RunFolder",
     "find_runs",
@@ -57,12 +59,15 @@ CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 WEIGHTS = "weights.safetensors"  # of a run packed as evidence: the final weights, without the optimizer's state
 ID = "id"
+MEMBERS = "members.csv"
 LAYERS = "layers.csv"
 NOTES = "notes.txt"
 MADE = "made.jsonl"
 FINISHED = "finished"
+BOOLEANS = {"true": True, "false": False, "": None}
 COLUMNS = ("member", "epoch", "step", "name", "value")
 EPOCH = re.compile(r"epoch=(?:[0-9]{4}|[1-9][0-9]{4,8})")  # as `RunFolder` spells them
+T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 
 
@@ -74,6 +79,19 @@ class Row(NamedTuple):
     step: int  # optimizer steps so far
     name: str  # "test/error", "cushion/layer10/median", ...
     value: float
+
+
+class MemberRow(NamedTuple):
+    """One net of the run: what its name must not be asked for. Empty or None is unknown."""
+
+    name: str  # as in the log, "residual-seed03"
+    arm: str  # "residual"
+    seed: int | None
+    class_path: str  # "lightning_app.networks.simplified.SimplifiedNet"
+    residual: bool | None  # has it identity connections? None also of nets that exist in one form only
+    twin_of: str  # name of the member that it was transferred from; "" for a net with weights of its own
+    depth: int | None
+    parameters: int | None  # how many numbers it has
 
 
 class LayerRow(NamedTuple):
@@ -126,13 +144,18 @@ class RunFolder:
         write_atomically(target, buffer.getvalue())
         return target
 
+    def save_members(self, rows: Iterable[MemberRow]) -> None:
+        """Write which nets the run has; those of an earlier part of the run stay.
+
+        Raises:
+            UserError: if those that are there cannot be read.
+        """
+        known = {row.name: row for row in self.members()} | {row.name: row for row in rows}
+        _save_rows(self.path / MEMBERS, MemberRow._fields, known.values())
+
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(LayerRow._fields)
-        writer.writerows(row._replace(shape="x".join(map(str, row.shape))) for row in rows)
-        write_atomically(_with_folder(self.path / LAYERS), text.getvalue().encode())
+        _save_rows(self.path / LAYERS, LayerRow._fields, rows)
 
     def add_notes(self, sentences: Iterable[str]) -> None:
         """Write down what could not be measured; what is noted already is not repeated.
@@ -266,23 +289,21 @@ class RunFolder:
             return packed, read_xz(packed)
         raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
 
+    def members(self) -> list[MemberRow]:
+        """The nets of the run; empty if nobody wrote them down, as before there was a members.csv.
+
+        Raises:
+            UserError: if they cannot be read.
+        """
+        return _read_rows(self.path / MEMBERS, MemberRow._fields, _member_row)
+
     def layers(self) -> list[LayerRow]:
         """The layers of each net in forward order; empty if nobody wrote them down.
 
         Raises:
             UserError: if they cannot be read.
         """
-        file = self.path / LAYERS
-        if not file.exists():
-            return []
-        text = read_text(file)
-        try:
-            head, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
-            if tuple(head) != LayerRow._fields:
-                raise ValueError(f"its first line should be {','.join(LayerRow._fields)}")
-            return [_layer_row(*row) for row in rows]
-        except (ValueError, TypeError, csv.Error) as error:
-            raise UserError(f"{file} is not a list of layers of ours ({error}): remove it to go on without.") from error
+        return _read_rows(self.path / LAYERS, LayerRow._fields, _layer_row)
 
     def notes(self) -> list[str]:
         """What could not be measured, in sentences."""
@@ -306,10 +327,6 @@ class RunFolder:
         if not all(isinstance(part, dict) for part in parts):
             raise UserError(f"{file} should hold one JSON object a line: remove it to go on without.")
         return parts
-
-    def members(self) -> list[str]:
-        """Names of the nets trained in this run, in the order of the log."""
-        return [name for name in self.log()["member"].unique() if name]
 
     def array_epochs(self, family: str) -> list[int]:
         """Epochs at which a family's arrays were saved, ascending."""
@@ -335,6 +352,44 @@ def _check_counts(frame) -> None:
     for column in ("epoch", "step"):
         if not frame[column].between(0, LATEST).all():
             raise ValueError(f"{column} counts from 0, got {frame[column].min()} to {frame[column].max()}")
+
+
+def _save_rows(file: Path, columns: Sequence[str], rows: Iterable[tuple]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(_cell, row) for row in rows)
+    write_atomically(_with_folder(file), text.getvalue().encode())
+
+
+def _cell(value: object) -> str:
+    """A value in a CSV file: None is empty, True is true, a shape is 4x3x3."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "x".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+def _read_rows(file: Path, columns: tuple[str, ...], row: Callable[..., T]) -> list[T]:
+    """The rows of a small CSV file, each made from its cells; none if there is no such file."""
+    if not file.exists():
+        return []
+    text = read_text(file)
+    try:
+        head, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+        if tuple(head) != columns:
+            raise ValueError(f"its first line should be {','.join(columns)}")
+        return [row(*cells) for cells in rows]
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise UserError(
+            f"{file} is not a list of {file.stem} as a run writes it ({error}): remove it to go on without."
+        ) from error
+
+
+def _member_row(
+    name: str, arm: str, seed: str, class_path: str, residual: str, twin_of: str, depth: str, parameters: str
+) -> MemberRow:
+    numbers = [int(cell) if cell else None for cell in (seed, depth, parameters)]
+    return MemberRow(name, arm, numbers[0], class_path, BOOLEANS[residual], twin_of, *numbers[1:])
 
 
 def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason: str) -> LayerRow:

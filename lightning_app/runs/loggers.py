@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import pytorch_lightning as pl
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import Row, RunFolder
+from lightning_app.runs.members import describe_members
 
 __all__ = ["AutoWandbLogger", "RunLogger", "log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]
 
@@ -73,6 +75,19 @@ class RunLogger(Logger):
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: config.yaml holds the whole configuration."""
+
+    @override
+    @rank_zero_only
+    def log_graph(self, model: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Which nets there are, into members.csv: Lightning hands every logger the module as a run starts.
+
+        A module that leaves open which net is meant can be trained; whoever measures it reports that.
+        """
+        try:
+            rows = describe_members(model)
+        except UserError:
+            return
+        self.folder.save_members(rows)
 
 
 class AutoWandbLogger(WandbLogger):

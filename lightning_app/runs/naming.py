@@ -8,11 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs.places import PLACES
+
+if TYPE_CHECKING:
+    from lightning_app.runs.reader import Net, Run
 
 __all__ = [
     # nets and runs
@@ -25,6 +28,7 @@ __all__ = [
     # their parts
     "flatten",
     "only_seed",
+    "science",
     "seed_in",
     "without_seed",
 ]
@@ -41,7 +45,11 @@ def without_seed(label: str) -> str:
     >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "res20-seed12", "seed0", "net")]
     ['fig2/plain', 'res20', 'nets', 'net']
     """
-    return SEED.sub("", label).strip("/-_ ") or "nets"
+    return _less_seeds(label) or "nets"
+
+
+def _less_seeds(label: str) -> str:
+    return SEED.sub("", label).strip("/-_ ")
 
 
 def seed_in(label: str) -> int | None:
@@ -73,38 +81,28 @@ def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:
 class NetName(NamedTuple):
     """What a net is called among others."""
 
-    run: str  # label of its run
-    member: str
+    net: "Net"
     label: str  # unique among them
     group: str  # the label without its seed: the arm
 
 
-def name_nets(members: Mapping[str, Sequence[str]], configs: Mapping[str, Mapping[str, Any]]) -> list[NetName]:
+def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     """Names for the nets of some runs, run by run.
 
-    A net is called as its member, with several runs as its run, and by both if that run has several members.
-
-    Args:
-        members: the nets of each run, by the run's label.
-        configs: the runs' configurations by label; not looked at where there is one run.
-
-    >>> [name[2:] for name in name_nets({"fig2": ["plain-seed00", "residual-seed00"]}, {})]
-    [('plain-seed00', 'plain'), ('residual-seed00', 'residual')]
-    >>> [name[2:] for name in name_nets({"res20-seed03": ["net"], "fig2": ["a", "b"]}, {"res20-seed03": {}, "fig2": {}})]
-    [('res20-seed03', 'res20'), ('fig2/a', 'fig2/a'), ('fig2/b', 'fig2/b')]
+    A net is called as its member, with several runs as its run, and by both if that run has several members: "plain-seed03",
+    "res20-seed03", "fig2/plain-seed03". Its group has the arm instead of the member, and the run's name without a seed.
     """
-    groups = run_groups(configs) if len(members) > 1 else {}
+    if len(runs) == 1:
+        return [NetName(net, net.name, net.arm) for net in runs[0].nets]
+    groups = run_groups({run.label: run.config for run in runs})
+    return [_named_net(net, groups[run.label]) for run in runs for net in run.nets]
 
-    def named(run: str, member: str, count: int) -> str:
-        if len(members) == 1:
-            return member
-        return run if count == 1 else f"{run}/{member}"
 
-    return [
-        NetName(run, member, named(run, member, len(own)), without_seed(named(groups.get(run, run), member, len(own))))
-        for run, own in members.items()
-        for member in own
-    ]
+def _named_net(net: "Net", group: str) -> NetName:
+    bare = _less_seeds(group)
+    if len(net.run.nets) == 1:
+        return NetName(net, net.run.label, bare or "nets")
+    return NetName(net, f"{net.run.label}/{net.name}", f"{bare}/{net.arm}" if bare else net.arm)
 
 
 def parent_of(paths: Sequence[Path]) -> Path:
@@ -135,7 +133,7 @@ def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         families.setdefault(AGAIN.sub("", label), []).append(label)
     named = {}
     for base, labels in families.items():
-        named |= _named(base, {label: _science(configs[label]) for label in labels})
+        named |= _named(base, {label: science(configs[label]) for label in labels})
     return {label: named[label] for label in configs}
 
 
@@ -172,7 +170,7 @@ def _word(key: str, value: Any) -> str:
     return KINDS[value] if key == "residual" and isinstance(value, bool) else f"{key}={value}"
 
 
-def _science(config: Mapping[str, Any]) -> dict[str, Any]:
+def science(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run computes: its configuration less seed and place."""
     return {key: value for key, value in flatten(config) if not key.startswith(PLACES)}
 

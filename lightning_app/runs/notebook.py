@@ -10,19 +10,16 @@ as in the report, which reads the same files.
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from lightning_app.common.errors import UserError
-from lightning_app.runs.folder import ARRAYS, LOG, RunFolder, find_runs
-from lightning_app.runs.naming import flatten, name_nets, run_labels, seed_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from lightning_app.runs.folder import ARRAYS, LOG, LayerRow, RunFolder, find_runs
+from lightning_app.runs.naming import NetName, flatten, name_nets
+from lightning_app.runs.reader import Run, read_runs
 
 __all__ = ["OpenRun", "frames", "open_run"]
 
@@ -57,74 +54,70 @@ def open_run(path: Path | str) -> "OpenRun":
         below = [str(file.parent) for file in sorted(folder.path.glob(f"**/{LOG}"))[:3]]
         hint = f"; there are {', '.join(below)}, ...: open one, or all with frames()" if below else ""
         raise UserError(f"expected a run folder with a {LOG}, found none in {folder.path}{hint}.")
-    return OpenRun(folder)
+    return OpenRun(Run(folder))
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """One run's numbers, arrays and configuration as pandas frames; read when first asked for, then kept."""
+    """One run's numbers, arrays and configuration as pandas frames."""
 
-    folder: RunFolder
+    run: Run
 
-    def log(self) -> "pd.DataFrame":
+    @property
+    def folder(self) -> RunFolder:
+        return self.run.folder
+
+    def log(self) -> pd.DataFrame:
         """Every number: member ("" for the whole run), epoch (completed ones), step, name, value."""
-        return self._log.astype({"member": str, "name": str})
+        return self.run.log.astype({"member": str, "name": str})
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """A row for each (member, epoch), a column for each name; NaN where a number was not measured."""
-        return _wide(self._log, ["member", "epoch"])
+        return _wide(self.run.log, ["member", "epoch"])
 
-    def finals(self) -> "pd.DataFrame":
+    def finals(self) -> pd.DataFrame:
         """A row for each net: arm, seed, completed epochs, and the last value of everything, never the best.
 
         A family with a schedule of its own may have been measured last in an earlier epoch.
         """
-        log = self._log[self._log["member"] != ""].sort_values("epoch", kind="stable")
+        log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
         return self.nets().join(_wide(log.drop_duplicates(["member", "name"], keep="last"), "member"))
 
-    def nets(self) -> "pd.DataFrame":
+    def nets(self) -> pd.DataFrame:
         """A row for each net: its arm (the name without seed), its seed (missing: unknown), completed epochs."""
-        import pandas as pd
-
-        epochs = self._log.groupby("member", observed=True)["epoch"].max()
-        names = name_nets({self.folder.label: self.members()}, {})
-        seeds = [seed_of(name.member, self._config, name.run) for name in names]
+        nets = self.run.nets
         columns = {
-            "arm": [name.group for name in names],
-            "seed": pd.array(seeds, dtype="Int64"),
-            "epoch": [epochs[name.member] for name in names],
+            "arm": [net.arm for net in nets],
+            "seed": pd.array([net.seed for net in nets], dtype="Int64"),
+            "epoch": [net.epoch for net in nets],
         }
-        return pd.DataFrame(columns, index=pd.Index([name.member for name in names], name="member"))
+        return pd.DataFrame(columns, index=pd.Index([net.name for net in nets], name="member"))
 
     def members(self) -> list[str]:
         """The nets' names, in the order of the log."""
-        return [name for name in self._log["member"].unique() if name]
+        return [net.name for net in self.run.nets]
 
-    def layers(self) -> "pd.DataFrame":
+    def layers(self) -> pd.DataFrame:
         """The numbers of single layers, their names taken apart: member, epoch, family, layer, field, value.
 
         ``cushion/layer10/median`` is family ``cushion``, layer ``layer10``, field ``median``.
         """
-        names = self._log["name"].cat
+        names = self.run.log["name"].cat
         parts = names.categories.to_series().str.extract(OF_LAYER)[["family", "layer", "field"]]
-        own = parts.iloc[names.codes].set_index(self._log.index)
+        own = parts.iloc[names.codes].set_index(self.run.log.index)
         return (
-            self._log[["member", "epoch"]]
+            self.run.log[["member", "epoch"]]
             .astype({"member": str})
             .join(own)
-            .join(self._log["value"])
+            .join(self.run.log["value"])
             .dropna(subset=["layer"], ignore_index=True)
         )
 
-    def modules(self) -> "pd.DataFrame":
+    def modules(self) -> pd.DataFrame:
         """What the layers are: member, layer, path in the net, kind, shape, reason why it has no cushion; may be empty."""
-        import pandas as pd
-
-        from lightning_app.runs.folder import LayerRow
-
         return pd.DataFrame(self.folder.layers(), columns=LayerRow._fields)
 
-    def samples(self, file: str = "cushion", field: str = "samples", epoch: int | None = None) -> "pd.DataFrame":
+    def samples(self, file: str = "cushion", field: str = "samples", epoch: int | None = None) -> pd.DataFrame:
         """The values behind the numbers, one a row: member, epoch, family, layer ("": of the whole net), sample, value.
 
         Args:
@@ -135,8 +128,6 @@ class OpenRun:
         Raises:
             UserError: for a file, epoch or field that is not there, with those that are, or arrays that are no lists.
         """
-        import pandas as pd
-
         epochs = self._array_epochs(file, epoch)
         found = [
             (at, *_parts(key)[:3], _sampled(key, values))
@@ -152,11 +143,9 @@ class OpenRun:
         frame = frame.loc[np.repeat(frame.index, sizes)].reset_index(drop=True)
         return frame.assign(sample=np.concatenate([np.arange(size) for size in sizes]), value=np.concatenate(values))
 
-    def config(self) -> "pd.Series":
+    def config(self) -> pd.Series:
         """The configuration, its leaves by dotted key: ``model.optimizer.init_args.lr``."""
-        import pandas as pd
-
-        return pd.Series(dict(flatten(self._config)), name=self.folder.label, dtype=object)
+        return pd.Series(dict(flatten(self.run.config)), name=self.run.label, dtype=object)
 
     def _array_epochs(self, file: str, epoch: int | None) -> list[int]:
         there = self.folder.array_epochs(file)
@@ -170,14 +159,6 @@ class OpenRun:
     def _fields(self, file: str, epoch: int) -> list[str]:
         return sorted({_parts(key)[-1] for key in self.folder.arrays(epoch, file)})
 
-    @cached_property
-    def _log(self) -> "pd.DataFrame":
-        return self.folder.log(categories=True)
-
-    @cached_property
-    def _config(self) -> dict:
-        return self.folder.config()
-
     def __repr__(self) -> str:
         return f"OpenRun({str(self.folder.path)!r}, {self._standing()})"
 
@@ -185,7 +166,7 @@ class OpenRun:
         """What a notebook shows: where the run is, how far, and its nets' last risks and errors."""
         finals = self.finals()
         shown = [column for column in ("arm", "seed", "epoch", *SHOWN) if column in finals]
-        title = f"<p><b>{escape(self.folder.label)}</b> {escape(str(self.folder.path))}, {self._standing()}</p>"
+        title = f"<p><b>{escape(self.run.label)}</b> {escape(str(self.folder.path))}, {self._standing()}</p>"
         return title + finals[shown].to_html(escape=True, float_format="{:.4g}".format, na_rep="–")
 
     def _standing(self) -> str:
@@ -193,7 +174,7 @@ class OpenRun:
         return f"{len(self.members())} nets, {self.folder.last_epoch or 0} epochs, {state}"
 
 
-def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | None = None) -> "pd.DataFrame":
+def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | None = None) -> pd.DataFrame:
     """All numbers of several runs: run, arm, seed, member, epoch, step, name, value; texts are pandas categories.
 
     Args:
@@ -203,30 +184,18 @@ def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | No
     Raises:
         UserError: if a path holds no run, naming it.
     """
-    import pandas as pd
-
-    runs = [OpenRun(run) for run in find_runs([paths] if isinstance(paths, str | Path) else paths)]
-    labels = run_labels([run.folder.path for run in runs])
-    opened = dict(zip(labels, runs, strict=True))
-    logs = {label: _chosen(run._log, names) for label, run in opened.items()}
-    named = name_nets({label: run.members() for label, run in opened.items()}, _configs(opened))
-    arms = {(name.run, name.member): name.group for name in named}
-    seeds = {(name.run, name.member): seed_of(name.member, opened[name.run]._config, name.run) for name in named}
-    return pd.concat([_labelled(log, label, arms, seeds) for label, log in _alike(logs).items()], ignore_index=True)
+    runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
+    logs = {run.label: _chosen(run.log, names) for run in runs}
+    named = {(name.net.run.label, name.net.name): name for name in name_nets(runs)}
+    return pd.concat([_labelled(log, label, named) for label, log in _alike(logs).items()], ignore_index=True)
 
 
-def _configs(opened: Mapping[str, OpenRun]) -> dict[str, dict]:
-    return {label: run._config for label, run in opened.items()} if len(opened) > 1 else {}
-
-
-def _chosen(log: "pd.DataFrame", names: Collection[str] | None) -> "pd.DataFrame":
+def _chosen(log: pd.DataFrame, names: Collection[str] | None) -> pd.DataFrame:
     return log if names is None else log[log["name"].isin([*names])]
 
 
-def _alike(logs: Mapping[str, "pd.DataFrame"]) -> dict[str, "pd.DataFrame"]:
+def _alike(logs: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Logs with the same categories, so that pandas keeps them where it puts the logs one below the other."""
-    import pandas as pd
-
     dtypes = {
         column: pd.CategoricalDtype(list(dict.fromkeys(word for log in logs.values() for word in log[column].unique())))
         for column in ("member", "name")
@@ -234,17 +203,14 @@ def _alike(logs: Mapping[str, "pd.DataFrame"]) -> dict[str, "pd.DataFrame"]:
     return {label: log.astype(dtypes) for label, log in logs.items()}
 
 
-def _labelled(
-    log: "pd.DataFrame", run: str, arms: Mapping[tuple[str, str], str], seeds: Mapping[tuple[str, str], int | None]
-) -> "pd.DataFrame":
+def _labelled(log: pd.DataFrame, run: str, named: Mapping[tuple[str, str], NetName]) -> pd.DataFrame:
     """A log with the columns that say whose it is; arm and seed are missing where a number is the whole run's."""
-    import pandas as pd
-
     codes, members = log["member"].cat.codes.to_numpy(), log["member"].cat.categories
-    groups = list(dict.fromkeys(arms.values()))
-    arm_codes = np.array([groups.index(arms[run, name]) if (run, name) in arms else -1 for name in members])
-    seed_of_code = pd.array([seeds.get((run, name)) for name in members], dtype="Int64")
-    labels = pd.CategoricalDtype(list(dict.fromkeys(label for label, _ in arms)))
+    own = [named.get((run, member)) for member in members]
+    groups = list(dict.fromkeys(name.group for name in named.values()))
+    arm_codes = np.array([-1 if name is None else groups.index(name.group) for name in own])
+    seed_of_code = pd.array([None if name is None else name.net.seed for name in own], dtype="Int64")
+    labels = pd.CategoricalDtype(list(dict.fromkeys(label for label, _ in named)))
     whose = {
         "run": pd.Categorical([run], dtype=labels).repeat(len(log)),
         "arm": pd.Categorical.from_codes(arm_codes[codes], groups),
@@ -253,7 +219,7 @@ def _labelled(
     return pd.DataFrame(whose, index=log.index).join(log)
 
 
-def _wide(log: "pd.DataFrame", index: str | list[str]) -> "pd.DataFrame":
+def _wide(log: pd.DataFrame, index: str | list[str]) -> pd.DataFrame:
     """One row a key, in order; one column a name, in the order of the log."""
     text = log.astype({"member": str, "name": str})
     return text.pivot(index=index, columns="name", values="value").reindex(columns=text["name"].unique())

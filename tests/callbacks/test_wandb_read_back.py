@@ -183,7 +183,7 @@ def test_the_runs_have_every_callback_of_base_and_every_kind_of_result(which, re
 
 def test_a_net_s_numbers_and_histograms(one_net):
     ((_, history),) = histories(one_net).items()
-    (member,) = one_net.members()
+    ((member, *_),) = one_net.members()
     assert_same_numbers(numbers_of(history), logged(one_net, {member: "{}"}))
     assert_same_histograms(histograms_of(history), saved(one_net, {"{}": [member]}))
     assert_steps_of_the_log(one_net, history)

@@ -78,7 +78,7 @@ def test_each_index_trains_its_seed_in_its_own_folder(pods):
     assert find_runs([pods / "runs"]) == list(runs.values())
     for index, run in runs.items():
         assert run.config()["model"]["seeds"] == [index]
-        assert (run.members(), run.finished) == (["plain", "residual"], 1)
+        assert ([row.name for row in run.members()], run.finished) == (["plain", "residual"], 1)
 
 
 @pytest.mark.slow

@@ -255,15 +255,17 @@ def test_other_depths_are_no_counterparts(tmp_path):
     found, said = pairs(evidence_of(tmp_path, {"pln20": bank_of("net"), "res32": bank_of("net")}))
     assert not found
     assert said == [
-        "pln20/net: no residual counterpart of this name.",
-        "res32/net: no plain counterpart of this name.",
+        "pln20/net: no residual counterpart.",
+        "res32/net: no plain counterpart.",
     ]
 
 
 def test_two_readings_are_said_and_neither_chosen(tmp_path):
     found, said = pairs(evidence_of(tmp_path, {"bank": bank_of("plain20", "pln20", "res20")}))
     assert not found
-    assert said == ["Which of plain20 and pln20 belongs to which of res20 is not told by their names."]
+    assert said == [
+        "Which of plain20 and pln20 belongs to which of res20 follows neither from their configurations nor from their names."
+    ]
 
 
 def test_nets_of_no_kind_are_left_alone(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_app.plots.style import COLOURS, DASHES, MARKERS, kind, styles
+from lightning_app.plots.style import COLOURS, DASHES, MARKERS, styles
 
 PAGES = ("#ffffff", "#14171a")
 
@@ -33,8 +33,3 @@ def test_colours_are_different_words():
 def test_styles_differ_without_colour():
     looks = styles(["plain", "residual"] * 20)
     assert len({(look.dash, look.marker) for look in looks}) == len(DASHES) * len(MARKERS) == 40
-
-
-def test_kind():
-    assert [kind(name) for name in ("plain-seed03", "pln20", "res20", "net")] == ["plain", "plain", "residual", "other"]
-    assert kind("net", "res20") == "residual"

@@ -212,7 +212,7 @@ def test_arms_and_seeds_are_the_report_s(tmp_path, layout):
     layout(tmp_path)
     found = frames(tmp_path).drop_duplicates(["run", "member"])[["run", "member", "arm", "seed"]]
     nets = gather(find_runs([tmp_path])).nets
-    assert found.astype(object).to_numpy().tolist() == [[n.record.label, n.member, n.group, n.seed] for n in nets]
+    assert found.astype(object).to_numpy().tolist() == [[n.run.label, n.name, n.group, n.seed] for n in nets]
     assert len(nets) > 1
 
 
@@ -221,7 +221,7 @@ def test_all_numbers_of_all_runs_are_there_once(tmp_path, trained):
     both = frames([trained.path, other.path])
     assert both.columns.tolist() == ["run", "arm", "seed", "member", "epoch", "step", "name", "value"]
     found = {(row.run, row.member, row.epoch, row.name): row.value for row in both.itertuples(index=False)}
-    labels = [record.label for record in gather([trained, other]).records]
+    labels = [run.label for run in gather([trained, other]).runs]
     expected = {
         (label, *key): value for label, run in zip(labels, (trained, other)) for key, value in rows(run).items()
     }

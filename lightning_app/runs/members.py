@@ -1,0 +1,99 @@
+"""Which nets a LightningModule has, by name, and what is written into the run folder of each: members.csv.
+
+A module names its nets in an attribute ``members``, pairs (name, net); without one, its only child with parameters is the
+net, or else the module itself.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from lightning_app.common.errors import UserError
+from lightning_app.runs.folder import MemberRow
+
+__all__ = ["describe_members", "members_of"]
+
+
+def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
+    """(name, net) of every net of a module.
+
+    Raises:
+        UserError: if the module neither names its nets nor leaves one answer.
+    """
+    named = getattr(pl_module, "members", None)
+    return [("net", _network_in(pl_module))] if named is None else _pairs(named, type(pl_module).__name__)
+
+
+def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
+    """A row for each net of a module. Of other people's modules arm and seed are unknown.
+
+    Raises:
+        UserError: as `members_of`.
+    """
+    nets = members_of(pl_module)
+    named = getattr(pl_module, "members", None)
+    return [_row(name, net, member) for (name, net), member in zip(nets, nets if named is None else named)]
+
+
+def _row(name: str, net: nn.Module, member: Any) -> MemberRow:
+    """What the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes."""
+    plain = getattr(net, "_orig_mod", net)  # of a compiled net
+    residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
+    sizes = [None if is_lazy(parameter) else parameter.numel() for parameter in plain.parameters()]
+    return MemberRow(
+        name=name,
+        arm=getattr(member, "arm", ""),
+        seed=getattr(member, "seed", None),
+        class_path=f"{type(plain).__module__}.{type(plain).__qualname__}",
+        residual=residual if isinstance(residual, bool) else None,
+        twin_of=getattr(member, "twin_of", None) or "",
+        depth=depth if isinstance(depth, int) and not isinstance(depth, bool) else None,
+        parameters=None if None in sizes else sum(sizes),
+    )
+
+
+def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
+    members = [_pair(each) for each in said] if isinstance(said, Iterable) else [None]
+    if None in members:
+        raise UserError(
+            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
+            f"[('net', self.backbone)], got a {type(said).__name__} of something else. Rename it if it means another thing."
+        )
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
+        raise UserError(
+            f"names of networks become parts of keys: those in {owner}.members have to be different, with something in them "
+            f"and without a slash, got {names}."
+        )
+    return members
+
+
+def _pair(member: Any) -> tuple[str, nn.Module] | None:
+    """None for what is no pair; a member of ours iterates as one."""
+    pair = tuple(member) if isinstance(member, Iterable) else ()
+    return pair if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module) else None
+
+
+def _network_in(pl_module: pl.LightningModule) -> nn.Module:
+    holders = [child for child in pl_module.children() if any(True for _ in child.parameters())]
+    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)) and _has_forward(holders[0]):
+        return holders[0]
+    if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
+        return pl_module
+    names = [name for name, child in pl_module.named_children() if any(True for _ in child.parameters())]
+    raise UserError(
+        f"which network of {type(pl_module).__name__} is to be measured? It has {_listed(names)} and no forward(). Give it an "
+        "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
+    )
+
+
+def _has_forward(net: nn.Module) -> bool:
+    """A ModuleList has none: the LightningModule calls what is in it."""
+    return getattr(net.forward, "__func__", None) is not nn.Module.forward
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"parameters in {', '.join(names)}" if names else "no parameters"

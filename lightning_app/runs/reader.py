@@ -1,0 +1,245 @@
+"""One run folder as a reader sees it: its log read once, its nets with what the run recorded of them.
+
+What a net is (arm, seed, class, plain or residual, twin of which) stands in members.csv. Runs older than that file are read
+by their configuration, and where that does not say whether a net is residual, by names; such a net is marked as ``guessed``.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.common.errors import UserError
+from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
+from lightning_app.runs.naming import run_labels, seed_of, without_seed
+
+__all__ = ["Final", "Net", "Run", "read_runs"]
+
+T = TypeVar("T")
+
+# Whole words only: "stress", "explained" and "preset-a" name neither kind.
+KIND = re.compile(r"(?<![a-z])(?:(plain|pln)|residual|res)(?:net)?(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last measurement of a number, and when it was made."""
+
+    value: float
+    epoch: int  # completed epochs
+
+
+class Run:
+    """One run, its log read once.
+
+    Args:
+        folder: of the run.
+        label: what it is called among others; its folder's name if not given.
+
+    Raises:
+        ValueError: from the run folder, if there is no log or it is not one of ours.
+    """
+
+    def __init__(self, folder: RunFolder, label: str | None = None) -> None:
+        self.folder = folder
+        self.label = folder.label if label is None else label
+        self.log = folder.log(categories=True)
+        self.damage: list[str] = []  # a message for each file that could not be read
+        self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
+        self._series: dict[tuple[str, str], pd.Series] = {}
+        self._epochs: dict[str, list[int]] = {}
+        self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml; empty if there is none."""
+        return self.folder.config()
+
+    @cached_property
+    def nets(self) -> list["Net"]:
+        """The nets that have numbers in the log, in its order."""
+        recorded = {row.name: row for row in self._undamaged(self.folder.members, [])}
+        return [_net(self, name, recorded.get(name)) for name in self.last_epochs if name]
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def names(self, member: str = "") -> list[str]:
+        """What was measured of a member, in the order of the log; of the whole run for ''."""
+        return [name for owner, name in self._rows if owner == member]
+
+    def series(self, name: str, member: str = "") -> pd.Series:
+        """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
+        if (member, name) not in self._series:
+            self._series[member, name] = self._read_series(self._rows.get((member, name), np.empty(0, int)))
+        return self._series[member, name]
+
+    def _read_series(self, rows: np.ndarray) -> pd.Series:
+        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
+        order = epochs.argsort(kind="stable")
+        return pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
+
+    @cached_property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {column: self.log[column].to_numpy() for column in ("epoch", "value")}
+
+    def last(self, name: str, member: str = "") -> Final | None:
+        """The measurement of the latest epoch; None when never measured."""
+        rows = self._rows.get((member, name))
+        if rows is None:
+            return None
+        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
+        latest = epochs.argmax()
+        return Final(float(values[latest]), int(epochs[latest]))
+
+    @cached_property
+    def last_epochs(self) -> dict[str, int]:
+        """Completed epochs of each member ("": the whole run), in the order of the log."""
+        last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
+        return {str(member): int(epoch) for member, epoch in last.items()}
+
+    # -- other files --------------------------------------------------------------------------------------------------
+
+    def array_epochs(self, family: str) -> list[int]:
+        """Epochs at which a family's arrays were saved, ascending; looked up once."""
+        if family not in self._epochs:
+            self._epochs[family] = self.folder.array_epochs(family)
+        return self._epochs[family]
+
+    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
+        key = (family, epoch)
+        if key not in self._arrays:
+            self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
+        return self._arrays[key]
+
+    @cached_property
+    def layers(self) -> list[LayerRow]:
+        """Of each net, in forward order; none of a damaged file, which `damage` then names."""
+        return self._undamaged(self.folder.layers, [])
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Messages on what could not be measured; none of a damaged file, which `damage` then names."""
+        return self._undamaged(self.folder.notes, [])
+
+    def _undamaged(self, read: Callable[[], T], otherwise: T) -> T:
+        """What a reader returns: one damaged file must not hide the others."""
+        try:
+            return read()
+        except UserError as error:
+            self.damage.append(str(error))
+            return otherwise
+
+
+@dataclass(frozen=True)
+class Net:
+    """One trained net: a member of a run. Of what the run recorded, "" and None are unknown (see `MemberRow`)."""
+
+    run: Run
+    name: str
+    arm: str  # as recorded, else the name without its seed
+    seed: int | None
+    class_path: str
+    residual: bool | None
+    twin_of: str  # name of another net of the run
+    depth: int | None
+    parameters: int | None
+    guessed: bool  # is ``residual`` read off a name, as nothing recorded it?
+
+    @property
+    def kind(self) -> str:
+        """'plain', 'residual' or, where that is unknown, 'other'."""
+        return {True: "residual", False: "plain", None: "other"}[self.residual]
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """What the run's configuration says of its arm, ``net`` or ``twin_of``; an empty net of other people's modules."""
+        return _spec(self.run.config, self.arm)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What was measured of it, in the order of the log."""
+        return self.run.names(self.name)
+
+    @cached_property
+    def epoch(self) -> int:
+        """Completed epochs of the last row of this net."""
+        return self.run.last_epochs[self.name]
+
+    def series(self, name: str) -> pd.Series:
+        """Values by epoch, as `Run.series`."""
+        return self.run.series(name, self.name)
+
+    def final(self, name: str) -> Final | None:
+        """The last value, never the best one; None when never measured."""
+        return self.run.last(name, self.name)
+
+    def at(self, name: str, epoch: int | None) -> float | None:
+        """The value after so many epochs; None where it was not measured."""
+        found = self.series(name).get(epoch)
+        return None if found is None else float(found)
+
+    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """This net's arrays, its name cut off the keys; empty if there are none at that epoch."""
+        if epoch not in self.run.array_epochs(family):
+            return {}
+        prefix = f"{self.name}/"
+        arrays = self.run.arrays(family, epoch)
+        return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+def read_runs(folders: Sequence[RunFolder]) -> list[Run]:
+    """Several runs, each under a label of its own (see `naming.run_labels`)."""
+    labels = run_labels([folder.path for folder in folders])
+    return [Run(folder, label) for folder, label in zip(folders, labels, strict=True)]
+
+
+def _net(run: Run, name: str, recorded: MemberRow | None) -> Net:
+    row, guessed = (recorded, False) if recorded else _reconstructed(run, name)
+    seed = row.seed if row.seed is not None else seed_of(name, run.config, run.label)
+    return Net(run, **row._replace(arm=row.arm or without_seed(name), seed=seed)._asdict(), guessed=guessed)
+
+
+def _reconstructed(run: Run, name: str) -> tuple[MemberRow, bool]:
+    """A net of a run that recorded none, and whether its kind is a guess: from its configuration, else from names."""
+    arm = without_seed(name)
+    spec = _spec(run.config, arm)
+    original = spec.get("twin_of") or ""
+    net = _spec(run.config, original).get("net") if original else spec.get("net")
+    arguments = _mapping(_mapping(net).get("init_args"))
+    residual = arguments.get("residual")
+    known = isinstance(residual, bool)
+    row = MemberRow(
+        name=name,
+        arm=arm,
+        seed=None,
+        class_path=str(net if isinstance(net, str) else _mapping(net).get("class_path") or ""),
+        residual=residual is not bool(original) if known else _kind_in(name, run.label),
+        twin_of=name.replace(arm, original, 1) if original else "",
+        depth=arguments.get("depth"),
+        parameters=None,
+    )
+    return row, not known and row.residual is not None
+
+
+def _spec(config: Mapping[str, Any], arm: str) -> Mapping[str, Any]:
+    model = _mapping(config.get("model"))
+    return _mapping(_mapping(model.get("arms")).get(arm)) or {"net": model.get("net")}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _kind_in(*names: str) -> bool | None:
+    """Is a net of such names residual? The first name that tells, and in it the first word; None: none does.
+
+    >>> [_kind_in(name) for name in ("residual-from-plain", "pln32", "compressed-plain", "stress", "explained")]
+    [True, False, False, None, None]
+    """
+    found = next(filter(None, map(KIND.search, names)), None)
+    return None if found is None else not found[1]
