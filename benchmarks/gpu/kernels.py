@@ -29,7 +29,7 @@ from benchmarks.gpu.clock import Clock, graphed, side_by_side
 from benchmarks.gpu.part import BATCH, DEPTH, TF32, Kept, leaving_out, options_of, run, use
 from benchmarks.gpu.roofline import Roofline, roofline_of
 from benchmarks.timing import Comparison, Ratio, interleave
-from lightning_app.networks.simplified import channels_of_blocks
+from lightning_app.networks.groups import channels_of_blocks
 
 __all__ = ["Convolution", "Direction", "compute", "convolutions", "ways"]
 

@@ -35,7 +35,7 @@ def digest(*tensors: Tensor) -> str:
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(str(tuple(tensor.shape)).encode())
-        found.update(tensor.contiguous().numpy())
+        found.update(tensor.contiguous().numpy().data)
     return found.hexdigest()[:16]
 
 

@@ -10,9 +10,9 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -107,7 +107,7 @@ class Graph:
     def __init__(self) -> None:
         self._captured: dict[tuple, _Capture] = {}
         self._streams: list[torch.cuda.Stream] = []
-        self._pool: tuple[int, int] | None = None  # of memory: a graph's activations are dead when the next one runs
+        self._pool: Any = None  # of memory, CUDA's handle: a graph's activations are dead when the next one runs
 
     def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
         key = (weight, *((id(each.net), each.images.shape) for each in passes))
@@ -137,9 +137,7 @@ class Graph:
 class _Capture:
     """One graph with its own inputs, gradients and answers, which every replay overwrites."""
 
-    def __init__(
-        self, passes: Sequence[Pass], weight: float, streams: Sequence[torch.cuda.Stream], pool: tuple[int, int]
-    ) -> None:
+    def __init__(self, passes: Sequence[Pass], weight: float, streams: Sequence[torch.cuda.Stream], pool: Any) -> None:
         copies = _Copies()
         self._passes = [replace(p, images=copies.of(p.images), labels=copies.of(p.labels)) for p in passes]
         self._parameters = [[w for w in p.net.parameters() if w.requires_grad] for p in passes]
@@ -178,7 +176,8 @@ class _Capture:
 
     def _run(self) -> tuple[list[Answer], list[Sequence[Tensor | None]]]:
         here = torch.cuda.current_stream()
-        answers, gradients = [], []
+        answers: list[Answer] = []
+        gradients: list[Sequence[Tensor | None]] = []
         for stream in self._streams:
             stream.wait_stream(here)
         for each, parameters, stream in zip(self._passes, self._parameters, itertools.cycle(self._streams)):
@@ -292,7 +291,7 @@ def _seconds(backend: Backend, passes: Sequence[Pass], weight: float) -> float:
 
 
 @contextlib.contextmanager
-def _untouched(nets: Iterable[nn.Module]):
+def _untouched(nets: Iterable[nn.Module]) -> Iterator[None]:
     """Passes that leave no trace: buffers as before, and no gradients."""
     nets = list(nets)
     buffers = [(buffer, buffer.clone()) for net in nets for buffer in net.buffers()]

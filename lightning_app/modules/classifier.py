@@ -8,13 +8,14 @@ trained alone.
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -23,7 +24,7 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.losses import LossName, loss_named
-from lightning_app.modules.members import Arm, Centre, Member, NetFactory, build_members, parse_seeds, twin
+from lightning_app.modules.members import Arm, ByMember, Centre, Member, NetFactory, build_members, parse_seeds, twin
 from lightning_app.modules.metrics import RiskAndError
 from lightning_app.modules.penalty import Decays, Penalty, add_gradients
 from lightning_app.modules.resume import (
@@ -33,13 +34,13 @@ from lightning_app.modules.resume import (
     describe,
     id_weights,
     keep_configured_schedule,
-    keep_one_place,
+    keep_one_position,
 )
 from lightning_app.modules.sharding import SeedSharding, exchange, shares
 
 __all__ = ["ImageClassifier"]
 
-_NOTHING = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
+_NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
 
@@ -105,9 +106,9 @@ class ImageClassifier(pl.LightningModule):
         self.compile_nets = compile
         self.channels_last = channels_last  # as asked for; what was decided is in the plan
         self.plan = BatchPlan()
-        self.penalties = nn.ModuleDict()
-        self.running = nn.ModuleDict({name: RiskAndError() for name, _ in self.members})
-        self.evaluated = nn.ModuleList()  # by split: member -> RiskAndError
+        self.penalties: ByMember[Penalty] = ByMember()
+        self.running = _metrics(self.members)
+        self.evaluated = _by_split((), self.members)
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
 
@@ -140,9 +141,7 @@ class ImageClassifier(pl.LightningModule):
             if self.compile_nets and member.net._compiled_call_impl is None:  # a second stage would trace it anew
                 member.net.compile(dynamic=False)
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
-        self.evaluated = nn.ModuleList(
-            nn.ModuleDict({name: RiskAndError() for name, _ in self.members}) for _ in self.plan.eval_splits
-        )
+        self.evaluated = _by_split(self.plan.eval_splits, self.members)
 
     def _planned(self, stage: str) -> BatchPlan:
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
@@ -160,7 +159,12 @@ class ImageClassifier(pl.LightningModule):
         return plan
 
     @override
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
+        """``{"optimizer": ...}``, with ``"lr_scheduler"`` where there is one.
+
+        Raises:
+            UserError: where they cannot be made, would decay weights themselves, or need the loss inside their step.
+        """
         try:
             optimizer = self._make_optimizer(self.nets.parameters())
             scheduler = self._make_scheduler(optimizer) if self._make_scheduler else None
@@ -174,7 +178,8 @@ class ImageClassifier(pl.LightningModule):
         for unfit in (torch.optim.LBFGS, torch.optim.lr_scheduler.ReduceLROnPlateau):
             if isinstance(optimizer, unfit) or isinstance(scheduler, unfit):
                 raise UserError(
-                    f"{unfit.__name__} asks for the loss inside its step, which a bank of nets has several of."
+                    f"{unfit.__name__} needs one loss, and a bank has one for each net: train nets one at a time, or use SGD "
+                    "or Adam and another scheduler."
                 )
         return {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
 
@@ -221,7 +226,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, dict[str, Tensor]]:
         """One step of every member. Returns the members' risks on their batches, () each, for callbacks."""
-        optimizer = self.optimizers()
+        optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         optimizer.zero_grad()
         if batch_idx == 0:
             for metric in self.running.values():
@@ -260,7 +265,7 @@ class ImageClassifier(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         self._check_finite()
         if (scheduler := self.lr_schedulers()) is not None:
-            scheduler.step()
+            cast(torch.optim.lr_scheduler.LRScheduler, scheduler).step()
 
     @override
     def on_validation_epoch_start(self) -> None:
@@ -290,12 +295,11 @@ class ImageClassifier(pl.LightningModule):
         for member, (name, numbers) in zip(self.members, self.metrics().items()):
             for key, value in numbers.items():
                 if key.endswith(("/risk", "/error")):
-                    self._show(
-                        f"{key}/{name}" if len(self.members) > 1 else key, value, key == "test/error" and seeds == 1
-                    )
+                    label = f"{key}/{name}" if len(self.members) > 1 else key
+                    self._show(label, value, in_bar=key == "test/error" and seeds == 1)
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
-            self._show(f"test/error/{arm}", error, True)
+            self._show(f"test/error/{arm}", error, in_bar=True)
 
     def _show(self, label: str, value: float, in_bar: bool) -> None:
         self.log(label, value, logger=False, prog_bar=in_bar, add_dataloader_idx=False)
@@ -311,7 +315,7 @@ class ImageClassifier(pl.LightningModule):
         found = {}
         self._agree_on_updates()
         for name, _ in self.members:
-            numbers = {}
+            numbers: dict[str, float] = {}
             if self.running[name].update_called:
                 numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
             for split, metrics in zip(self.plan.eval_splits, self.evaluated):
@@ -325,7 +329,7 @@ class ImageClassifier(pl.LightningModule):
         for metrics in (self.running, *self.evaluated):
             if any(metrics[name].update_called for name, _ in self.own):
                 for metric in metrics.values():
-                    metric.update(*_NOTHING)
+                    metric.update(*_NO_SAMPLES)
 
     def _costs(self, name: str, numbers: Mapping[str, float]) -> dict[str, float]:
         if name not in self.penalties:
@@ -342,7 +346,7 @@ class ImageClassifier(pl.LightningModule):
         finite = torch.stack([*sums.values()]).isfinite().tolist() if sums else []  # one look at the device
         for name, fine in zip(sums, finite):
             if not fine:
-                rate = self.optimizers().param_groups[0]["lr"]
+                rate = self.trainer.optimizers[0].param_groups[0]["lr"]
                 raise DivergedError(
                     f"the loss of member '{name}' stopped being a number in epoch {self.current_epoch + 1} (step "
                     f"{self.global_step}) at learning rate {rate:g}. What was logged so far is kept; try a smaller rate."
@@ -370,21 +374,14 @@ class ImageClassifier(pl.LightningModule):
 
     def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = batch
-        return (
-            (images.contiguous(memory_format=torch.channels_last), labels)
-            if self.plan.channels_last
-            else (images, labels)
-        )
+        return images.contiguous(memory_format=torch.channels_last) if self.plan.channels_last else images, labels
 
     def _share(self, labels: Tensor) -> float:
         """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
         if not self._shares_batches:
             return 1.0
-        world = self.trainer.world_size
-        total = self.trainer.strategy.reduce(
-            labels.new_tensor(float(len(labels)), dtype=torch.float64), reduce_op="sum"
-        )
-        return len(labels) * world / float(total)
+        own = labels.new_tensor(float(len(labels)), dtype=torch.float64)
+        return len(labels) * self.trainer.world_size / float(self.trainer.strategy.reduce(own, reduce_op="sum"))
 
     def _draw_seed(self, member: Member) -> int:
         """A net's own draws (dropout) are a function of its seed, the step and the rank: nothing to save for a resume."""
@@ -398,7 +395,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _exchange(self) -> None:
         if self._shares_members:
-            exchange(self.owners, self.members, self.optimizers(use_pl_optimizer=False), self.trainer.strategy)
+            exchange(self.owners, self.members, self.trainer.optimizers[0], cast(SeedSharding, self.trainer.strategy))
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -414,7 +411,7 @@ class ImageClassifier(pl.LightningModule):
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
-        checkpoint["running"] = {name: self._over_ranks(metric.sums()) for name, metric in self.running.items()}
+        checkpoint["running"] = {name: self._over_ranks(self.running[name].sums()) for name in self.running}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
         # Not in the datamodule's state_dict: Lightning restores that only into the class that saved it.
         if describe_data := getattr(self._datamodule, "trained_on", None):
@@ -433,7 +430,7 @@ class ImageClassifier(pl.LightningModule):
                 )
             self._check_data(checkpoint)
             keep_configured_schedule(checkpoint, self.configure_optimizers())
-            keep_one_place(checkpoint)
+            keep_one_position(checkpoint)
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks
                 self.running[name].restore(sums, ours=self.global_rank == 0)
 
@@ -448,3 +445,11 @@ class ImageClassifier(pl.LightningModule):
             return sums
         strategy = self.trainer.strategy
         return {name: strategy.reduce(value.to(self.device), reduce_op="sum").cpu() for name, value in sums.items()}
+
+
+def _metrics(members: tuple[Member, ...]) -> ByMember[RiskAndError]:
+    return ByMember({name: RiskAndError() for name, _ in members})
+
+
+def _by_split(splits: tuple[str, ...], members: tuple[Member, ...]) -> Sequence[ByMember[RiskAndError]]:
+    return cast(Sequence[ByMember[RiskAndError]], nn.ModuleList(_metrics(members) for _ in splits))

@@ -6,21 +6,23 @@ net whether it is trained alone or among others.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.identity import transfer, untransfer
 
-__all__ = ["Arm", "Centre", "Member", "NetFactory", "build_members", "parse_seeds"]
+__all__ = ["Arm", "ByMember", "Centre", "Member", "NetFactory", "build_members", "parse_seeds"]
 
 NetFactory = Callable[[], nn.Module]
 Centre = Literal["zero", "identity"]
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass
@@ -52,8 +54,20 @@ class Member:
     centre: Centre = "zero"
     twin_of: str | None = None  # name of the member this one was transferred from
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.name, self.net))
+
+
+class ByMember(nn.ModuleDict, Generic[M]):
+    """A module of one class for each member, by the member's name."""
+
+    @override
+    def __getitem__(self, name: str) -> M:
+        return cast(M, super().__getitem__(name))
+
+    @override
+    def values(self) -> ValuesView[M]:
+        return cast(ValuesView[M], super().values())
 
 
 def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Member, ...]:
@@ -90,11 +104,11 @@ def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
 
 
 def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[str, int], Member]) -> Member:
-    if arm.twin_of is None:
+    if arm.net is not None:
         with torch.random.fork_rng(devices=[]):  # nets are made on the CPU: no GPU need be woken for this
             torch.default_generator.manual_seed(seed)
             return Member(label, name, seed, arm.net(), arm.decay_towards or "zero")
-    original = members[arm.twin_of, seed]
+    original = members[cast(str, arm.twin_of), seed]  # one of both is given: `_check_arm`
     net = twin(original.net)
     centre = arm.decay_towards or ("zero" if net.residual else "identity")
     return Member(label, name, seed, net, centre, original.name)

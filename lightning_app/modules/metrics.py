@@ -18,6 +18,9 @@ class RiskAndError(Metric):
 
     full_state_update = False
     higher_is_better = False
+    risk_sum: Tensor  # () float64
+    wrong: Tensor  # () int64
+    count: Tensor  # () int64
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,11 +34,12 @@ class Penalty(nn.Module):
     def __init__(self, net: nn.Module, strength: float, decays: Decays = "all", centre: Centre = "zero") -> None:
         super().__init__()
         self.strength = strength
-        if centre == "identity" and not hasattr(net, "id_weights"):
+        own = getattr(net, "id_weights", None)
+        if centre == "identity" and own is None:
             raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
         named = {n: w for n, w in net.named_parameters() if decays == "all" or (decays == "weights" and w.ndim >= 2)}
         self._weights = list(named.values())  # in a list: hidden from nn.Module's registration
-        shifted = set(net.id_weights()) if centre == "identity" else set()
+        shifted = set(own()) if own and centre == "identity" else set()
         for index, (name, w) in enumerate(named.items()):
             rho = id_entries(w).to(w.dtype) if name in shifted else None
             self.register_buffer(f"centre_{index}", rho, persistent=False)

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -18,12 +18,12 @@ __all__ = [
     "id_weights",
     "in_words",
     "keep_configured_schedule",
-    "keep_one_place",
+    "keep_one_position",
 ]
 
 
 def describe(member: Member) -> dict[str, Any]:
-    """What weights alone do not tell: a plain and a residual net have tensors of the same shapes."""
+    """What weights alone do not show: a plain and a residual net have tensors of the same shapes."""
     kind, residual = type(member.net).__name__, getattr(member.net, "residual", None)
     return {"name": member.name, "seed": member.seed, "network": kind, "residual": residual}
 
@@ -33,20 +33,20 @@ def id_weights(member: Member) -> list[str]:
 
     Saved beside the weights, so that T can act on a checkpoint alone.
     """
-    own = member.net.id_weights() if hasattr(member.net, "id_weights") else []
-    return [f"nets.{member.name}.{name}" for name in own]
+    own = getattr(member.net, "id_weights", list)
+    return [f"nets.{member.name}.{name}" for name in own()]
 
 
 def check_form(checkpoint: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose parts are not of the types that `fit` writes, naming the first one.
 
-    A file may be whole and still be anybody's. What is not there at all is for whoever needs it to say.
+    A file may be whole and still be anybody's. A part that is missing is reported by the function that needs it.
 
     Raises:
         UserError: also for a tensor that claims more elements than its storage has: a copy of it could fill any memory.
     """
-    for part, fits in FORMS.items():
-        if part in checkpoint and not fits(checkpoint[part]):
+    for part, form in FORMS.items():
+        if part in checkpoint and not _fits(checkpoint[part], form):
             raise UserError(f"the checkpoint's {part} is not as fit writes it: it is damaged, or of another program.")
     if sum(checkpoint.get("parameters", {}).values()) > len(checkpoint["state_dict"]):
         raise UserError("the checkpoint's parameters are more than its tensors: it is damaged, or of another program.")
@@ -55,54 +55,36 @@ def check_form(checkpoint: Mapping[str, Any]) -> None:
             raise UserError(f"{name} of the checkpoint is no whole tensor: it is damaged, or of another program.")
 
 
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _maps(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """From text to what fits."""
-    return lambda value: isinstance(value, Mapping) and all(isinstance(k, str) and fits(v) for k, v in value.items())
-
-
-def _lists(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _is_described(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(value.get(key), kind) for key, kind in DESCRIBED.items())
-
-
-def _is_optimizer(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and isinstance(value.get("state"), Mapping)
-        and _lists(_maps(lambda _: True))(value.get("param_groups"))
-    )
-
-
-def _is_schedule(value: Any) -> bool:
-    return _maps(lambda _: True)(value) and _is_count(value.get("last_epoch"))
-
-
-def _is_count(value: Any) -> bool:
-    """Of what is counted one by one: a billion would take an hour."""
-    return isinstance(value, int) and 0 <= value <= 10**6
-
-
-DESCRIBED = {"name": str, "seed": int, "network": str, "residual": bool | None}  # what `describe` says
-FORMS = {
-    "state_dict": _maps(_is(Tensor)),
-    "members": _lists(_is_described),
-    "id_weights": _maps(_lists(_is(str))),
-    "centres": _maps(_is(str)),
-    "parameters": _maps(_is_count),
-    "optimizer_states": _lists(_is_optimizer),
-    "lr_schedulers": _lists(_is_schedule),
-    "callbacks": _maps(lambda _: True),
-    "loops": _maps(_is(Mapping)),
-    "epoch": _is(int),
-    "global_step": _is(int),
+COUNT = range(10**6 + 1)  # of what is counted one by one: a billion would take an hour
+FORMS: dict[str, Any] = {  # a type; [of each]; {str: of each value}; {"key": of that key}; a range of integers
+    "state_dict": {str: Tensor},
+    "members": [{"name": str, "seed": int, "network": str, "residual": bool | None}],  # what `describe` returns
+    "id_weights": {str: [str]},
+    "centres": {str: str},
+    "parameters": {str: COUNT},
+    "optimizer_states": [{"state": Mapping, "param_groups": [{str: object}]}],
+    "lr_schedulers": [{"last_epoch": COUNT}],
+    "callbacks": {str: object},
+    "loops": {str: Mapping},
+    "epoch": int,
+    "global_step": int,
 }
+
+
+def _fits(value: Any, form: Any) -> bool:
+    """Is a value of a form, as `FORMS` spells them?"""
+    match form:
+        case range():
+            return isinstance(value, int) and value in form
+        case [each]:
+            return isinstance(value, list) and all(_fits(item, each) for item in value)
+        case {**keys} if keys.keys() == {str}:
+            return isinstance(value, Mapping) and all(
+                isinstance(key, str) and _fits(item, keys[str]) for key, item in value.items()
+            )
+        case {**keys}:
+            return isinstance(value, Mapping) and all(_fits(value.get(key), each) for key, each in keys.items())
+    return isinstance(value, form)
 
 
 def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
@@ -156,8 +138,8 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
         group |= {key: value for key, value in fresh.items() if key != "params"}
 
 
-def keep_one_place(checkpoint: Mapping[str, Any]) -> None:
-    """Where the data have come to: older checkpoints list it once for each data stream, and all are at the same place."""
+def keep_one_position(checkpoint: Mapping[str, Any]) -> None:
+    """Keep one position in the data: older checkpoints list it once for each data stream, and all are the same."""
     del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
 
 

@@ -9,7 +9,7 @@ Several jobs share out seeds without any of this: ``--model.seeds 0-6`` here, ``
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
@@ -21,15 +21,13 @@ from lightning_app.modules.members import Member
 
 __all__ = ["SeedSharding", "exchange", "shares"]
 
-T = TypeVar("T")
-
 
 @StrategyRegistry.register("seeds", description="members of the bank shared out among ranks")
 class SeedSharding(DDPStrategy):
     """``--trainer.strategy seeds``: several processes, each with its share of the members and whole batches."""
 
     strategy_name = "seeds"
-    shards_batches = False  # the data module asks
+    shards_batches = False  # read by the datamodule
 
     @override
     def configure_ddp(self) -> None:
@@ -68,9 +66,10 @@ def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optim
         owner = owners[member.name]
         parameters = list(member.net.parameters())
         own = owner == strategy.global_rank
-        net, states = strategy.broadcast(_packed(member, parameters, optimizer) if own else None, owner)
-        if own:
+        received = strategy.broadcast(_packed(member, parameters, optimizer) if own else None, owner)
+        if own or received is None:
             continue
+        net, states = received
         member.net.load_state_dict(net)
         for parameter, state in zip(parameters, states):
             optimizer.state[parameter] = _to(state, parameter.device)
@@ -80,7 +79,7 @@ def _packed(member: Member, parameters: list[torch.nn.Parameter], optimizer: Opt
     return _to(dict(member.net.state_dict()), "cpu"), [_to(dict(optimizer.state[p]), "cpu") for p in parameters]
 
 
-def _to(state: dict[str, T], device: torch.device | str) -> dict[str, T]:
+def _to(state: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
     """A state with its tensors on a device; counters of steps stay where optimizers keep them."""
     return {
         key: value.detach().to(device) if torch.is_tensor(value) and key != "step" else value

@@ -60,19 +60,19 @@ class Span:
             x = module(x)
         if not before_relu:
             return last(x)
-        if not hasattr(last, "before_relu"):
+        output = getattr(last, "before_relu", None)
+        if output is None:
             raise UserError(
                 f"{self.name} is a {type(last).__name__}, which has no before_relu(x): measure its output after the "
                 "ReLU, or give the class that method."
             )
-        return last.before_relu(x)
+        return output(x)
 
     @property
     def parts(self) -> tuple[BlockParts, ...] | None:
         """What each module is made of, or None if one of them does not say."""
-        if not all(hasattr(module, "block_parts") for module in self.modules):
-            return None
-        return tuple(module.block_parts() for module in self.modules)
+        described = [getattr(module, "block_parts", None) for module in self.modules]
+        return tuple(own() for own in described if own) if all(described) else None
 
 
 def number_blocks(modules: Sequence[nn.Module]) -> tuple[Span, ...]:
@@ -88,8 +88,8 @@ def blocks_of(net: nn.Module) -> tuple[Span, ...]:
     Sequentials (those that hold a convolution or linear map below them and are not Sequentials themselves), as
     registered: "layer1.0", ... in torchvision's ResNets.
     """
-    if hasattr(net, "block_list"):
-        return number_blocks(net.block_list())
+    if own := getattr(net, "block_list", None):
+        return number_blocks(own())
     sequentials = {name for name, module in net.named_modules() if isinstance(module, nn.Sequential)}
     return tuple(
         Span(name, (module,))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from lightning_app.identity import shortcut
 from lightning_app.networks.blocks import BlockParts
+from lightning_app.networks.groups import channels_of_blocks, check_size
 from lightning_app.networks.initialisation import initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
-from lightning_app.networks.simplified import channels_of_blocks, check_size
 
 __all__ = ["CifarBlock", "CifarResNet"]
 
@@ -33,6 +33,7 @@ class CifarBlock(nn.Module):
         self.residual = residual
 
     def before_relu(self, x: Tensor) -> Tensor:
+        """The output before its last ReLU."""
         out = F.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         if self.residual:
@@ -43,6 +44,7 @@ class CifarBlock(nn.Module):
         return F.relu(self.before_relu(x))
 
     def block_parts(self) -> BlockParts:
+        """Two convolutions, each with its BatchNorm."""
         return BlockParts(((self.conv1, self.bn1), (self.conv2, self.bn2)), self.residual)
 
 

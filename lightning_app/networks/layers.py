@@ -5,7 +5,9 @@ in the papers (layer 1 is the first convolution). The names become keys in logs 
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -30,26 +32,35 @@ class Layer:
 
     @property
     def weight(self) -> Tensor:
+        """(D, C, U, V) of a convolution, (D, C) of a linear map."""
         return self.module.weight
 
     @property
     def is_conv(self) -> bool:
+        """A convolution, or a linear map?"""
         return isinstance(self.module, nn.Conv2d)
 
     @property
     def stride(self) -> int:
-        return self.module.stride[0] if self.is_conv else 1
+        """Of a convolution, in both directions; 1 of a linear map."""
+        return self.module.stride[0] if isinstance(self.module, nn.Conv2d) else 1
 
     def id_mask(self) -> Tensor | None:
         """Bool mask of the ID entries of `weight`, or None where there are none."""
         return id_entries(self.weight) if self.has_id else None
 
 
-def number_layers(modules: list[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
+def number_layers(modules: Sequence[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
     """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
     digits = max(2, len(str(len(modules))))
     return tuple(
-        Layer(f"layer{number:0{digits}d}", module, f"{name}.weight".removeprefix("."), has_id, skip)
+        Layer(
+            f"layer{number:0{digits}d}",
+            cast(nn.Conv2d | nn.Linear, module),
+            f"{name}.weight".removeprefix("."),
+            has_id,
+            skip,
+        )
         for number, (name, module, has_id, skip) in enumerate(modules, start=1)
     )
 
@@ -59,8 +70,9 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
 
     A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order.
     """
-    if inspect.ismethod(getattr(net, "layers", None)):  # in many nets it is a Sequential
-        return net.layers()
+    own = getattr(net, "layers", None)
+    if inspect.ismethod(own):  # in many nets it is a Sequential
+        return own()
     found = [
         (name, module, False, False)
         for name, module in net.named_modules()

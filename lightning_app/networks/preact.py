@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
+from lightning_app.networks.groups import channels_of_blocks, check_size
 from lightning_app.networks.initialisation import initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
-from lightning_app.networks.simplified import channels_of_blocks, check_size
 
 __all__ = ["PreactResNet", "PreactUnit"]
 
@@ -40,6 +40,7 @@ class PreactUnit(nn.Module):
             nn.Conv2d(c, d, kernel_size=3, stride=1 if place else stride, padding=1, bias=False)
             for place, (c, d) in enumerate(itertools.pairwise(channels))
         )
+        self.stride = stride
         self.residual = residual
         self.activated = activated
 
@@ -51,7 +52,7 @@ class PreactUnit(nn.Module):
                 x = out
             out = conv(out)
         if self.residual:
-            out = out + shortcut(x, out.shape[1], self.convs[0].stride[0])
+            out = out + shortcut(x, out.shape[1], self.stride)
         return out
 
 
@@ -116,11 +117,10 @@ class PreactResNet(nn.Module):
         None has ID entries. Only with n = 1 does a shortcut go around just a layer, and only in the first unit of a group:
         elsewhere it goes around BatchNorm and ReLU too.
         """
-        units = [
-            (f"blocks.{i}.convs.{k}", conv, False, self.residual and self.n == 1 and unit.activated)
-            for i, unit in enumerate(self.blocks)
-            for k, conv in enumerate(unit.convs)
-        ]
+        names = [(i, f"blocks.{i}.convs.{k}") for i in range(len(self.blocks)) for k in range(self.n)]
+        first = len(self.blocks) // 3  # of the units of a group
+        alone = self.residual and self.n == 1
+        units = [(name, self.get_submodule(name), False, alone and i % first == 0) for i, name in names]
         return number_layers([("conv0", self.conv0, False, False), *units, ("fc", self.fc, False, False)])
 
     def block_list(self) -> list[nn.Module]:

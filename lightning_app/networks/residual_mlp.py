@@ -38,6 +38,8 @@ class MeanStdNorm(nn.Module):
     [[0.0, 2.5], [1.0, 5.5]]
     """
 
+    running_var: Tensor  # (1,)
+
     def __init__(
         self, features: int, scalar: bool = True, centred: bool = True, eps: float = 1e-5, momentum: float = 0.1
     ) -> None:
@@ -147,7 +149,7 @@ class ResidualMLP(nn.Module):
     @torch.no_grad()
     def _initialise(self, gain: float) -> None:
         for layer in self.layers():
-            layer.weight.normal_(0.0, gain / layer.module.in_features**0.5)
+            layer.weight.normal_(0.0, gain / layer.weight.shape[1] ** 0.5)
         self.readout.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:

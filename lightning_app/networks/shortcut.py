@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["Activation", "Draw", "ShortcutNet", "draw", "shortcut_net_of_depth", "units_of_depth"]
+__all__ = ["Activation", "Draw", "ShortcutNet", "draw"]
 
 Activation = Literal["identity", "relu", "tanh"]
 Draw = Literal["xavier", "orthogonal", "zero"]
@@ -79,6 +79,7 @@ class ShortcutNet(nn.Module):
         super().__init__()
         _check(width, units, n, pre=pre, mid=mid, post=post)
         self.shortcut = shortcut
+        self.n = n
         self.units = nn.Sequential(*(Unit(width, n, shortcut, pre, mid, post, bias) for _ in range(units)))
         # As a linear map of its own, a layer with an identity right around it, n = 1, is W x + x.
         self._skips = shortcut and n == 1 and (pre, post) == ("identity", "identity")
@@ -86,24 +87,18 @@ class ShortcutNet(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, init: Draw, scale: float) -> None:
-        for unit in self.units:
-            for layer in unit.path:
-                layer.weight.copy_(draw(tuple(layer.weight.shape), init, scale))
-                if layer.bias is not None:
-                    layer.bias.zero_()
+        for layer in self.layers():
+            layer.weight.copy_(draw(tuple(layer.weight.shape), init, scale))
+            if layer.module.bias is not None:
+                layer.module.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.units(x)
 
     def layers(self) -> tuple[Layer, ...]:
         """The R n matrices, unit by unit, as layers 1 to L."""
-        return number_layers(
-            [
-                (f"units.{r}.path.{k}", layer, False, self._skips)
-                for r, unit in enumerate(self.units)
-                for k, layer in enumerate(unit.path)
-            ]
-        )
+        names = [f"units.{r}.path.{k}" for r in range(len(self.units)) for k in range(self.n)]
+        return number_layers([(name, self.get_submodule(name), False, self._skips) for name in names])
 
     def block_list(self) -> list[nn.Module]:
         """The R units in forward order."""
@@ -111,37 +106,7 @@ class ShortcutNet(nn.Module):
 
     def weights(self) -> Tensor:
         """A copy of all matrices, (R, n, d, d), as `theory.linear` takes them; biases are not among them."""
-        return torch.stack([torch.stack([layer.weight.detach() for layer in unit.path]) for unit in self.units])
-
-
-def shortcut_net_of_depth(depth: int, n: int = 2, **arguments) -> ShortcutNet:
-    """The n-shortcut net of L = ``depth`` layers; ``arguments`` are the others of `ShortcutNet`.
-
-    Raises:
-        UserError: see `units_of_depth`.
-    """
-    return ShortcutNet(units=units_of_depth(depth, n), n=n, **arguments)
-
-
-def units_of_depth(depth: int, n: int) -> int:
-    """R of the n-shortcut net with L = R n = ``depth`` layers.
-
-    Raises:
-        UserError: for a depth that n does not divide, with the nearest right ones.
-
-    >>> units_of_depth(20, 2)
-    10
-    """
-    if n < 1:
-        raise UserError(f"a shortcut spans n >= 1 matrices, got {n}.")
-    if depth < n or depth % n:
-        below = depth - depth % n
-        nearest = f"{n}" if depth < n else f"{below} and {below + n}"
-        raise UserError(
-            f"{n}-shortcut units have {n} layers each, so a net's depth is {n}, {2 * n}, {3 * n}, ...; got {depth}. "
-            f"Nearest: {nearest}."
-        )
-    return depth // n
+        return torch.stack([layer.weight.detach() for layer in self.layers()]).unflatten(0, (-1, self.n))
 
 
 def draw(

@@ -5,9 +5,9 @@ import copy
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.networks.blocks import BlockParts
+from lightning_app.networks.groups import channels_of_blocks, check_size
 from lightning_app.networks.initialisation import Fan, Scheme, initialise
 from lightning_app.networks.layers import Layer, number_layers
 
@@ -23,6 +23,7 @@ class Block(nn.Module):
         self.residual = residual
 
     def before_relu(self, x: Tensor) -> Tensor:
+        """The output before its last ReLU."""
         out = self.conv(x)
         if self.residual:
             out = out + shortcut(x, self.conv.out_channels, self.conv.stride[0])
@@ -32,6 +33,7 @@ class Block(nn.Module):
         return F.relu(self.before_relu(x))
 
     def block_parts(self) -> BlockParts:
+        """One convolution without BatchNorm."""
         return BlockParts(((self.conv, None),), self.residual)
 
 
@@ -80,8 +82,8 @@ class SimplifiedNet(nn.Module):
 
     def _initialise(self, init: Scheme, fan: Fan, init_conv0: Scheme | None, init_fc: Scheme) -> None:
         initialise(self.conv0, init_conv0 or init, fan)
-        for block in self.blocks:
-            initialise(block.conv, init, fan)
+        for layer in self.layers()[1:-1]:
+            initialise(layer.module, init, fan)
         initialise(self.fc, init_fc, fan)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +93,8 @@ class SimplifiedNet(nn.Module):
 
     def layers(self) -> tuple[Layer, ...]:
         """conv0, the block convolutions and fc as layers 1 to L; only blocks have ID entries and skips."""
-        blocks = [(f"blocks.{i}.conv", block.conv, True, self.residual) for i, block in enumerate(self.blocks)]
+        names = [f"blocks.{i}.conv" for i in range(len(self.blocks))]
+        blocks = [(name, self.get_submodule(name), True, self.residual) for name in names]
         return number_layers([("conv0", self.conv0, False, False), *blocks, ("fc", self.fc, False, False)])
 
     def block_list(self) -> list[nn.Module]:
@@ -108,34 +111,3 @@ class SimplifiedNet(nn.Module):
         for module in (twin, *twin.blocks):
             module.residual = not self.residual
         return twin
-
-
-def check_size(depth: int, width: int, kind: str = "simplified", step: int = 3) -> None:
-    """Refuse a size that three groups of N >= 1 blocks cannot have.
-
-    Args:
-        depth: trainable layers, step * N + 2.
-        width: channels of the first group.
-        kind: what the sentence calls the net.
-        step: layers that one more block in every group adds.
-    """
-    least = step + 2
-    if depth < least or (depth - 2) % step:
-        below = max(least, depth - (depth - 2) % step)
-        nearest = f"{below}" if depth < least else f"{below} and {below + step}"
-        raise UserError(
-            f"a {kind} net has depth {step}N + 2 with N >= 1 ({least}, {least + step}, {least + 2 * step}, ...), got "
-            f"{depth}. Nearest: {nearest}."
-        )
-    if width < 1:
-        raise UserError(f"a net's width is at least 1 channel, got {width}.")
-
-
-def channels_of_blocks(width: int, blocks: int) -> list[tuple[int, int, int]]:
-    """(in_channels, out_channels, stride) of three groups of blocks: each group doubles the channels, halves the map.
-
-    >>> channels_of_blocks(16, 1)
-    [(16, 16, 1), (16, 32, 2), (32, 64, 2)]
-    """
-    widths = [width * 2**group for group in range(3) for _ in range(blocks)]
-    return [(before, now, 1 if before == now else 2) for before, now in zip([width, *widths], widths)]

@@ -47,7 +47,7 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     net = getattr(net, "_orig_mod", net)
     holders = {module: (path, weight) for path, module, weight in _holders(net)}
     calls = _calls(net, list(holders), sample)
-    known = {layer.module: layer for layer in layers_of(net)}
+    known: dict[nn.Module, Layer] = {layer.module: layer for layer in layers_of(net)}
     ordered = sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls))
     held = {id(weight) for _, weight in holders.values()}
     loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in held and MADE_OF not in n]

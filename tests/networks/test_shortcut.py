@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_app.common.errors import UserError
-from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of, shortcut_net_of_depth, units_of_depth
+from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of
 from lightning_app.theory import Moments, gradient, loss
 from tests.helpers import classifier, fit, trainer
 
@@ -180,22 +180,6 @@ def test_images_that_are_no_vectors_are_refused_by_the_classifier():
 
 
 @pytest.mark.parametrize(
-    ("depth", "n", "nearest"), [(7, 2, "6 and 8"), (20, 3, "18 and 21"), (1, 2, "2"), (-4, 3, "3")]
-)
-def test_a_depth_that_units_do_not_fill(depth, n, nearest):
-    with pytest.raises(
-        UserError, match=rf"{n}-shortcut units have {n} layers each.*got {depth}\. Nearest: {nearest}\."
-    ):
-        shortcut_net_of_depth(depth, n)
-
-
-def test_a_depth_that_they_do():
-    some = shortcut_net_of_depth(12, 3, width=5, mid="relu")
-    assert len(some.layers()) == 12 and some.weights().shape == (4, 3, 5, 5)
-    assert units_of_depth(12, 3) == 4 and units_of_depth(12, 1) == 12
-
-
-@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"width": 0}, "width is at least 1, got 0"),
@@ -213,5 +197,3 @@ def test_what_does_not_exist(arguments, said):
 def test_matrices_that_are_not_square():
     with pytest.raises(UserError, match=r"square, \(\.\.\., d, d\), got the shape \(3, 4\)"):
         draw((3, 4))
-    with pytest.raises(UserError, match=r"n >= 1 matrices, got 0"):
-        units_of_depth(4, 0)
