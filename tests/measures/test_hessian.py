@@ -1,5 +1,6 @@
 """Products with the Hessian against closed forms, torch.func.hessian and curvlinops."""
 
+import copy
 import gc
 import os
 from pathlib import Path
@@ -251,6 +252,64 @@ def test_a_risk_without_curvature():
     assert torch.equal(hessian @ torch.ones(4).double(), torch.zeros(4).double())
 
 
+def central_difference(net: nn.Module, x: torch.Tensor, y: torch.Tensor, vector: torch.Tensor, step: float):
+    """(g(w + step v) - g(w - step v)) / (2 step) of the cross-entropy's gradient g."""
+    weights = list(net.parameters())
+
+    def gradient_at(side: float) -> torch.Tensor:
+        moved = [w.detach() + side * step * part.view_as(w) for w, part in zip(weights, vector.split(sizes))]
+        moved = [w.requires_grad_() for w in moved]
+        risk = F.cross_entropy(torch.func.functional_call(net, dict(zip(names, moved)), (x,)), y)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(risk, moved)])
+
+    sizes, names = [w.numel() for w in weights], [name for name, _ in net.named_parameters()]
+    return (gradient_at(1) - gradient_at(-1)) / (2 * step)
+
+
+def test_layer_norm_against_finite_differences():
+    """Not against torch.func.hessian, which nests forward in reverse mode and is wrong for LayerNorm."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(9, 6).double(), torch.arange(9) % 3
+    hessian = Hessian(net, [(x, y)])
+    vector = torch.randn(hessian.size).double()
+    assert largest_difference(hessian @ vector, central_difference(net, x, y, vector, 1e-6)) < 1e-7
+
+
+def one_minus_p(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy as log(1 + sum_k exp(f_k - f_y)): exact where 1 - p is far below the rounding of 1."""
+    others = (outputs - outputs.gather(1, labels[:, None])).scatter(1, labels[:, None], -torch.inf)
+    return torch.log1p(others.exp().sum(1)).mean()
+
+
+@pytest.mark.parametrize("margin", [9, 20, 23])  # mean loss 4e-4, 6e-9 and 3e-10
+def test_float32_knows_the_hessian_of_a_net_that_has_learned_its_samples(margin):
+    torch.manual_seed(0)
+    net, y = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.tensor([0, 1, 2])
+    x = torch.eye(3, 4)
+    with torch.no_grad():  # outputs near margin * one-hot
+        inner = net[:2](x)
+        net[2].weight.copy_(torch.linalg.lstsq(inner, margin * torch.eye(3)).solution.T)
+        net[2].bias.zero_()
+    exact = dense(Hessian(copy.deepcopy(net).double(), [(x.double(), y)], one_minus_p))
+    found = dense(Hessian(net, [(x, y)])).double()
+    assert float(torch.linalg.matrix_norm(found - exact, 2) / torch.linalg.matrix_norm(exact, 2)) < 3e-6
+
+
+class Float32Loss(nn.CrossEntropyLoss):
+    """One that takes its own precision only."""
+
+    def forward(self, outputs, labels):
+        return super().forward(outputs @ torch.eye(3), labels)
+
+
+def test_a_loss_with_float32_tensors_of_its_own_is_taken_in_float32():
+    torch.manual_seed(0)
+    net, pairs = nn.Linear(4, 3), [(torch.randn(6, 4), torch.arange(6) % 3)]
+    found, usual = dense(Hessian(net, pairs, Float32Loss())), dense(Hessian(net, pairs))
+    torch.testing.assert_close(found, usual)
+
+
 class Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -272,6 +331,13 @@ class OnceNet(nn.Linear):
         return Once.apply(super().forward(x))
 
 
+def weight_normed() -> nn.Module:
+    """torch's weight_norm has a wrong second derivative: gradgradcheck fails."""
+    torch.manual_seed(0)
+    inner = nn.utils.parametrizations.weight_norm(nn.Linear(192, 4))
+    return nn.Sequential(nn.Flatten(), inner, nn.Tanh(), nn.Linear(4, 10)).double()
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -283,10 +349,14 @@ class OnceNet(nn.Linear):
         (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),
         (lambda: Hessian(nn.Sequential(conv_net(), nn.Dropout()).train(), [images()]), "is in training mode"),
         (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
+        (
+            lambda: Hessian(weight_normed(), [images()]),
+            "is symmetric, and autograd's second derivative of Sequential is not",
+        ),
         (lambda: Hessian(Pair(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]), "returns a tuple"),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
     ],
-    ids=["half", "empty", "name", "frozen", "once", "norm", "dropout", "sum", "tuple", "subspace"],
+    ids=["half", "empty", "name", "frozen", "once", "norm", "dropout", "sum", "weight_norm", "tuple", "subspace"],
 )
 def test_refusals(make, said):
     with pytest.raises(UserError, match=said):
@@ -301,18 +371,7 @@ def test_a_full_residual_net_of_depth_20():
     """
     torch.manual_seed(0)
     net, (x, y) = CifarResNet(20).double().eval(), images(4, 16)
-    hessian, step = Hessian(net, [(x, y)]), 1e-7
+    hessian = Hessian(net, [(x, y)])
     vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(0)).double()
     vector /= vector.norm()
-
-    def gradient():
-        return torch.cat([g.flatten() for g in torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))])
-
-    gradients = []
-    for side in (1, -1):
-        for weight, part in zip(net.parameters(), vector.split([w.numel() for w in net.parameters()])):
-            weight.data.add_(part.view_as(weight), alpha=side * step)
-        gradients.append(gradient())
-        for weight, part in zip(net.parameters(), vector.split([w.numel() for w in net.parameters()])):
-            weight.data.sub_(part.view_as(weight), alpha=side * step)
-    assert largest_difference((gradients[0] - gradients[1]) / (2 * step), hessian @ vector) < 1e-4
+    assert largest_difference(central_difference(net, x, y, vector, 1e-7), hessian @ vector) < 1e-4

@@ -19,8 +19,8 @@ from lightning_app.measures import (
     effective_depth,
     path_gradients,
     path_outputs,
-    paths,
 )
+from lightning_app.measures.paths import lengths
 from lightning_app.measures.paths.lengths import outputs_at_roots
 from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
 
@@ -223,9 +223,9 @@ def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatc
     net = awake(CifarResNet(8, width=4))
     x, labels = torch.randn(10, 3, 8, 8, dtype=torch.float64), torch.arange(10) % 10
     expected = effective_depth(net, [(x, labels)])
-    monkeypatch.setattr(paths, "CHUNK", 3)
-    monkeypatch.setattr(paths, "GRADIENT_CHUNK", 4)
-    monkeypatch.setattr(paths, "MEMORY", 1)
+    monkeypatch.setattr(lengths, "CHUNK", 3)
+    monkeypatch.setattr(lengths, "GRADIENT_CHUNK", 4)
+    monkeypatch.setattr(lengths, "MEMORY", 1)
     found = effective_depth(net, [(x[:7], labels[:7]), (x[7:], labels[7:])])
     for field in ("effective", "coherent", "gradient", "effective_input", "bias_share"):
         assert getattr(found, field) == pytest.approx(getattr(expected, field), rel=1e-9)
@@ -276,6 +276,13 @@ class Hiding(nn.Linear):
         return x
 
 
+class Dropping(nn.Linear):
+    """Drops units in evaluation mode too."""
+
+    def forward(self, x):
+        return F.dropout(super().forward(x), training=True)
+
+
 class Assigning(nn.Linear):
     """Fills a tensor of its own with signals."""
 
@@ -301,7 +308,8 @@ class Accumulating(nn.Linear):
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), r"this one calls layer_norm"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), r"no running statistics"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), r"in training mode"),
-        (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"drops units at random"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"in training mode"),
+        (Dropping(4, 4), r"drops units at random"),
         (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), r"pads with 5.0"),
         (Squeezing(4, 4), "multiplies two signals"),
         (Dividing(4, 4), "this one calls __rdiv__"),
@@ -313,10 +321,18 @@ class Accumulating(nn.Linear):
     ],
 )
 def test_what_cannot_be_resolved_is_a_sentence(net, words):
-    training = (net.training and "training" in words) or "drops" in words
     with pytest.raises(UserError, match=words) as error:
-        path_outputs(net.train(bool(training)), torch.randn(3, 4))
+        path_outputs(net.train("training" in words), torch.randn(3, 4))
     assert "\n" not in str(error.value)
+
+
+def test_a_net_in_training_mode_is_refused_before_its_normalisation_has_counted_the_batch():
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(3, 4)
+    before = copy.deepcopy(net.state_dict())
+    for resolve in (path_outputs, lambda net, x: path_gradients(net, x, torch.zeros(3).long())):
+        with pytest.raises(UserError, match="'1' is in training mode"):
+            resolve(net, x)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_a_function_that_is_not_linear_is_told_from_one_without_branches():

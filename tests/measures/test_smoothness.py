@@ -130,3 +130,13 @@ def test_where_nothing_arrives_nothing_is_wrong():
     found = smoothness(some, noise())
     assert found.pairs_linearisation[0, 5] == math.inf
     assert 0 < found.rho_linearisation < math.inf
+
+
+def test_a_seed_has_one_result_in_any_default_precision():
+    some, batches = net(), noise()
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = smoothness(some, batches)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert wide.rho == smoothness(some, batches).rho

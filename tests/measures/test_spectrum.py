@@ -256,6 +256,16 @@ def test_float32_does_not_know_the_sign_of_its_rounding(seed, bulk):
     assert abs(float(found.top[0]) - largest) <= float(found.top_residual[0])
 
 
+def test_the_rounding_of_products_does_not_fall_where_found_eigenvectors_are_taken_out():
+    """A positive bulk at 1e-8 of the largest eigenvalue, which float32 products see as +-1e-7: its signs are open."""
+    operator = with_values(torch.cat([torch.tensor([1.0, 0.5]), torch.linspace(0.5e-8, 2e-8, 400)]))
+    operator.matrix = operator.matrix.float()
+    found, _ = spectrum(operator, k=2, steps=20, probes=4)
+    assert found.index_low == 0
+    assert found.unresolved > 0.9
+    assert found.condition10_high == math.inf
+
+
 def test_nothing_negative_found_is_not_nothing_negative_there():
     """Three of 400, which 30 products resolve: the interval holds the truth for 19 of 20 starts, not for 15."""
     values = torch.cat([torch.tensor([-3.0, -2.5, -2.0]), torch.linspace(1, 2, 397)]).double()

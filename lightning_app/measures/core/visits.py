@@ -32,10 +32,11 @@ def visits_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: Bn
     names = {module: span.name for span in spans for module in span.modules}
 
     def enter(module: nn.Module, args: tuple) -> None:
-        if module in came or len(args) != 1:
+        if module in came or len(args) != 1 or not isinstance(args[0], Tensor):
+            given = ", ".join(type(each).__name__ for each in args)
             raise UserError(
                 f"an interlayer cushion needs a block that the net calls once, with one tensor; {names[module]} is called "
-                f"{'twice' if module in came else f'with {len(args)}'}: leave it out."
+                f"{'twice' if module in came else f'with ({given})'}: leave it out."
             )
         came[module] = args[0].clone()  # what follows may work in place
 

@@ -9,9 +9,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["WatchRelus", "nearly_same", "sample_norms", "shared_copy"]
+from lightning_app.common.errors import UserError
+
+__all__ = ["WatchRelus", "check_evaluating", "nearly_same", "sample_norms", "shared_copy"]
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 _RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
@@ -49,6 +53,20 @@ def shared_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
     net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper, and its copy would run the old graph
     return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())})
+
+
+def check_evaluating(net: nn.Module, measure: str) -> None:
+    """Refuse a net in training mode: BatchNorm mixes samples and moves its statistics, dropout makes every pass another map.
+
+    Raises:
+        UserError: that ``measure`` needs evaluation mode, with the name of a BatchNorm or dropout in training mode.
+    """
+    for name, module in net.named_modules():
+        if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
+            raise UserError(
+                f"{measure} needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
+                "call net.eval()."
+            )
 
 
 def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:

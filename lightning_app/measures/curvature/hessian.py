@@ -8,6 +8,10 @@ the same and is useless here: it steps over ReLU kinks.
 What is differentiated is the mean loss over fixed samples, without penalty (lambda/2 ||w||^2 would shift every eigenvalue
 by lambda), with BatchNorm's running statistics. At a ReLU's kink PyTorch's derivative is 0: at exactly zero weights
 behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.theory` has the limit).
+
+The loss is computed in float64 whatever the net's precision: the curvature of a cross-entropy is p (1 - p), and float32 does
+not know 1 - p of samples that the net has learned. So products have the net's own precision down to a mean loss of about
+1e-11; below, float64 knows 1 - p ever less, to an error of 1 % at 1e-16.
 """
 
 import contextlib
@@ -20,11 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures.core.watch import shared_copy
+from lightning_app.measures.core.watch import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 __all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]
@@ -36,7 +38,8 @@ CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images,
 COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
-CHECKED = 8  # samples on which the loss is tried
+CHECKED = 8  # samples on which the loss, and the symmetry of H, are tried
+ASYMMETRY = 1e-4  # of ||H v||: float32 leaves 1e-6, a wrong second derivative 1e-3 and more
 ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
 UNDIFFERENTIABLE = (
     "not implemented",
@@ -79,8 +82,8 @@ class Hessian:
             2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
 
     Raises:
-        UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, or a net that
-            cannot be differentiated twice.
+        UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, a net that
+            cannot be differentiated twice, or products that are not symmetric.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
@@ -98,7 +101,7 @@ class Hessian:
         memory: int = MEMORY,
     ) -> None:
         self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
-        _check_mode(self._net)
+        check_evaluating(self._net, "a Hessian")
         self._loss = loss
         self.parameters = _chosen(self._net, names)
         self._weights = list(self.parameters.values())
@@ -106,10 +109,12 @@ class Hessian:
         self._samples = sum(len(labels) for _, labels in self._chunks)
         if not self._samples:
             raise UserError("a Hessian needs at least one sample, got none.")
+        self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
         kept = self._how_many_fit(memory)
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
         self._anew = self._chunks[kept:]
+        self._check_symmetry()
         self.products = 0  # how many were asked for
 
     @property
@@ -140,11 +145,7 @@ class Hessian:
     def __matmul__(self, vector: Tensor) -> Tensor:
         """H v, (size,)."""
         self.products += 1
-        parts = [
-            part.view_as(weight)
-            for part, weight in zip(vector.split([w.numel() for w in self._weights]), self._weights)
-        ]
-        return torch.cat([part.reshape(-1) for part in self._sum(parts)])
+        return torch.cat([part.reshape(-1) for part in self._sum(self._parts(vector))])
 
     def rows(self, vectors: Tensor) -> Tensor:
         """H v of several vectors at once, (k, size) -> (k, size): for small nets, whose products cost launches only."""
@@ -152,6 +153,11 @@ class Hessian:
         split = vectors.split([w.numel() for w in self._weights], dim=1)
         parts = [part.reshape(-1, *weight.shape) for part, weight in zip(split, self._weights)]
         return torch.cat([part.reshape(len(vectors), -1) for part in self._sum(parts, batched=True)], 1)
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """A vector in the parameters' shapes."""
+        split = vector.split([weight.numel() for weight in self._weights])
+        return [part.view_as(weight) for part, weight in zip(split, self._weights)]
 
     def _sum(self, parts: list[Tensor], batched: bool = False) -> list[Tensor]:
         total = [torch.zeros_like(part) for part in parts]
@@ -188,7 +194,50 @@ class Hessian:
             raise UserError(
                 f"a Hessian needs a net that returns one tensor, {type(self._net).__name__} returns a {kind}. {ADVICE}"
             )
-        return self._loss(outputs, labels)
+        return self._loss(*_in_dtype(self._loss_dtype, outputs, labels))
+
+    @torch.no_grad()
+    def _dtype_of_loss(self) -> torch.dtype:
+        """float64, or the net's own where the loss has tensors of its own that are not."""
+        inputs, labels = (part[:CHECKED] for part in self._chunks[0])
+        outputs = self._net(inputs)
+        try:
+            self._loss(*_in_dtype(torch.float64, outputs, labels))
+        except (RuntimeError, TypeError, AttributeError):  # what else is wrong shows when the loss is computed
+            return self.like.dtype
+        return torch.float64
+
+    def _check_symmetry(self) -> None:
+        """u.Hv = v.Hu, on a few samples; on all of them where these do not say so, as they may be the best learned ones.
+
+        Anything else means that autograd's second derivative is wrong, which no product shows.
+        """
+        few = self._gradient(*(part[:CHECKED] for part in self._chunks[0]))
+
+        def on_few(vector: Tensor) -> list[Tensor]:
+            return self._backward(few, self._parts(vector), batched=False, keep=True)
+
+        def on_all(vector: Tensor) -> list[Tensor]:
+            return self._sum(self._parts(vector))
+
+        if self._asymmetry(on_few) > ASYMMETRY and (found := self._asymmetry(on_all)) > ASYMMETRY:
+            raise UserError(
+                f"a Hessian is symmetric, and autograd's second derivative of {type(self._net).__name__} is not: u.Hv and "
+                f"v.Hu differ by {found:.1g} of ||Hv||. Some operation has a wrong one (torch's weight_norm: fold it with "
+                "torch.nn.utils.parametrize.remove_parametrizations), or the loss is so small, below 1e-14, that rounding "
+                f"is all that is left of its curvature. {ADVICE}"
+            )
+
+    def _asymmetry(self, times: Callable[[Tensor], list[Tensor]]) -> float:
+        """|u.Hv - v.Hu| relative to ||Hu|| + ||Hv||, the largest of three pairs of Gaussian vectors; NaN counts as 0."""
+        generator = torch.Generator().manual_seed(0)
+        vectors = [torch.randn(self.size, generator=generator, dtype=torch.float64).to(self.like) for _ in range(3)]
+        products = [torch.cat([part.reshape(-1) for part in times(vector)]).double() for vector in vectors]
+        found = 0.0
+        for (u, hu), (v, hv) in itertools.combinations(zip(vectors, products), 2):
+            size = float(hu.norm() + hv.norm())
+            found = max(found, float((u.double() @ hv - v.double() @ hu).abs()) / size if size else 0.0)
+        return found
 
     @torch.no_grad()
     def _check_loss(self) -> None:
@@ -261,7 +310,10 @@ class Restricted:
 
 
 def dense(hessian: Hessian) -> Tensor:
-    """The Hessian itself, (size, size), symmetric. For nets of a few thousand parameters: size products."""
+    """The Hessian itself, (size, size), symmetric to the last bit. For nets of a few thousand parameters: size products.
+
+    What it averages away is rounding: a `Hessian` that is not symmetric is refused when it is made.
+    """
     identity = torch.eye(hessian.size, dtype=hessian.like.dtype, device=hessian.like.device)
     rows = torch.cat([hessian.rows(part) for part in identity.split(COLUMNS)])
     return (rows + rows.T) / 2
@@ -291,20 +343,14 @@ def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         if not len(labels):
             continue
         size = max(1, CHUNK // max(1, inputs[:1].numel()))
-        # Labels too: in torch 2.11 the squared error of a float64 output and float32 targets has no gradient.
-        inputs, labels = (part.to(dtype) if part.is_floating_point() else part for part in (inputs, labels))
+        inputs, labels = _in_dtype(dtype, inputs, labels)
         pieces += zip(inputs.split(size), labels.split(size))
     return pieces
 
 
-def _check_mode(net: nn.Module) -> None:
-    """In training mode BatchNorm mixes samples and moves its statistics, and dropout makes every product another map."""
-    for name, module in net.named_modules():
-        if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
-            raise UserError(
-                f"a Hessian needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
-                "call net.eval()."
-            )
+def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
+    """Those that are no integers in this precision. All: torch 2.11 has no gradient of float64 outputs and float32 targets."""
+    return [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
 @contextlib.contextmanager

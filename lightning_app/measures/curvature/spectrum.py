@@ -104,10 +104,12 @@ def spectrum(
         locked = first.vectors(np.flatnonzero(found))
         rules = [Rule.of(_finite(lanczos(operator, probe_steps, generator, locked))) for _ in range(probes)]
         products = len(values) + sum(len(rule.nodes) for rule in rules)
-        return _described(ends, _Sampled(operator.size, values[found], rules), products), leading
+        return _described(ends, _Sampled(operator.size, values[found], rules, first.floor), products), leading
     whole = Rule.of(first)
     found &= _simple(whole, operator.size)
-    return _described(ends, _Sampled(operator.size, values[found], [whole.without(found)]), len(values)), leading
+    return _described(
+        ends, _Sampled(operator.size, values[found], [whole.without(found)], first.floor), len(values)
+    ), leading
 
 
 def _simple(rule: Rule, dimension: int) -> np.ndarray:
@@ -172,14 +174,17 @@ class _Exact:
 
 
 class _Sampled:
-    """``known`` eigenvalues, and random runs in the complement of their eigenvectors."""
+    """``known`` eigenvalues, and random runs in the complement of their eigenvectors.
 
-    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule]) -> None:
+    Products are rounded in proportion to all of H, in the complement too: ``floor`` is that of the run that saw all of it.
+    """
+
+    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule], floor: float) -> None:
         self.dimension = dimension
         self._known = known
         self._rules = rules
         self._rest = dimension - len(known)  # dimension of the complement
-        self._floor = max(rule.floor for rule in rules)
+        self._floor = max(floor, *(rule.floor for rule in rules))
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere."""

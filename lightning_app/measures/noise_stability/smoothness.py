@@ -110,8 +110,8 @@ def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
 
 
 def _noise(x: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Gaussian, ``strength ||x||`` long for every sample; drawn on the CPU so that all devices have the same."""
-    eta = torch.randn(x.shape, generator=generator).to(x)
+    """Gaussian, ``strength ||x||`` long for every sample; drawn on the CPU in float32, so that it is the same everywhere."""
+    eta = torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x)
     length = strength * sample_norms(x) / sample_norms(eta)
     return eta * length.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
 
