@@ -20,7 +20,7 @@ import torch
 from benchmarks.timing import Comparison, Ratio, machine
 from lightning_app.common.errors import UserError
 from lightning_app.common.memory import keep_freed_memory
-from lightning_app.runs.provenance import commit, versions
+from lightning_app.common.provenance import commit, versions
 
 __all__ = ["Findings", "Line", "command_of", "lines_of", "options_of", "quiet", "run"]
 

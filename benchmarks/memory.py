@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timing import machine
+from lightning_app.common.provenance import made_with
 from lightning_app.runs import RunFolder
-from lightning_app.runs.provenance import made_with
 
 ROOT = Path(__file__).resolve().parents[1]
 

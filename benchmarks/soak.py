@@ -31,8 +31,8 @@ from typing import Any
 import torch
 
 from benchmarks.timing import machine
+from lightning_app.common.provenance import commit
 from lightning_app.runs import RunFolder
-from lightning_app.runs.provenance import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 SIGNALS = {signal.SIGKILL: 6, signal.SIGTERM: 2, signal.SIGUSR1: 2}  # how often, of ten

@@ -15,10 +15,10 @@ import torch
 
 from benchmarks.hessian import trained
 from benchmarks.timing import machine
+from lightning_app.common.provenance import commit
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import Hessian, Histogram, spectrum
 from lightning_app.networks import SimplifiedNet
-from lightning_app.runs.provenance import commit
 
 
 def main() -> None:

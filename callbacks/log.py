@@ -27,8 +27,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.networks import Surveyed
 from lightning_app.runs import LayerRow, Row, RunFolder
-from lightning_app.runs.guard import excused
-from lightning_app.runs.loggers import RunLogger, log_to_wandb, spell_seed, wandb_runs
+from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.statistics.paired import spread
 
 __all__ = ["Record", "describe_layers", "emit", "log_record", "note"]
@@ -145,7 +144,7 @@ def emit(
                 scalars[member, key] = float(value)
     record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _places(trainer, results))
     for logger in trainer.loggers:
-        with nullcontext() if strict or isinstance(logger, RunLogger) else excused(logger):
+        with nullcontext() if strict or isinstance(logger, RunLogger) else best_effort(logger):
             log_record(logger, record)
 
 

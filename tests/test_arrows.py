@@ -31,7 +31,7 @@ ALLOWED = {
     },
     "lightning_app.datamodules": SCIENCE
     | LIGHTNING
-    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.common", "lightning_app.runs.folder"},
+    | {"torchvision", "sklearn", "PIL", "tqdm", "lightning_app.common"},
     "lightning_app.modules": SCIENCE
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.common"},

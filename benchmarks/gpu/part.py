@@ -14,7 +14,7 @@ from benchmarks import frame
 from benchmarks.frame import Findings
 from benchmarks.timing import Comparison, machine
 from lightning_app.common.errors import UserError
-from lightning_app.runs.provenance import commit
+from lightning_app.common.provenance import commit
 
 __all__ = [
     "BATCH",

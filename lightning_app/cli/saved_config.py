@@ -11,10 +11,11 @@ from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
+from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.provenance import commit, made_with, processor, threads, versions
 from lightning_app.common.safe_io import read_text
-from lightning_app.runs.folder import CONFIG, RunFolder, write_atomically, writing
+from lightning_app.runs.folder import CONFIG, RunFolder
 from lightning_app.runs.loggers import RunLogger
-from lightning_app.runs.provenance import commit, made_with, processor, threads, versions
 
 __all__ = ["SaveRunConfig"]
 

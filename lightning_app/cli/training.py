@@ -31,15 +31,15 @@ from lightning_app.cli.place import RunPlace, discard_if_unused
 from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.yaml_limits import check_configs, limit_yaml
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import writing
 from lightning_app.common.packaged import configs, with_shipped
 from lightning_app.datamodules import ResidentData
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
-from lightning_app.runs.folder import CONFIG, LAST, LOG, writing
-from lightning_app.runs.guard import guard
+from lightning_app.runs.folder import CONFIG, LAST, LOG
 from lightning_app.runs.lock import take
-from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, tags_of
+from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of
 
 __all__ = ["TrainingCLI", "run_training"]
 
@@ -193,7 +193,7 @@ class TrainingCLI(LightningCLI):
             _set_strict(callbacks)
         else:
             for logger in loggers:
-                guard(logger)
+                make_best_effort(logger)
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import write_atomically
 from lightning_app.common.safe_io import read_npy, read_text
 from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
-from lightning_app.runs.folder import write_atomically
 
 __all__ = ["Source"]
 

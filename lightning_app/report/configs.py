@@ -3,8 +3,8 @@
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Run
+from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import CONFIG, MEMBERS
-from lightning_app.runs.naming import flatten
 
 __all__ = ["section"]
 

@@ -9,6 +9,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import write_atomically
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import (
     claims,
@@ -31,7 +32,6 @@ from lightning_app.report.exports import write_exports
 from lightning_app.report.safety import visible
 from lightning_app.report.sections import conventions
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import write_atomically
 
 __all__ = ["SECTIONS", "export_folder", "write_report"]
 

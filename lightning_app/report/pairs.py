@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.headline import diverged
-from lightning_app.runs.naming import flatten, science
+from lightning_app.runs.configuration import compared, flatten
 
 __all__ = ["Pair", "counterparts", "pairs"]
 
@@ -96,7 +96,7 @@ def _architecture(net: Net) -> Hashable:
     original = next((other for other in net.run.nets if other.name == net.twin_of), net)
     if spec := original.spec.get("net"):
         own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
-        return _leaves([*own, *(leaf for leaf in science(net.run.config).items() if leaf[0].startswith("data."))])
+        return _leaves([*own, *(leaf for leaf in compared(net.run.config).items() if leaf[0].startswith("data."))])
     if net.class_path and len(net.run.nets) > 1:
         return net.run.label, net.class_path, net.depth
     return _stem(net)
@@ -104,7 +104,7 @@ def _architecture(net: Net) -> Hashable:
 
 def _training(net: Net) -> Hashable:
     """The configuration but for seed, place, nets and what only measures."""
-    return _leaves(leaf for leaf in science(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
+    return _leaves(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
 
 
 def _leaves(leaves: Iterable[tuple[str, object]]) -> Hashable:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.pairs import counterparts
-from lightning_app.runs.naming import flatten
+from lightning_app.runs.configuration import flatten
 from lightning_app.verdicts import Sample
 
 __all__ = ["Arm", "Duo", "Recipe", "arms_of", "duos_of", "mean_of"]

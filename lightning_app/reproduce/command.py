@@ -20,7 +20,7 @@ from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
 from lightning_app.records import RECORD, counts_of, read_record
 from lightning_app.reproduce.plan import PAPER, REDUCED, SCALES, Scale
-from lightning_app.runs.places import PLACE_OPTIONS
+from lightning_app.runs.configuration import MACHINE_OPTIONS
 from lightning_app.verdicts import in_words
 
 if TYPE_CHECKING:
@@ -262,9 +262,9 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _checked(fit: Sequence[str]) -> list[str]:
     """Options that change what is measured are refused: the verdict would be about another experiment."""
     for word in fit:
-        if word.startswith("-") and word.removeprefix("--").split("=")[0] not in PLACE_OPTIONS:
+        if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
             raise UserError(
                 f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
-                f"Allowed: {', '.join(PLACE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
+                f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
             )
     return list(fit)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.provenance import made_with
 from lightning_app.common.safe_io import read_npz
 from lightning_app.reproduce.packing import home_of_pieces
 from lightning_app.reproduce.plan import PAPER, Scale, digest_of, group_of
-from lightning_app.runs.folder import write_atomically, writing
 from lightning_app.runs.lock import claimed
-from lightning_app.runs.provenance import made_with
 
 __all__ = ["Arrays", "Computation", "Computed", "Source", "Task", "complete", "found", "keep", "state"]
 

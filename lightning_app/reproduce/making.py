@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common.files import write_atomically
+from lightning_app.common.provenance import made_with
 from lightning_app.common.signals import stopping
 from lightning_app.plots import figures
 from lightning_app.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
@@ -19,9 +21,7 @@ from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_piece
 from lightning_app.reproduce.plan import PAPER, REDUCED, SMOKE, Plan, Scale
 from lightning_app.reproduce.results import Results
 from lightning_app.reproduce.runner import Found, complete, found_runs
-from lightning_app.runs.folder import write_atomically
 from lightning_app.runs.lock import claimed
-from lightning_app.runs.provenance import made_with
 from lightning_app.verdicts import in_words
 
 __all__ = ["Made", "Work", "described", "folder_of", "head", "make", "results_of", "rows"]

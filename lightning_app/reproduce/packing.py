@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
 from lightning_app.common.seeds import spell_seeds
 from lightning_app.reproduce.plan import PAPER, Plan, Scale
 from lightning_app.runs import RunFolder
+from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import (
     ARRAYS,
     CHECKPOINTS,
@@ -42,10 +44,7 @@ from lightning_app.runs.folder import (
     MEMBERS,
     NOTES,
     WEIGHTS,
-    write_atomically,
-    writing,
 )
-from lightning_app.runs.naming import flatten
 
 __all__ = [
     "MANIFEST",

@@ -17,7 +17,7 @@ import yaml
 
 from lightning_app.common.packaged import configs
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.runs.places import PLACES
+from lightning_app.runs.configuration import NOT_COMPARED
 
 __all__ = ["CONFIGS", "PAPER", "REDUCED", "SCALES", "SMOKE", "Plan", "Reduced", "Run", "Scale", "digest_of", "group_of"]
 
@@ -157,7 +157,9 @@ class Plan:
         Not of where and how fast, of the seeds, nor of what is looked at meanwhile.
         """
         asked = {**_leaves(self._layers), **self.options}
-        return digest_of({key: value for key, value in asked.items() if not key.startswith((*PLACES, *OBSERVING))})
+        return digest_of(
+            {key: value for key, value in asked.items() if not key.startswith((*NOT_COMPARED, *OBSERVING))}
+        )
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""

@@ -23,12 +23,12 @@ from typing import Any
 
 import yaml
 
+from lightning_app.common.files import write_atomically
 from lightning_app.records import rows_of
 from lightning_app.reproduce.artefact import Artefact, Paper
 from lightning_app.reproduce.making import results_of
 from lightning_app.reproduce.papers import PAPERS, paper
 from lightning_app.reproduce.plan import PAPER, REDUCED
-from lightning_app.runs.folder import write_atomically
 
 __all__ = ["FILE", "differences", "of_code", "page", "registered"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common.files import write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.records import number, reduced_of, value, verdict_of, words_of_test
-from lightning_app.runs.folder import write_atomically
 
 __all__ = ["frame", "shown", "texts", "write_tables"]
 

@@ -24,18 +24,20 @@ import io
 import json
 import os
 import re
-import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "ARRAYS",
@@ -47,8 +49,6 @@ __all__ = [
     "Row",
     "RunFolder",
     "find_runs",
-    "write_atomically",
-    "writing",
 ]
 
 CONFIG = "config.yaml"
@@ -122,7 +122,7 @@ class RunFolder:
         Raises:
             MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
         """
-        log = _with_folder(self.path / LOG)
+        log = with_folder(self.path / LOG)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         with writing(log):
@@ -138,9 +138,9 @@ class RunFolder:
 
     def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
-        target = _with_folder(self._arrays_path(epoch, family))
+        target = with_folder(self._arrays_path(epoch, family))
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
+        np.savez_compressed(buffer, **dict[str, Any](arrays))  # numpy types an option of its own among them
         write_atomically(target, buffer.getvalue())
         return target
 
@@ -169,12 +169,12 @@ class RunFolder:
             known = dict.fromkeys(new)
             with writing(self.path / NOTES):
                 os.replace(self.path / NOTES, self.path / f"damaged-{NOTES}")
-        write_atomically(_with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
+        write_atomically(with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
     def add_made(self, facts: Mapping[str, Any]) -> None:
         """Write down what trains from here on: one JSON object a line, one line for each start and resume."""
         earlier = "".join(f"{json.dumps(part)}\n" for part in self.made())
-        write_atomically(_with_folder(self.path / MADE), f"{earlier}{json.dumps(dict(facts))}\n".encode())
+        write_atomically(with_folder(self.path / MADE), f"{earlier}{json.dumps(dict(facts))}\n".encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
@@ -184,7 +184,7 @@ class RunFolder:
         """
         file = self.path / ID
         if not file.exists():
-            write_atomically(_with_folder(self.path / ID), f"{uuid.uuid4().hex[:12]}\n".encode())
+            write_atomically(with_folder(self.path / ID), f"{uuid.uuid4().hex[:12]}\n".encode())
         found = read_text(file).strip()
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
             raise UserError(
@@ -253,7 +253,7 @@ class RunFolder:
         file = self.path / CONFIG
         return read_yaml(file) if file.exists() else {}
 
-    def log(self, categories: bool = False):
+    def log(self, categories: bool = False) -> "pd.DataFrame":
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.
 
         Args:
@@ -345,7 +345,7 @@ class RunFolder:
         return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"
 
 
-def _check_counts(frame) -> None:
+def _check_counts(frame: "pd.DataFrame") -> None:
     """Of rows with more fields than columns pandas makes an index, in silence."""
     if frame.index.nlevels > 1 or frame.index.dtype != "int64":
         raise ValueError(f"expected {len(COLUMNS)} fields in each row")
@@ -359,7 +359,7 @@ def _save_rows(file: Path, columns: Sequence[str], rows: Iterable[tuple]) -> Non
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(map(_cell, row) for row in rows)
-    write_atomically(_with_folder(file), text.getvalue().encode())
+    write_atomically(with_folder(file), text.getvalue().encode())
 
 
 def _cell(value: object) -> str:
@@ -410,74 +410,6 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
         found |= {log.parent: RunFolder(log.parent) for log in logs}
     return list(found.values())
-
-
-def write_atomically(target: Path, content: bytes, check: Callable[[Path], None] | None = None) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.
-
-    The temporary file stands beside the target: a rename is atomic only within one file system.
-
-    Args:
-        check: looks at the whole new file before it replaces the old one, which stays if this raises.
-
-    Raises:
-        MachineError: if the system refuses.
-    """
-    with writing(target):
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                if check is not None and hasattr(os, "posix_fadvise"):  # so that it is read back from the disk
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            os.chmod(temporary, 0o666 & ~_umask())
-            if check is not None:
-                check(Path(temporary))
-            os.replace(temporary, target)
-            _flush_folder(target.parent)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-
-def _with_folder(file: Path) -> Path:
-    """The same, with the folder that it goes into."""
-    with writing(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    return file
-
-
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """What the system says against writing a file, as a sentence: a full disk, a quota, no permission.
-
-    Raises:
-        MachineError: instead of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            f"{target} cannot be written: {error.strerror or error}. What was saved before is kept: mend that, and a "
-            "training goes on with --ckpt_path last."
-        ) from error
-
-
-def _flush_folder(folder: Path) -> None:
-    """The new name survives a crash of the machine too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _drop_torn_line(log: Path) -> None:

@@ -1,7 +1,7 @@
-"""The run's own logger, and W&B that never asks and never hangs.
+"""The run's own logger, W&B that never asks and never hangs, and loggers that must not stop training.
 
-The run folder is what everything else reads; W&B and TensorBoard are views of it. This is the one file that touches
-wandb's and WandbLogger's less public sides: they change with every minor version.
+The run folder has everything and is what everything else reads; W&B and TensorBoard are views of it. This is the one file
+that touches wandb's and WandbLogger's less public sides: they change with every minor version.
 """
 
 import functools
@@ -9,28 +9,74 @@ import logging
 import os
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
+from weakref import WeakSet
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
+from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import Row, RunFolder
 from lightning_app.runs.members import describe_members
 
-__all__ = ["AutoWandbLogger", "RunLogger", "log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]
+__all__ = [
+    "AutoWandbLogger",
+    "RunLogger",
+    "best_effort",
+    "log_to_wandb",
+    "make_best_effort",
+    "spell_seed",
+    "tags_of",
+    "wandb_runs",
+]
 
 log = logging.getLogger(__name__)
 
 TAG_LENGTH = 64  # W&B's limit
+CALLED = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")  # by Lightning
+_warned: WeakSet[Logger] = WeakSet()
 SEED = "seed"  # in the configuration of a W&B run that is about one seed
+
+
+def make_best_effort(logger: Logger) -> None:
+    """Let training go on where this one logger fails in a call by Lightning; its class stays what it is."""
+    for name in CALLED:
+        setattr(logger, name, functools.partial(_call, logger, name))  # can be pickled, unlike a closure
+
+
+def _call(logger: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
+    with best_effort(logger):
+        return getattr(type(logger), name)(logger, *args, **kwargs)
+
+
+@contextmanager
+def best_effort(logger: Logger) -> Iterator[None]:
+    """Warn of what a logger raises, once for each logger, and go on.
+
+    Raises:
+        UserError: unchanged: its message says what to do.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a logger may be of any program, and raises what it likes
+        if logger not in _warned:
+            _warned.add(logger)
+            first = str(error).strip().partition("\n")[0]
+            log.warning(
+                f"{type(logger).__name__} does not take what is logged ({type(error).__name__}: {first}): the run goes on "
+                "without it, and the run folder has everything. With --strict it stops."
+            )
 
 
 class RunLogger(Logger):
@@ -78,13 +124,13 @@ class RunLogger(Logger):
 
     @override
     @rank_zero_only
-    def log_graph(self, model: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
+    def log_graph(self, model: nn.Module, input_array: Tensor | None = None) -> None:
         """Which nets there are, into members.csv: Lightning hands every logger the module as a run starts.
 
         A module that leaves open which net is meant can be trained; whoever measures it reports that.
         """
         try:
-            rows = describe_members(model)
+            rows = describe_members(cast(pl.LightningModule, model))  # Lightning gives no other
         except UserError:
             return
         self.folder.save_members(rows)
@@ -176,7 +222,7 @@ class AutoWandbLogger(WandbLogger):
                 f"run_per: seed starts a W&B run for each of the {len(seeds)} seeds, but this process has one already, of "
                 "a sweep or of your own: set the logger's run_per to job, or give each process one seed."
             )
-        plans = {}
+        plans: dict[int | None, dict[str, Any]] = {}
         for seed in seeds:
             label = f"seed{spell_seed(seed, seeds)}"
             name, id = f"{self._name}-{label}", f"{self._id}-{label}"
@@ -196,7 +242,7 @@ class AutoWandbLogger(WandbLogger):
     @property
     @override
     @rank_zero_experiment
-    def experiment(self):
+    def experiment(self) -> Any:
         """The first W&B run, started with all others at the first use; says in one line where they go."""
         if self._experiment is None:
             self._connect()
@@ -230,20 +276,22 @@ class AutoWandbLogger(WandbLogger):
         self._say_where(mode)
 
     def _say_where(self, mode: str) -> None:
-        others = len(self._runs) - 1
+        first, others = next(iter(self._runs.values())), len(self._runs) - 1
         if mode in ("offline", "dryrun"):
-            folder = _short(Path(self._experiment.dir).parent)
+            folder = _short(Path(first.dir).parent)
             target = folder.parent / "offline-run-*" if others else folder
             which = "these runs" if others else "this run"
             print(f"W&B is offline; upload {which} later with: wandb sync {target}", flush=True)
         elif mode == "online":
-            print(f"W&B: {self._experiment.url}" + (f" and {others} more, one a seed" if others else ""), flush=True)
+            print(f"W&B: {first.url}" + (f" and {others} more, one a seed" if others else ""), flush=True)
 
-    def _start(self, mode: str, seed: int | None):
+    def _start(self, mode: str, seed: int | None) -> Any:
         """Start the run of one seed (None: of the job) as WandbLogger does."""
         import wandb
 
-        once = {"console": "off", "x_disable_stats": True} if self._runs else {}  # the machine's output and load
+        once: dict[str, Any] = (
+            {"console": "off", "x_disable_stats": True} if self._runs else {}
+        )  # the machine's output and load
         settings = wandb.Settings(
             init_timeout=self._timeout,
             finish_timeout=self._finish_timeout,

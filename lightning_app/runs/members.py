@@ -35,14 +35,14 @@ def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
     """
     nets = members_of(pl_module)
     named = getattr(pl_module, "members", None)
-    return [_row(name, net, member) for (name, net), member in zip(nets, nets if named is None else named)]
+    return [_row(name, net, member) for (name, net), member in zip(nets, named or nets)]
 
 
 def _row(name: str, net: nn.Module, member: Any) -> MemberRow:
     """What the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes."""
     plain = getattr(net, "_orig_mod", net)  # of a compiled net
     residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
-    sizes = [None if is_lazy(parameter) else parameter.numel() for parameter in plain.parameters()]
+    weights = [*plain.parameters()]
     return MemberRow(
         name=name,
         arm=getattr(member, "arm", ""),
@@ -51,16 +51,17 @@ def _row(name: str, net: nn.Module, member: Any) -> MemberRow:
         residual=residual if isinstance(residual, bool) else None,
         twin_of=getattr(member, "twin_of", None) or "",
         depth=depth if isinstance(depth, int) and not isinstance(depth, bool) else None,
-        parameters=None if None in sizes else sum(sizes),
+        parameters=None if any(map(is_lazy, weights)) else sum(weight.numel() for weight in weights),
     )
 
 
-def _pairs(said: Any, owner: str) -> list[tuple[str, nn.Module]]:
-    members = [_pair(each) for each in said] if isinstance(said, Iterable) else [None]
-    if None in members:
+def _pairs(named: Any, owner: str) -> list[tuple[str, nn.Module]]:
+    found = [_pair(each) for each in named] if isinstance(named, Iterable) else [None]
+    members = [pair for pair in found if pair is not None]
+    if len(members) < len(found):
         raise UserError(
             f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
-            f"[('net', self.backbone)], got a {type(said).__name__} of something else. Rename it if it means another thing."
+            f"[('net', self.backbone)], got a {type(named).__name__} of something else. Rename it if it means another thing."
         )
     names = [name for name, _ in members]
     if len(set(names)) < len(names) or any(not name or "/" in name for name in names):

@@ -1,81 +1,65 @@
-"""Which nets are seeds of one thing: read off the names of runs and members, and off configurations where names do not tell.
+"""What runs and nets are called when several are shown together, and which nets are seeds of one arm.
 
-A job array has names that differ in their seed (``res20-seed03``). A sweep has one name for everything (``simplified``,
-``simplified~2``, ...): there the configurations say which runs differ in nothing but the seed, and how the others differ.
+A net's own arm and seed are recorded (see `reader`). Runs of a job array have names that differ in their seed
+(``res20-seed03``). A sweep has one name for everything (``simplified``, ``simplified~2``, ...): there the configurations say
+which runs differ in nothing but the seed, and how the others differ.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.runs.places import PLACES
+from lightning_app.runs.configuration import compared
 
 if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
 
-__all__ = [
-    # nets and runs
-    "NetName",
-    "name_nets",
-    "parent_of",
-    "run_groups",
-    "run_labels",
-    "seed_of",
-    # their parts
-    "flatten",
-    "only_seed",
-    "science",
-    "seed_in",
-    "without_seed",
-]
+__all__ = ["NetName", "name_nets", "parent_of", "run_groups", "run_labels", "seed_of", "without_seed"]
 
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
-TOLD = 3  # differences that fit into a name
+SHOWN = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 
 
 def without_seed(label: str) -> str:
-    """A label less its seeds: what the seeds of one arm have in common.
+    """A label less its seeds: what the seeds of one arm have in common; "" if nothing is left.
 
     >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "res20-seed12", "seed0", "net")]
-    ['fig2/plain', 'res20', 'nets', 'net']
+    ['fig2/plain', 'res20', '', 'net']
     """
-    return _less_seeds(label) or "nets"
-
-
-def _less_seeds(label: str) -> str:
     return SEED.sub("", label).strip("/-_ ")
 
 
-def seed_in(label: str) -> int | None:
+def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:
+    """A seed that nothing recorded: in the member's name, else of a configuration with one seed, else in the run's name."""
+    found = (_seed_in(member), _only_seed(config), _seed_in(run))
+    return next((seed for seed in found if seed is not None), None)
+
+
+def _seed_in(label: str) -> int | None:
     """The seed that a label ends on; None if it names none, or several.
 
-    >>> seed_in("fig2-seed0-6/plain-seed03"), seed_in("res20"), seed_in("fig2-seed0-6")
+    >>> _seed_in("fig2-seed0-6/plain-seed03"), _seed_in("res20"), _seed_in("fig2-seed0-6")
     (3, None, None)
     """
     found = [*SEED.finditer(label)]
     return int(found[-1][1]) if found and not found[-1][2] else None
 
 
-def only_seed(config: Mapping[str, Any]) -> int | None:
+def _only_seed(config: Mapping[str, Any]) -> int | None:
     """The seed of a run that trained one; None if it trained several or does not say."""
     model = config.get("model")
-    asked = model.get("seeds") if isinstance(model, Mapping) else None
+    seeds = model.get("seeds") if isinstance(model, Mapping) else None
     try:
-        seeds = parse_seeds(asked) if asked is not None else ()
-    except (UserError, TypeError):  # a configuration that is not ours, or edited: it does not say
+        parsed = parse_seeds(seeds) if seeds is not None else ()
+    except (UserError, TypeError):  # a configuration of another program, or edited
         return None
-    return seeds[0] if len(seeds) == 1 else None
-
-
-def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:
-    """A net's seed: as the member's name says, else the configuration, if of one seed, else the run's name; None: unknown."""
-    return next((seed for seed in (seed_in(member), only_seed(config), seed_in(run)) if seed is not None), None)
+    return parsed[0] if len(parsed) == 1 else None
 
 
 class NetName(NamedTuple):
@@ -95,14 +79,13 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
     groups = run_groups({run.label: run.config for run in runs})
-    return [_named_net(net, groups[run.label]) for run in runs for net in run.nets]
+    return [_named(net, without_seed(groups[run.label])) for run in runs for net in run.nets]
 
 
-def _named_net(net: "Net", group: str) -> NetName:
-    bare = _less_seeds(group)
+def _named(net: "Net", group: str) -> NetName:
     if len(net.run.nets) == 1:
-        return NetName(net, net.run.label, bare or "nets")
-    return NetName(net, f"{net.run.label}/{net.name}", f"{bare}/{net.arm}" if bare else net.arm)
+        return NetName(net, net.run.label, group or "nets")
+    return NetName(net, f"{net.run.label}/{net.name}", f"{group}/{net.arm}" if group else net.arm)
 
 
 def parent_of(paths: Sequence[Path]) -> Path:
@@ -121,64 +104,40 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
 def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The name that each run's nets go by in groups, from the runs' labels and configurations.
 
-    It is the label, but for runs of one name: equal but for seed and place they are one, otherwise what differs is said.
+    It is the label, but for runs of one name: equal but for seed and machine they are one, otherwise the name has what differs.
 
     >>> run_groups({"a": {"model": {"lr": 1, "seeds": "0-0"}}, "a~2": {"model": {"lr": 1, "seeds": "1-1"}}})
     {'a': 'a', 'a~2': 'a'}
     >>> run_groups({"a": {"net": {"residual": True}}, "a~2": {"net": {"residual": False}}})
     {'a': 'a (residual)', 'a~2': 'a (plain)'}
     """
-    families: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for label in configs:
-        families.setdefault(AGAIN.sub("", label), []).append(label)
-    named = {}
-    for base, labels in families.items():
-        named |= _named(base, {label: science(configs[label]) for label in labels})
-    return {label: named[label] for label in configs}
+        by_name.setdefault(AGAIN.sub("", label), []).append(label)
+    groups: dict[str, str] = {}
+    for base, labels in by_name.items():
+        groups |= _groups(base, {label: compared(configs[label]) for label in labels})
+    return {label: groups[label] for label in configs}
 
 
-def _named(base: str, science: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Names for runs of one name."""
-    if not all(science.values()):  # a run without configuration: cannot be told
-        return {label: label for label in science}
-    keys = dict.fromkeys(key for values in science.values() for key in values)
-    differing = [key for key in keys if len({repr(values.get(key)) for values in science.values()}) > 1]
-    if not differing:
-        return dict.fromkeys(science, base)
-    told = {label: _told(differing, values) for label, values in science.items()}
-    kinds = {repr([values.get(key) for key in differing]) for values in science.values()}
-    if len(differing) > TOLD or len(set(told.values())) < len(kinds):
-        return _by_first(science, differing)
-    return {label: f"{base} ({words})" for label, words in told.items()}
+def _groups(base: str, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Of runs of one name, by what they compute."""
+    if not all(runs.values()):  # one has no configuration
+        return {label: label for label in runs}
+    keys = dict.fromkeys(key for values in runs.values() for key in values)
+    differing = [key for key in keys if len({repr(values.get(key)) for values in runs.values()}) > 1]
+    same = {label: repr([values.get(key) for key in differing]) for label, values in runs.items()}
+    words = {label: _words(differing, values) for label, values in runs.items()}
+    if len(differing) > SHOWN or len(set(words.values())) < len(set(same.values())):
+        firsts: dict[str, str] = {}  # each by the label of the first that is equal to it
+        return {label: firsts.setdefault(values, label) for label, values in same.items()}
+    return {label: f"{base} ({text})" if text else base for label, text in words.items()}
 
 
-def _by_first(science: Mapping[str, Mapping[str, Any]], differing: Sequence[str]) -> dict[str, str]:
-    """Each run by the label of the first that is equal to it: too much differs to be said in a name."""
-    firsts: dict[str, str] = {}
-    return {
-        label: firsts.setdefault(repr([values.get(key) for key in differing]), label)
-        for label, values in science.items()
-    }
-
-
-def _told(keys: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The values of some keys in words: "depth=20, plain"."""
+def _words(keys: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The values of some keys: "depth=20, plain"."""
     return ", ".join(dict.fromkeys(_word(key.split(".")[-1], values.get(key)) for key in keys))
 
 
 def _word(key: str, value: Any) -> str:
     return KINDS[value] if key == "residual" and isinstance(value, bool) else f"{key}={value}"
-
-
-def science(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run computes: its configuration less seed and place."""
-    return {key: value for key, value in flatten(config) if not key.startswith(PLACES)}
-
-
-def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested dicts and lists as (dotted key, value)."""
-    if isinstance(node, dict | list) and node:
-        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from flatten(child, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, node

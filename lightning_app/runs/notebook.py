@@ -8,7 +8,7 @@ as in the report, which reads the same files.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,14 +17,17 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError
+from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, LOG, LayerRow, RunFolder, find_runs
-from lightning_app.runs.naming import NetName, flatten, name_nets
+from lightning_app.runs.naming import name_nets
 from lightning_app.runs.reader import Run, read_runs
 
 __all__ = ["OpenRun", "frames", "open_run"]
 
 # family / layer / field: "cushion/layer10/median", "noise/smoothness/layer03/mean", "interlayer/block02-block05/median"
 OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?:layer|block)\d[\w-]*)/(?P<field>.+)")
+TEXTS = ("run", "arm", "member", "name")
+COLUMNS = ("run", "arm", "seed", "member", "epoch", "step", "name", "value")  # of `frames`
 SHOWN = ("train/risk", "train/error", "test/risk", "test/error")  # what a run shows of itself
 
 
@@ -185,38 +188,15 @@ def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | No
         UserError: if a path holds no run, naming it.
     """
     runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
-    logs = {run.label: _chosen(run.log, names) for run in runs}
-    named = {(name.net.run.label, name.net.name): name for name in name_nets(runs)}
-    return pd.concat([_labelled(log, label, named) for label, log in _alike(logs).items()], ignore_index=True)
-
-
-def _chosen(log: pd.DataFrame, names: Collection[str] | None) -> pd.DataFrame:
-    return log if names is None else log[log["name"].isin([*names])]
-
-
-def _alike(logs: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Logs with the same categories, so that pandas keeps them where it puts the logs one below the other."""
-    dtypes = {
-        column: pd.CategoricalDtype(list(dict.fromkeys(word for log in logs.values() for word in log[column].unique())))
-        for column in ("member", "name")
-    }
-    return {label: log.astype(dtypes) for label, log in logs.items()}
-
-
-def _labelled(log: pd.DataFrame, run: str, named: Mapping[tuple[str, str], NetName]) -> pd.DataFrame:
-    """A log with the columns that say whose it is; arm and seed are missing where a number is the whole run's."""
-    codes, members = log["member"].cat.codes.to_numpy(), log["member"].cat.categories
-    own = [named.get((run, member)) for member in members]
-    groups = list(dict.fromkeys(name.group for name in named.values()))
-    arm_codes = np.array([-1 if name is None else groups.index(name.group) for name in own])
-    seed_of_code = pd.array([None if name is None else name.net.seed for name in own], dtype="Int64")
-    labels = pd.CategoricalDtype(list(dict.fromkeys(label for label, _ in named)))
-    whose = {
-        "run": pd.Categorical([run], dtype=labels).repeat(len(log)),
-        "arm": pd.Categorical.from_codes(arm_codes[codes], groups),
-        "seed": seed_of_code[codes],
-    }
-    return pd.DataFrame(whose, index=log.index).join(log)
+    whose = pd.DataFrame(
+        [(name.net.run.label, name.net.name, name.group, name.net.seed) for name in name_nets(runs)],
+        columns=["run", "member", "arm", "seed"],
+    )
+    logs = [run.log.astype({"member": str, "name": str}).assign(run=run.label) for run in runs]
+    log = pd.concat(logs, ignore_index=True)
+    chosen = log if names is None else log[log["name"].isin([*names])]
+    frame = chosen.merge(whose.astype({"seed": "Int64"}), on=["run", "member"], how="left")[[*COLUMNS]]
+    return frame.astype({text: pd.CategoricalDtype(frame[text].dropna().unique()) for text in TEXTS})
 
 
 def _wide(log: pd.DataFrame, index: str | list[str]) -> pd.DataFrame:
@@ -233,7 +213,7 @@ def _parts(key: str) -> tuple[str, str, str, str]:
     """
     member, _, name = key.partition("/")
     if found := OF_LAYER.fullmatch(name):
-        return member, *found.group("family", "layer", "field")
+        return member, found["family"], found["layer"], found["field"]
     family, _, field = name.partition("/")
     return member, family, "", field
 

@@ -62,7 +62,8 @@ class Run:
     @cached_property
     def nets(self) -> list["Net"]:
         """The nets that have numbers in the log, in its order."""
-        recorded = {row.name: row for row in self._undamaged(self.folder.members, [])}
+        rows: list[MemberRow] = self._undamaged(self.folder.members, [])
+        recorded = {row.name: row for row in rows}
         return [_net(self, name, recorded.get(name)) for name in self.last_epochs if name]
 
     # -- numbers ------------------------------------------------------------------------------------------------------
@@ -201,12 +202,12 @@ def read_runs(folders: Sequence[RunFolder]) -> list[Run]:
 def _net(run: Run, name: str, recorded: MemberRow | None) -> Net:
     row, guessed = (recorded, False) if recorded else _reconstructed(run, name)
     seed = row.seed if row.seed is not None else seed_of(name, run.config, run.label)
-    return Net(run, **row._replace(arm=row.arm or without_seed(name), seed=seed)._asdict(), guessed=guessed)
+    return Net(run, **row._replace(arm=row.arm or without_seed(name) or "nets", seed=seed)._asdict(), guessed=guessed)
 
 
 def _reconstructed(run: Run, name: str) -> tuple[MemberRow, bool]:
     """A net of a run that recorded none, and whether its kind is a guess: from its configuration, else from names."""
-    arm = without_seed(name)
+    arm = without_seed(name) or "nets"
     spec = _spec(run.config, arm)
     original = spec.get("twin_of") or ""
     net = _spec(run.config, original).get("net") if original else spec.get("net")

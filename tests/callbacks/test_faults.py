@@ -23,8 +23,7 @@ from lightning_app.measures import settled
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
-from lightning_app.runs.guard import guard
-from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.loggers import RunLogger, make_best_effort
 from tests.helpers import ROOT, arm, classifier, digits, fit, log_rows, same_weights, with_moved_norms
 
 ALL = [getattr(callbacks, name) for name in callbacks.__all__]
@@ -396,7 +395,7 @@ def test_a_logger_that_raises_is_excused_once_and_for_itself_alone(tmp_path, cap
     module = bank()
     module.training_step = logging_too(module.training_step, module)
     bad, good = Refusing(what), Refusing("nothing")
-    guard(bad)
+    make_best_effort(bad)
     assert type(bad) is Refusing
     for logger in (bad, good):
         logger.log_hyperparams({})
@@ -437,7 +436,7 @@ def test_emit_excuses_loggers_that_lightning_does_not_call(tmp_path, caplog):
 def test_a_tensorboard_that_cannot_write_is_excused(tmp_path, caplog, monkeypatch):
     logger = TensorBoardLogger(tmp_path / "tb")
     monkeypatch.setattr(logger.experiment, "add_histogram_raw", refuse)
-    guard(logger)
+    make_best_effort(logger)
     run(tmp_path / "run", callbacks.LayerCushion(), logger=[logger])
     assert "TensorBoardLogger does not take what is logged (OSError: No space left on device)" in caplog.text
     assert logged(tmp_path / "run", "cushion/layer02/median").keys() >= {("full", 0), ("full", 2)}
@@ -448,7 +447,7 @@ def refuse(*args, **kwargs):
 
 
 def test_a_guarded_logger_can_be_sent_to_a_spawned_process(tmp_path):
-    guard(logger := TensorBoardLogger(tmp_path))
+    make_best_effort(logger := TensorBoardLogger(tmp_path))
     copy = pickle.loads(pickle.dumps(logger))
     copy.log_metrics = None  # its own, not the other's
     assert callable(logger.log_metrics) and logger.save.args[0] is logger and copy.save.args[0] is copy
@@ -456,7 +455,7 @@ def test_a_guarded_logger_can_be_sent_to_a_spawned_process(tmp_path):
 
 def test_a_logger_that_asks_for_something_is_not_excused():
     logger = Refusing("log_metrics", lambda: UserError("log in"))
-    guard(logger)
+    make_best_effort(logger)
     with pytest.raises(UserError, match="log in"):
         logger.log_metrics({})
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.files import write_atomically
 from lightning_app.runs import Row, RunFolder, find_runs
-from lightning_app.runs.folder import write_atomically
 
 
 def row(epoch: int, value: float, name: str = "test/error", member: str = "net") -> Row:

@@ -5,7 +5,7 @@ import yaml
 
 from lightning_app.report.evidence import gather
 from lightning_app.runs import Row, RunFolder
-from lightning_app.runs.naming import only_seed, run_groups, seed_in, without_seed
+from lightning_app.runs.naming import _only_seed, _seed_in, run_groups, without_seed
 
 
 def config(
@@ -39,11 +39,11 @@ def leave(tmp_path):
         ("a-seeds0,3-4/net", "a/net", None),
         ("res20", "res20", None),
         ("reseeded", "reseeded", None),
-        ("seed4", "nets", 4),
+        ("seed4", "", 4),
     ],
 )
 def test_names(label, without, seed):
-    assert (without_seed(label), seed_in(label)) == (without, seed)
+    assert (without_seed(label), _seed_in(label)) == (without, seed)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_names(label, without, seed):
     [(1, 0), ("7-7", 7), ("7", 7), ([4], 4), (3, None), ("0-6", None), (None, None), ("odd", None), ({}, None)],
 )
 def test_the_seed_a_configuration_says(seeds, only):
-    assert only_seed({"model": {"seeds": seeds}}) == only
-    assert only_seed({}) is None
+    assert _only_seed({"model": {"seeds": seeds}}) == only
+    assert _only_seed({}) is None
 
 
 def test_members_of_one_run_are_seeds(leave):
@@ -132,4 +132,4 @@ def test_banks_trained_in_different_places_are_one():
 
 
 def test_a_word_that_ends_on_seed_names_none():
-    assert [seed_in(label) for label in ("reseed3", "linseed4", "res-seed3", "plainseed3")] == [None, None, 3, None]
+    assert [_seed_in(label) for label in ("reseed3", "linseed4", "res-seed3", "plainseed3")] == [None, None, 3, None]

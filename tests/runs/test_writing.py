@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lightning_app.common.errors import MachineError
+from lightning_app.common.files import write_atomically
 from lightning_app.runs import Row, RunFolder
-from lightning_app.runs.folder import write_atomically
 
 FULL = Path("/dev/full")
 NOBODY = 65534

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from lightning_app.common import provenance
 from lightning_app.common.errors import UserError
-from lightning_app.runs import RunFolder, provenance
+from lightning_app.runs import RunFolder
 
 
 def test_a_tree_that_was_sent_without_git_is_told_its_commit(monkeypatch):

@@ -1,0 +1,38 @@
+"""Configurations of runs compared: their leaves, and which of these decide what is computed, not only where or how fast."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["MACHINE_OPTIONS", "NOT_COMPARED", "compared", "flatten"]
+
+# Where and how fast a run computes: options that a user may add to a run that `reproduce` has planned.
+MACHINE_OPTIONS = (
+    *("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger"),
+    *("model.backend", "model.compile", "model.channels_last"),
+    *("save_checkpoint.every_n_epochs", "save_checkpoint.keep_every_n_epochs"),
+    *(f"data.init_args.{key}" for key in ("eval_batch_size", "compile", "channels_last")),
+)
+# Beginnings of keys that may differ between seeds of one thing: these, the seed, and the run's own name and files.
+NOT_COMPARED = (
+    *MACHINE_OPTIONS,
+    *("model.seeds", "seed_everything", "run.", "ckpt_path", "save_checkpoint.", "data.init_args.root"),
+    *("trainer.enable_", "trainer.log_every_n_steps"),
+)
+
+
+def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run computes: the leaves of its configuration but for seed and machine, by dotted key."""
+    return {key: value for key, value in flatten(config) if not key.startswith(NOT_COMPARED)}
+
+
+def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dicts and lists as (dotted key, value).
+
+    >>> dict(flatten({"model": {"betas": [0.9, 0.99], "norm": {}}}))
+    {'model.betas.0': 0.9, 'model.betas.1': 0.99, 'model.norm': {}}
+    """
+    if isinstance(node, dict | list) and node:
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from flatten(child, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, node
