@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.protocol import probe_batches, settled_net
+from callbacks.protocol import probe_batches, recalibrated_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.measures import (
     Normalisation,
@@ -108,7 +108,7 @@ class BnLambda(RememberingMeasure):
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
         image = next(probe_batches(trainer, net))[0][:1]
-        trained = settled_net(trainer, net)
+        trained = recalibrated_net(trainer, net)
         norms = normalisations_of(trained, image)
         weights = absorbed_norms(layers_of(trained), norms, self.norm)
         return self._lambdas(trainer, net, norms) | self._scales(norms) | _under(self.prefix, weights)

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
-from callbacks.protocol import few_samples, graph_memory, loss_of, settled_net
+from callbacks.protocol import few_samples, graph_memory, loss_of, recalibrated_net
 from callbacks.remembering import RememberingMeasure
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
@@ -80,7 +80,7 @@ class DrivingForce(RememberingMeasure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        trained = settled_net(trainer, net)
+        trained = recalibrated_net(trainer, net)
         layers = [layer for layer in layers_of(trained) if layer.weight.requires_grad]
         if not layers:
             return {}

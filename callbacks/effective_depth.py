@@ -9,7 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.measure import Measure
-from callbacks.protocol import few_samples, loss_of, members_of, samples_at_once, settled_net
+from callbacks.protocol import few_samples, loss_of, members_of, recalibrated_net, samples_at_once
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
@@ -89,7 +89,7 @@ class EffectiveDepth(Measure):
 
     @override
     def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        loss, net = loss_of(trainer.lightning_module), settled_net(trainer, net)
+        loss, net = loss_of(trainer.lightning_module), recalibrated_net(trainer, net)
         few = list(few_samples(trainer, net, self.samples))
         try:
             return {"depth": effective_depth(net, few, loss, self.gradient_samples, samples_at_once())}

@@ -22,6 +22,7 @@ from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
 from callbacks.log import emit, note
 from callbacks.protocol import Pieces, handing_out, members_of
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import evaluating
 
 __all__ = ["EpochCallback", "Measure", "isolated"]
 
@@ -144,16 +145,9 @@ def isolated(net: nn.Module) -> Iterator[None]:
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in
     evaluation mode, and what the measure draws is not drawn from training's stream.
     """
-    modes = {module: module.training for module in net.modules()}
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
-    devices = [device] if device.type == "cuda" else []
-    net.eval()
-    try:
-        with torch.random.fork_rng(devices), torch.no_grad(), torch.autocast(device.type, enabled=False), _attention():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(net), torch.autocast(device.type, enabled=False), _attention():
+        yield
 
 
 @contextmanager

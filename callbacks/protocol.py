@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import is_unsettled, settled
+from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.runs.members import members_of
 
@@ -45,7 +45,7 @@ __all__ = [
     "name_of",
     "probe_batches",
     "samples_at_once",
-    "settled_net",
+    "recalibrated_net",
 ]
 
 SETTLING = 256  # probe samples whose statistics a normalisation gets that has seen none
@@ -253,9 +253,9 @@ def _joined(batches: Iterable[tuple[Tensor, Tensor]], size: int) -> Iterator[tup
         yield tuple(torch.cat(parts) for parts in zip(*held))
 
 
-def settled_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
+def recalibrated_net(trainer: pl.Trainer, net: nn.Module) -> nn.Module:
     """The net, or before training a copy whose normalisation has the statistics of probe samples: it has seen none yet."""
-    if not is_unsettled(net):
+    if not needs_recalibration(net):
         return net
     images = torch.cat([images for images, _ in few_samples(trainer, net, SETTLING)])
-    return settled(net, images, samples_at_once())
+    return recalibrated(net, images, samples_at_once())

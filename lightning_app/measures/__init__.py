@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from lightning_app.measures.core.cuts import CutNet
     from lightning_app.measures.core.histogram import Histogram, histogram
     from lightning_app.measures.core.probe import LayerNorms, ProbeResult, probe_forward
+    from lightning_app.measures.core.recalibrate import needs_recalibration, recalibrated
     from lightning_app.measures.curvature.hessian import Hessian, Restricted, Symmetric, dense
     from lightning_app.measures.curvature.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
     from lightning_app.measures.noise_stability.bound import NoiseBound, margins, noise_bound
@@ -54,11 +55,9 @@ if TYPE_CHECKING:
         LambdaTotals,
         Normalisation,
         effective_scale,
-        is_unsettled,
         lambda_statistics,
         lambda_totals,
         normalisations_of,
-        settled,
     )
     from lightning_app.measures.weights.twins import (
         Divergence,
@@ -149,11 +148,11 @@ __all__ = [
     "compare",
     "driving_force",
     "effective_scale",
-    "is_unsettled",
     "lambda_statistics",
     "lambda_totals",
+    "needs_recalibration",
     "normalisations_of",
-    "settled",
+    "recalibrated",
     "share",
     "weight_norm",
 ]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import evaluating
 from lightning_app.modules.members import Member
 
 __all__ = ["check_outputs", "choose_memory_format"]
@@ -101,13 +102,8 @@ def _refusal(members: Sequence[Member], shape: Sequence[int] | None) -> tuple[st
 def _output(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:
     """The net's output for samples of zeros, in evaluation mode; the net and the random state stay as they are."""
     images = next(net.parameters()).new_zeros(SAMPLES, *shape).contiguous(memory_format=layout)
-    modes = {module: module.training for module in net.modules()}
-    try:
-        with torch.random.fork_rng([images.device] if images.is_cuda else []), torch.no_grad():
-            return net.eval().forward(images)  # not net(image), which may be compiled
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(net):
+        return net.forward(images)  # not net(image), which may be compiled
 
 
 def _reason(error: Exception) -> str:

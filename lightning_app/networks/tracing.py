@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import evaluating, unwrapped
 from lightning_app.networks.layers import Layer, layers_of
 
 __all__ = ["Surveyed", "measurable", "survey"]
@@ -44,7 +44,7 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     >>> [(found.path, found.reason) for found in survey(twice, torch.zeros(1, 1, 3, 3))]
     [('0', ''), ('2', 'the net calls it 2 times, and a cushion is of one call')]
     """
-    net = getattr(net, "_orig_mod", net)
+    net = unwrapped(net)
     holders = {module: (path, weight) for path, module, weight in _holders(net)}
     calls = _calls(net, list(holders), sample)
     known: dict[nn.Module, Layer] = {layer.module: layer for layer in layers_of(net)}
@@ -91,7 +91,6 @@ def _reason(module: nn.Module, kind: str, layer: Layer | None, calls: int) -> st
     return ""
 
 
-@torch.no_grad()
 def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[nn.Module]:
     """How often each module is called, in the order of first calls."""
     calls: Counter[nn.Module] = Counter()
@@ -99,13 +98,11 @@ def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[
     def count(module: nn.Module, inputs: tuple) -> None:
         calls[module] += 1
 
-    modes = {module: module.training for module in net.modules()}
     handles = [module.register_forward_pre_hook(count) for module in modules]
-    devices = [sample.device] if sample.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices):
+        with evaluating(net):
             calls[net] += net in modules  # below, its own hook is passed by
-            net.eval().forward(sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
+            net.forward(sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -114,6 +111,4 @@ def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
     return calls

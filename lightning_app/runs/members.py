@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.runs.folder import MemberRow
 
 __all__ = ["describe_members", "members_of"]
@@ -40,7 +41,7 @@ def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
 
 def _row(name: str, net: nn.Module, member: Any) -> MemberRow:
     """What the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes."""
-    plain = getattr(net, "_orig_mod", net)  # of a compiled net
+    plain = unwrapped(net)
     residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
     weights = [*plain.parameters()]
     return MemberRow(

@@ -8,7 +8,7 @@ from torch import nn
 
 from callbacks import BnLambda, DrivingForce, EffectiveDepth
 from callbacks.measure import isolated
-from callbacks.protocol import settled_net
+from callbacks.protocol import recalibrated_net
 from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_depth
 from lightning_app.modules import Arm
@@ -87,7 +87,7 @@ def test_before_training_statistics_are_those_of_the_probe(tmp_path):
 
     class Look(EffectiveDepth):
         def measure(self, trainer, net):
-            copy = settled_net(trainer, net)
+            copy = recalibrated_net(trainer, net)
             images = torch.cat([images for images, _ in data.probe_loader()])
             with torch.no_grad():
                 first = copy.bn0(copy.conv0(images))

@@ -17,9 +17,9 @@ import callbacks
 from callbacks.faults import is_fatal, ran_out_of_memory
 from callbacks.log import _flatten
 from callbacks.measure import Measure, isolated
-from callbacks.protocol import Pieces, few_samples, handing_out, probe_batches, settled_net
+from callbacks.protocol import Pieces, few_samples, handing_out, probe_batches, recalibrated_net
 from lightning_app.common.errors import UserError
-from lightning_app.measures import settled
+from lightning_app.measures import recalibrated
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
@@ -333,7 +333,7 @@ def test_statistics_of_samples_in_pieces_are_those_of_all_of_them(size):
     for net in (full_net(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))):
         net = net.double().eval()
         before = {key: value.clone() for key, value in net.state_dict().items()}
-        whole, pieces = settled(net, images).state_dict(), settled(net, images, size).state_dict()
+        whole, pieces = recalibrated(net, images).state_dict(), recalibrated(net, images, size).state_dict()
         assert all(torch.equal(net.state_dict()[key], value) for key, value in before.items())
         for key in (key for key in whole if key.endswith(("mean", "var"))):
             assert not torch.equal(whole[key], before[key])
@@ -353,9 +353,9 @@ def test_samples_come_in_pieces_in_their_order(greedy):
 def test_before_training_pieces_settle_normalisation(greedy):
     fresh = full_net().eval()
     with torch.no_grad(), handing_out(Pieces(3)):
-        pieces = settled_net(greedy.trainer, fresh)
+        pieces = recalibrated_net(greedy.trainer, fresh)
     with torch.no_grad():
-        whole = settled_net(greedy.trainer, fresh)
+        whole = recalibrated_net(greedy.trainer, fresh)
     for one, other in zip(pieces.buffers(), whole.buffers()):
         if one.is_floating_point():
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.measures import contraction
-from lightning_app.measures.core.watch import WatchRelus, shared_copy
+from lightning_app.measures.core.hooks import WatchRelus, shared_copy
 from lightning_app.networks import CifarResNet, SimplifiedNet
 
 

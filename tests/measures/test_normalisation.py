@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_scale, lambda_statistics, lambda_totals, normalisations_of
-from lightning_app.measures.weights.normalisation import affine, settled
+from lightning_app.measures.core.recalibrate import recalibrated
+from lightning_app.measures.weights.normalisation import affine
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet
 from tests.helpers import with_moved_norms
 
@@ -234,5 +235,5 @@ def test_no_running_statistics_are_a_sentence():
 def test_too_few_samples_for_statistics_are_a_sentence():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
     with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
-        settled(net, torch.randn(1, 3))
-    assert settled(net, torch.randn(2, 3)) is not net
+        recalibrated(net, torch.randn(1, 3))
+    assert recalibrated(net, torch.randn(2, 3)) is not net

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.measures import LayerNorms, cushions, probe_forward
-from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
 
 

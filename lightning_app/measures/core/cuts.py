@@ -14,15 +14,14 @@ in its place, and all that comes after must be as before. Where something goes r
 boundary is left out.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from lightning_app.measures.core.watch import WatchRelus, nearly_same, shared_copy
+from lightning_app.measures.core.hooks import WatchRelus, hooked, nearly_same, shared_copy
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
 
@@ -99,33 +98,21 @@ class _Passage:
         self._here: Tensor | None = None  # what goes over the last boundary
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
-        with WatchRelus(self._rectified), self._hooks():
+        blocks = [module for block in blocks_of(self.net) for module in block.modules]
+        layers = {layer.module: layer.name for layer in layers_of(self.net)}
+
+        def call(layer: nn.Module, inputs: tuple) -> None:
+            self.passed_before.setdefault(layers[layer], len(self.signals))
+
+        with WatchRelus(self._rectified), hooked(blocks, self._enter, self._leave), hooked(layers, call):
             self.signals.append(functional_call(self.net, dict(weights or {}), (images,)))
         return self
-
-    @contextmanager
-    def _hooks(self) -> Iterator[None]:
-        blocks = [module for block in blocks_of(self.net) for module in block.modules]
-        handles = [block.register_forward_pre_hook(self._enter) for block in blocks]
-        handles += [block.register_forward_hook(self._leave) for block in blocks]
-        handles += [layer.module.register_forward_pre_hook(self._call(layer.name)) for layer in layers_of(self.net)]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _enter(self, block: nn.Module, inputs: tuple) -> tuple:
         return (self._boundary(inputs[0]), *inputs[1:])
 
     def _leave(self, block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
         return self._boundary(out)
-
-    def _call(self, name: str) -> Callable[[nn.Module, tuple], None]:
-        def hook(layer: nn.Module, inputs: tuple) -> None:
-            self.passed_before.setdefault(name, len(self.signals))
-
-        return hook
 
     def _rectified(self, x: Tensor, out: Tensor) -> None:
         self._relu = x, out

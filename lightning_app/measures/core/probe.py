@@ -5,7 +5,6 @@ cost a few per cent of an evaluation; activations are never kept. Squares are ac
 over a 16x32x32 map is guaranteed to three digits only, and in the compiled graph float64 costs the same.
 """
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
-from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.core.hooks import sample_norms, shared_copy
 from lightning_app.networks.layers import Layer
 
 __all__ = ["LayerNorms", "ProbeResult", "probe_forward"]
@@ -93,12 +93,11 @@ def probe_forward(
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[nn.Module]]:
     """A net that computes the same, on the same parameters, and the modules in it that record norms."""
-    net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper, and its copy would run the old graph
-    shared = {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())}
-    copied = copy.deepcopy(net, shared)  # deepcopy leaves what is in its memo and enters there what it copies
+    net, copied = unwrapped(net), shared_copy(net)
+    copies = dict(zip(net.modules(), copied.modules()))
     taps = []
     for layer in layers:
-        tap = shared.get(id(layer.module))
+        tap = copies.get(layer.module)
         if tap is None:
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
         tap.probe_name, tap.probe_skip = layer.name, layer.skip

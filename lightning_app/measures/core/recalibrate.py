@@ -1,20 +1,70 @@
-"""BatchNorm's statistics of many samples where memory holds few of them at once.
+"""BatchNorm recalibration ("precise BN"): statistics of given samples where a net has those of no data yet.
 
 In training mode a BatchNorm normalises with the mean and variance of the whole batch, so the batch cannot be cut. But
-what reaches a BatchNorm hangs on those before it only: once they have the statistics of all samples, pieces go through them
-as the whole batch would, and its own are sums over pieces. One pass for each BatchNorm, in the order of the net.
+what reaches a BatchNorm depends on those before it only: once they have the statistics of all samples, pieces go through
+them as the whole batch would, and its own are sums over pieces. One pass for each BatchNorm, in the order of the net.
 """
 
+import copy
 from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["settle_in_pieces"]
+from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.core.hooks import hooked
+
+__all__ = ["needs_recalibration", "recalibrate_in_pieces", "recalibrated"]
 
 
-def settle_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequence[Tensor]) -> None:
+def needs_recalibration(net: nn.Module) -> bool:
+    """Whether some normalisation of it has the statistics of no data yet: mean 0 and variance 1."""
+    return any(map(_is_fresh, net.modules()))
+
+
+@torch.no_grad()
+def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
+    """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
+
+    Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
+    that will ever be trained. One pass in training mode, of its normalisation only, gives it those of the inputs.
+
+    Args:
+        net: in evaluation mode.
+        inputs: (B, ...), B > 1.
+        at_once: only so many go through the net together. The statistics are still those of all of them, up to rounding,
+            and take a pass for every BatchNorm; other normalisations get all inputs at once.
+
+    Raises:
+        UserError: for too few inputs to have a variance.
+    """
+    net = unwrapped(net)
+    if not needs_recalibration(net):
+        return net
+    net = copy.deepcopy(net)
+    fresh = {module: module.momentum for module in net.modules() if _is_fresh(module)}
+    if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
+        recalibrate_in_pieces(net, fresh, inputs.split(at_once))
+        return net
+    for module in fresh:
+        module.momentum = 1.0  # what it remembers is the last batch
+        module.train()
+    try:
+        net(inputs)
+    except ValueError as error:
+        raise UserError(
+            f"before training a normalisation is given the statistics of some samples, and {len(inputs)} are too few "
+            f"({error}): take more, data.probe_size."
+        ) from error
+    for module, momentum in fresh.items():
+        module.momentum = momentum
+        module.eval()
+    return net
+
+
+def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequence[Tensor]) -> None:
     """Give BatchNorms the running mean and (unbiased) variance of all pieces together, as one batch in training mode would.
 
     Args:
@@ -23,31 +73,24 @@ def settle_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequ
         pieces: (B, ...) each.
 
     >>> norm = nn.BatchNorm1d(1).eval()
-    >>> settle_in_pieces(norm, [norm], torch.tensor([[1.0], [2.0], [3.0]]).split(2))
+    >>> recalibrate_in_pieces(norm, [norm], torch.tensor([[1.0], [2.0], [3.0]]).split(2))
     >>> norm.running_mean, norm.running_var
     (tensor([2.]), tensor([1.]))
     """
-    counts = {norm: _settle(net, norm, pieces) for norm in _in_order(net, norms, pieces[0])}
+    called: dict[_BatchNorm, None] = {}
+    with hooked(norms, before=lambda norm, _: called.setdefault(norm)):
+        net(pieces[0])
+    counts = {norm: _set_moments(net, norm, pieces) for norm in called}
     for norm, count in counts.items():
         norm.running_var *= count / (count - 1)
 
 
-def _in_order(net: nn.Module, norms: Collection[_BatchNorm], inputs: Tensor) -> list[_BatchNorm]:
-    called: dict[_BatchNorm, None] = {}
-    handles = [norm.register_forward_pre_hook(lambda norm, _: called.setdefault(norm)) for norm in norms]
-    net(inputs)
-    for handle in handles:
-        handle.remove()
-    return list(called)
-
-
-def _settle(net: nn.Module, norm: _BatchNorm, pieces: Sequence[Tensor]) -> int:
+def _set_moments(net: nn.Module, norm: _BatchNorm, pieces: Sequence[Tensor]) -> int:
     """Mean and biased variance, with which a batch in training mode is normalised; the count of values in a channel."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
-    handle = norm.register_forward_pre_hook(lambda _, inputs: found.append(_moments(inputs[0])))
-    for piece in pieces:
-        net(piece)
-    handle.remove()
+    with hooked([norm], before=lambda _, inputs: found.append(_moments(inputs[0]))):
+        for piece in pieces:
+            net(piece)
     count, mean, variance = map(torch.stack, zip(*found))  # (pieces, 1), (pieces, C), (pieces, C)
     share = count / count.sum()
     whole = (share * mean).sum(0)
@@ -60,3 +103,13 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """How many values a channel has (1,), their mean and biased variance (C,), float64."""
     variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
     return x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64), mean.double(), variance.double()
+
+
+def _is_fresh(module: nn.Module) -> bool:
+    mean, variance = (getattr(module, name, None) for name in ("running_mean", "running_var"))
+    return (
+        variance is not None
+        and hasattr(module, "momentum")
+        and bool((variance == 1).all())
+        and (mean is None or bool((mean == 0).all()))
+    )

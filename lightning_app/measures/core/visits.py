@@ -1,7 +1,6 @@
 """What goes into the blocks of a net and what comes out, in one forward pass."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures.core.watch import nearly_same
+from lightning_app.measures.core.hooks import hooked, nearly_same
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
 from lightning_app.networks.blocks import Span
 
@@ -47,23 +46,12 @@ def visits_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: Bn
 
     if images.ndim == 4:
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
-    with normalising(bn_mode, net), _hooks(names, enter, leave):
+    with normalising(bn_mode, net), hooked(names, enter, leave):
         net(images)
     for module, name in names.items():
         if module not in visits:
             raise UserError(f"the net's forward pass never calls {name}: leave it out.")
     return visits
-
-
-@contextmanager
-def _hooks(modules: Iterable[nn.Module], enter: Callable, leave: Callable) -> Iterator[None]:
-    handles = [module.register_forward_pre_hook(enter) for module in modules]
-    handles += [module.register_forward_hook(leave) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def check_description(span: Span, visits: Sequence[Visit], bn_mode: BnMode) -> None:

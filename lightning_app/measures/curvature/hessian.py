@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures.core.watch import check_evaluating, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 __all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]

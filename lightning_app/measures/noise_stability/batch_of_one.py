@@ -11,8 +11,7 @@ values, ``y = gamma (u - m) / sqrt(v + eps) + beta`` and
     J u = gamma uhat eps / (v + eps)                                  (Euler: exact, and zero for eps = 0)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.errors import UserError
+from lightning_app.measures.core.hooks import hooked
 
 __all__ = ["AloneNorm", "BnMode", "batch_norms", "normalise_alone", "normalising"]
 
@@ -32,21 +32,9 @@ def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
     return [norm for module in modules for norm in module.modules() if isinstance(norm, _BatchNorm)]
 
 
-@contextmanager
-def normalising(bn_mode: BnMode, *modules: nn.Module) -> Iterator[None]:
+def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[None]:
     """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
-    with _alone(modules) if bn_mode == "batch1" else nullcontext():
-        yield
-
-
-@contextmanager
-def _alone(modules: tuple[nn.Module, ...]) -> Iterator[None]:
-    hooks = [norm.register_forward_hook(_replace) for norm in batch_norms(*modules)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return hooked(batch_norms(*modules), after=_replace) if bn_mode == "batch1" else nullcontext()
 
 
 def _replace(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:

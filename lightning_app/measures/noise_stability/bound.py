@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.cushions import CushionStatistics
 from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.measures.core.histogram import Histogram, histogram
-from lightning_app.measures.core.watch import WatchRelus, sample_norms, shared_copy
+from lightning_app.measures.core.hooks import WatchRelus, sample_norms, shared_copy
 
 __all__ = ["Contraction", "contraction"]
 
@@ -37,7 +37,7 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
     """c = max over samples x and layers i of ``||x^i|| / ||relu(x^i)||``, x^i the pre-activation of layer i.
 
     Args:
-        net: images -> logits, used in the mode it is in; which ReLUs are seen is said at `watch.WatchRelus`.
+        net: images -> logits, used in the mode it is in; which ReLUs are seen is said at `hooks.WatchRelus`.
         batches: (images, labels); the labels are ignored.
 
     Invariance: scaling the input of a ReLU by a > 0 changes nothing.

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lightning_app.identity import id_entries
 from lightning_app.measures.core.cuts import CutNet
-from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks.layers import Layer, layers_of
 
 __all__ = ["SCALES", "STRENGTHS", "NoiseResponses", "Scale", "noise_injection", "noise_norms"]

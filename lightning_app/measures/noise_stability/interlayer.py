@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram, histogram
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.visits import check_description, visits_of
-from lightning_app.measures.core.watch import sample_norms
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.jacobian import Jacobian, frobenius_by_probes
 from lightning_app.measures.noise_stability.span_jacobian import ChainJacobian, span_jacobian
@@ -106,7 +107,7 @@ def interlayer_cushions(
         UserError: for a net in training mode; a span that a forward pass does not call once; "eval" and BatchNorm without
             running statistics; "batch1" and a span without BatchNorm; a block that is not what it says it is made of.
     """
-    net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper; its graph may pass by hooks
+    net = unwrapped(net)
     check_interlayer(net, spans, bn_mode, probes)
     if any(module.training for module in net.modules()):
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")

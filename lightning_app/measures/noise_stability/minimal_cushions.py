@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.measures.core.cuts import CutNet
-from lightning_app.measures.core.watch import sample_norms
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.jacobian import signs
 
 __all__ = ["MinimalCushions", "minimal_cushions"]

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Loss, Pairs
 from lightning_app.measures.weights.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
@@ -88,7 +89,7 @@ def driving_force(
     >>> driving_force(net, [(x, y)], layers_of(net), loss=lambda out, y: out.mean())
     {'scale': Force(size=2.0, first_order=-3.0, second_order=0.0)}
     """
-    net = getattr(net, "_orig_mod", net)
+    net = unwrapped(net)
     trained = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     names = [layer.weight_name.removeprefix(".") for layer in layers]  # a net that is a layer has no name of its own
     weights = [name for name in names if name in trained]

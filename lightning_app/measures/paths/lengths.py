@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
-from lightning_app.measures.core.watch import check_evaluating, nearly_same, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
 from lightning_app.measures.paths.unravel import AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
 
 __all__ = [
@@ -107,7 +108,7 @@ def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
     if next(net.parameters()).dtype in (torch.bfloat16, torch.float16):
-        return copy.deepcopy(getattr(net, "_orig_mod", net)).float(), images.float()
+        return copy.deepcopy(unwrapped(net)).float(), images.float()
     return shared_copy(net), images
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
 from lightning_app.networks.layers import Layer
 
@@ -34,7 +35,7 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
         net: any; left as it is.
         image: (1, ...), for the forward pass that finds the pairs.
     """
-    net = copy.deepcopy(getattr(net, "_orig_mod", net)).eval()
+    net = copy.deepcopy(unwrapped(net)).eval()
     for norm in normalisations_of(net, image):
         if norm.into is not None:
             _merge(net.get_submodule(norm.into), norm.module)

@@ -7,7 +7,6 @@ normalisation is the one consumer of that output can it be absorbed into the lay
 not behind a sum, and not where a skip starts between the two.
 """
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures.core.recalibrate import settle_in_pieces
-from lightning_app.measures.core.watch import nearly_same, shared_copy
+from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.core.hooks import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
 __all__ = [
@@ -30,11 +29,9 @@ __all__ = [
     "Normalisation",
     "affine",
     "effective_scale",
-    "is_unsettled",
     "lambda_statistics",
     "lambda_totals",
     "normalisations_of",
-    "settled",
 ]
 
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
@@ -175,61 +172,6 @@ def effective_scale(norm: Normalisation) -> float:
 
 
 @torch.no_grad()
-def settled(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
-    """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
-
-    Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
-    that will ever be trained. One pass in training mode, of its normalisation only, gives it those of the inputs.
-
-    Args:
-        net: in evaluation mode.
-        inputs: (B, ...), B > 1.
-        at_once: only so many go through the net together. The statistics are still those of all of them, up to rounding,
-            and take a pass for every BatchNorm; other normalisations get all inputs at once.
-
-    Raises:
-        UserError: for too few inputs to have a variance.
-    """
-    net = getattr(net, "_orig_mod", net)
-    if not is_unsettled(net):
-        return net
-    net = copy.deepcopy(net)
-    fresh = {module: module.momentum for module in net.modules() if _is_untouched(module)}
-    if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
-        settle_in_pieces(net, fresh, inputs.split(at_once))
-        return net
-    for module in fresh:
-        module.momentum = 1.0  # what it remembers is the last batch
-        module.train()
-    try:
-        net(inputs)
-    except ValueError as error:
-        raise UserError(
-            f"before training a normalisation is given the statistics of some samples, and {len(inputs)} are too few "
-            f"({error}): take more, data.probe_size."
-        ) from error
-    for module, momentum in fresh.items():
-        module.momentum = momentum
-        module.eval()
-    return net
-
-
-def is_unsettled(net: nn.Module) -> bool:
-    """Whether some normalisation of it has the statistics of no data yet."""
-    return any(map(_is_untouched, net.modules()))
-
-
-def _is_untouched(module: nn.Module) -> bool:
-    mean, variance = (getattr(module, name, None) for name in ("running_mean", "running_var"))
-    return (
-        variance is not None
-        and hasattr(module, "momentum")
-        and bool((variance == 1).all())
-        and (mean is None or bool((mean == 0).all()))
-    )
-
-
-@torch.no_grad()
 def normalisations_of(net: nn.Module, image: Tensor) -> tuple[Normalisation, ...]:
     """Every normalisation layer that the forward pass calls, in its order.
 
@@ -242,7 +184,7 @@ def normalisations_of(net: nn.Module, image: Tensor) -> tuple[Normalisation, ...
 
     Cost: one forward pass on this image.
     """
-    net = getattr(net, "_orig_mod", net)
+    net = unwrapped(net)
     watched = shared_copy(net).eval()
     paths = {module: path for path, module in watched.named_modules()}
     with _Watch(watched) as watch:

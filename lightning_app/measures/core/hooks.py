@@ -1,10 +1,12 @@
-"""Looking into any net from outside, without leaving anything in it: copies that share weights, and its ReLUs.
+"""Looking into any net's forward pass from outside, without leaving anything in it: hooks, ReLUs, copies that share weights.
 
 Hooks see modules, but a ReLU is a function call in most nets. A `TorchFunctionMode` sees the calls of both kinds.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +16,37 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 
-__all__ = ["WatchRelus", "check_evaluating", "nearly_same", "sample_norms", "shared_copy"]
+__all__ = ["WatchRelus", "check_evaluating", "hooked", "nearly_same", "sample_norms", "shared_copy"]
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 _RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
+
+
+@contextmanager
+def hooked(
+    modules: Iterable[nn.Module],
+    before: Callable[[nn.Module, tuple], Any] | None = None,
+    after: Callable[[nn.Module, tuple, Any], Any] | None = None,
+) -> Iterator[None]:
+    """Within it, the modules call ``before(module, inputs)`` and ``after(module, inputs, output)``.
+
+    What these return, unless None, takes the place of the inputs and of the output, as with hooks of PyTorch.
+
+    >>> norm = nn.BatchNorm1d(1).eval()
+    >>> with hooked([norm], before=lambda module, inputs: print(type(module).__name__, *inputs[0].shape)):
+    ...     _ = norm(torch.ones(2, 1))
+    BatchNorm1d 2 1
+    """
+    modules = list(modules)
+    handles = [module.register_forward_pre_hook(before) for module in modules if before]
+    handles += [module.register_forward_hook(after) for module in modules if after]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class WatchRelus(TorchFunctionMode):
@@ -51,7 +79,7 @@ class WatchRelus(TorchFunctionMode):
 
 def shared_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
-    net = getattr(net, "_orig_mod", net)  # torch.compile(net) is a wrapper, and its copy would run the old graph
+    net = unwrapped(net)
     return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())})
 
 
