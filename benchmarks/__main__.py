@@ -4,7 +4,7 @@
 
 Without names all of them: an hour on two cores. ``--run``, a short run as `make quickstart` leaves one, is what pages are
 made of; without it nothing of reports is measured. `benchmarks.page` makes tables of the results. Not here: `benchmarks.gpu`,
-`benchmarks.soak` (is anything lost?), `benchmarks.guard` (the few that a continuous integration can check).
+`benchmarks.soak` (is anything lost when a run is killed?), `benchmarks.guard` (what continuous integration can check).
 """
 
 import argparse
@@ -12,19 +12,7 @@ import subprocess
 import sys
 
 NAMES = (
-    *(
-        "commands",
-        "data",
-        "training",
-        "seeds",
-        "solo",
-        "epoch",
-        "measures",
-        "interlayer",
-        "hessian",
-        "linear_hessian",
-        "ensembles",
-    ),
+    *("commands", "data", "training", "seeds", "solo", "epoch", "measures", "interlayer", "hessian", "linear_hessian"),
     *("scaling", "peers", "report"),
 )
 SHARED = ("root", "out", "rounds")

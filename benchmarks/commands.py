@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Ratio, interleave
+from benchmarks.harness import Ratio, Results, Row, interleave, options_of, run
 
 MAIN = str(Path(__file__).resolve().parents[1] / "main.py")
 NOTHING, HELP = "python that does nothing", "main.py --help"
@@ -29,13 +28,13 @@ def parser() -> argparse.ArgumentParser:
     return options_of(__doc__, rounds=7)
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    found = Findings("processes, from their start to their end")
+def measure(options: argparse.Namespace) -> Results:
+    found = Results("processes, from their start to their end")
     timed = {name: process(*words) for name, words in COMMANDS.items()}
     times = found.add("commands", interleave(timed, options.rounds), NOTHING)
-    found.lines = [
-        Line(HELP, "1 second", Ratio.of(*times.values[HELP]), goal=1),
-        *(Line(name, NOTHING, times.ratio(name, NOTHING)) for name in COMMANDS if name != NOTHING),
+    found.rows = [
+        Row(HELP, "1 second", Ratio.of(*times.values[HELP]), goal=1),
+        *(Row(name, NOTHING, times.ratio(name, NOTHING)) for name in COMMANDS if name != NOTHING),
     ]
     return found
 

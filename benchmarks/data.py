@@ -20,24 +20,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import PIL
 import torch
-import torchvision.transforms as T
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 from torchvision.transforms import v2
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Comparison, interleave
+from benchmarks.harness import Comparison, Results, Row, interleave, options_of, run
+from benchmarks.loops import BATCH, Pictures
 from lightning_app.datamodules import CIFAR10, Splits
 from lightning_app.datamodules.loaders import EpochLoader
 from lightning_app.datamodules.sources import ARRAYS, Source
 
-BATCH = 128
 PIL_PEERS = {f"torchvision, {workers} workers": workers for workers in (0, 1, 2)}
 REFERENCE = "torchvision, 0 workers"
 V2, V2_BATCHES = "torchvision v2 on tensors", "torchvision v2, normalised by batch"
@@ -59,57 +56,38 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
+def measure(options: argparse.Namespace) -> Results:
     data = cifar10(options.root)
-    found = Findings(f"CIFAR-10, batch {BATCH}; {options.images:,} images a round for peers, an epoch for us")
+    found = Results(f"CIFAR-10, batch {BATCH}; {options.images:,} images a round for peers, an epoch for us")
     found.more["pillow"] = PIL.__version__
     contenders = {name: rate(loader) for name, loader in peers(data, options.images).items()}
     contenders |= {name: rate(loader) for name, loader in ours(options.root, options.compile).items()}
     speeds = found.add("batches", interleave(contenders, options.rounds, unit="images/s"), REFERENCE)
-    found.lines += speed_lines(speeds)
+    found.rows += speed_rows(speeds)
     with tempfile.TemporaryDirectory() as folder:
         loads = start_up(Path(folder), data, options.files)
         start = found.add("start-up", interleave(loads, options.rounds), DECODED)
-    found.lines += [
-        Line(f"start-up from {options.files:,} JPEG files, decoded", kind, start.ratio(DECODED, kind), 100, "more")
+    found.rows += [
+        Row(f"start-up from {options.files:,} JPEG files, decoded", kind, start.ratio(DECODED, kind), 100, "more")
         for kind in (CACHED, ARRAY_FILES)
     ]
     return found
 
 
-def speed_lines(speeds: Comparison) -> list[Line]:
+def speed_rows(speeds: Comparison) -> list[Row]:
     """Each goal against the peer with PIL that is the fastest in its median."""
     best = max(PIL_PEERS, key=speeds.median)
     chosen = [name for name in OURS if name in speeds.values]
-    lines = [Line(f"batches, {name}", best, speeds.ratio(name, best), GOALS[name], "more") for name in chosen]
+    lines = [Row(f"batches, {name}", best, speeds.ratio(name, best), GOALS[name], "more") for name in chosen]
     fastest = chosen[-1]
     goal = 75 if fastest == BEST else None
-    lines.append(Line(f"batches, {fastest}", REFERENCE, speeds.ratio(fastest, REFERENCE), goal, "more"))
+    lines.append(Row(f"batches, {fastest}", REFERENCE, speeds.ratio(fastest, REFERENCE), goal, "more"))
     return lines + [
-        Line(f"batches, {fastest}", peer, speeds.ratio(fastest, peer), better="more") for peer in (V2, V2_BATCHES)
+        Row(f"batches, {fastest}", peer, speeds.ratio(fastest, peer), better="more") for peer in (V2, V2_BATCHES)
     ]
 
 
 # -- peers ---------------------------------------------------------------------------------------------------------------
-
-
-class Pictures(Dataset):
-    """The arrays, served as `torchvision.datasets.CIFAR10.__getitem__` does."""
-
-    def __init__(self, data: CIFAR10, split: Literal["train", "test"] = "train") -> None:
-        limit = data.train_limit if split == "train" else data.test_limit
-        self.data = getattr(data.splits, f"{split}_images")[:limit].numpy()  # (N, 32, 32, 3) uint8
-        self.targets = getattr(data.splits, f"{split}_labels")[:limit].tolist()
-        augmentation = [T.RandomCrop(32, padding=4), T.RandomHorizontalFlip()] if split == "train" else []
-        self.transform = T.Compose([*augmentation, T.ToTensor(), T.Normalize(data.mean, data.std)])
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        img, target = self.data[index], self.targets[index]
-        img = Image.fromarray(img)
-        return self.transform(img), target
 
 
 class Tensors(Dataset):

@@ -12,14 +12,12 @@ the net trains and is evaluated compiled, and that pass too; measures are as bas
 import argparse
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import pytorch_lightning as pl
 import yaml
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Comparison, Ratio, finish, interleave, ticks
-from benchmarks.training import KINDS, classifier, through_lightning
+from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, run, synchronize, ticks
+from benchmarks.loops import KINDS, bank, through_lightning, trainer
 from callbacks import InterlayerCushion
 from callbacks.measure import Measure
 from lightning_app.common.packaged import configs
@@ -45,18 +43,18 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
+def measure(options: argparse.Namespace) -> Results:
     if options.images < options.probe:
         raise SystemExit(
             f"--images must be at least --probe, of which measures are taken, got {options.images} and {options.probe}."
         )
-    found = Findings(
+    found = Results(
         f"residual {options.net} net of depth {options.depth}, channels_last; an epoch is {EPOCH:,} images; processor time"
     )
     for mode in options.modes:
         every, contenders = parts_of_epoch(options, MODES[mode])
         parts = found.add(mode, interleave(contenders, options.rounds), TRAINING)
-        found.lines += lines(parts, every, mode)
+        found.rows += lines(parts, every, mode)
     return found
 
 
@@ -65,23 +63,24 @@ def parts_of_epoch(options: argparse.Namespace, compile: bool) -> tuple[dict[str
     scale = EPOCH / options.images
     limits = {"train_limit": options.images, "test_limit": options.images // 5, "probe_size": options.probe}
     data = CIFAR10(root=str(options.root), **limits)
-    module = classifier(options.depth, None, compile, KINDS[options.net])
-    trainer = begun(module, data)
+    module = bank(depth=options.depth, kind=options.net, compile=compile)
+    begun = trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0)
+    begun.fit(module, datamodule=data)  # a net that has seen a step: measures find all that they ask for
     measures = {type(each).__name__: each for each in (*measures_of_base(), InterlayerCushion())}
     contenders = {
         TRAINING: scaled(through_lightning(module, data), scale),
         EVALUATION: scaled(evaluation(module, data), scale),
-        EVERYTHING: scaled(everything(trainer, module, compile), scale),
+        EVERYTHING: scaled(everything(begun, module, compile), scale),
     }
-    contenders |= {name: timed(each, trainer, module) for name, each in measures.items()}
+    contenders |= {name: timed(each, begun, module) for name, each in measures.items()}
     return {name: each.every_n_epochs for name, each in measures.items()}, contenders
 
 
-def lines(parts: Comparison, every: dict[str, int], mode: str) -> list[Line]:
+def lines(parts: Comparison, every: dict[str, int], mode: str) -> list[Row]:
     """Each part by its schedule, and two sums against their goals."""
 
-    def line(what: str, names: dict[str, int], goal: float | None = None) -> Line:
-        return Line(what, f"a training epoch, {mode}", share(parts, names), goal)
+    def line(what: str, names: dict[str, int], goal: float | None = None) -> Row:
+        return Row(what, f"a training epoch, {mode}", share(parts, names), goal)
 
     alone = {EVALUATION: 1, EVERYTHING: 1} | every
     inter = InterlayerCushion.__name__
@@ -120,24 +119,11 @@ def measures_of_base() -> list[Measure]:
     return [callback for callback in made if isinstance(callback, Measure)]
 
 
-def begun(module: ImageClassifier, data: CIFAR10) -> pl.Trainer:
-    """A trainer whose net has seen a step, so that measures find all that they ask for."""
-    trainer = pl.Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, **plain())
-    trainer.fit(module, datamodule=data)
-    return trainer
-
-
-def plain() -> dict[str, Any]:
-    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    return {"accelerator": "cpu", "devices": 1} | dict.fromkeys(off, False)
-
-
 def evaluation(module: ImageClassifier, data: CIFAR10) -> Callable[[], float]:
     """Risk and error on training and test images, through Lightning."""
 
     def evaluate() -> float:
-        trainer = pl.Trainer(callbacks=[clock := EvaluationClock()], **plain())
-        trainer.validate(module, datamodule=data, verbose=False)
+        trainer(callbacks=[clock := EvaluationClock()]).validate(module, datamodule=data, verbose=False)
         return clock.seconds
 
     return evaluate
@@ -148,7 +134,7 @@ class EvaluationClock(pl.Callback):
         self.started = ticks()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        finish()
+        synchronize()
         self.seconds = ticks() - self.started
 
 
@@ -163,7 +149,7 @@ def everything(trainer: pl.Trainer, module: ImageClassifier, compile: bool) -> C
         for loader in trainer.datamodule.val_dataloader():
             cushions(layers, probe_forward(net, layers, loader, compile).layers)
         net.train()
-        finish()
+        synchronize()
         return ticks() - started
 
     return forward
@@ -175,7 +161,7 @@ def timed(callback: Measure, trainer: pl.Trainer, module: ImageClassifier) -> Ca
     def once() -> float:
         started = ticks()
         callback.attempt(trainer, net)
-        finish()
+        synchronize()
         return ticks() - started
 
     return once

@@ -1,10 +1,10 @@
-"""The few figures that every change must keep, with a wide margin, for a continuous integration on any machine.
+"""The few ratios that every change must keep, with a wide margin, for continuous integration on any machine.
 
     python -m benchmarks.guard [--margin 3]
 
-Benchmarks at a small size on made images, each a ratio of one run: a figure fails where its median misses its goal by more
-than the margin's factor, so that only what is broken fails and not what is noisy. Goals that are missed by about as much
-anyway say nothing about a change, and are left out. Exit code 1, and the figures that failed.
+Benchmarks at a small size on made images: a row fails where its median misses its goal by more than the margin's factor, so
+that only what is broken fails and not what is noisy. Goals that are missed by about as much anyway say nothing about a
+change, and are left out. Exit code 1, and the rows that failed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import CACHED
-from benchmarks.frame import Line, run
+from benchmarks.harness import run
 
 # Benchmark -> its options at a size of seconds.
 GUARDED = {
@@ -27,9 +27,7 @@ GUARDED = {
     "hessian": "--images 32 --rounds 3 --depth 8",
     "linear_hessian": "--rounds 3",
 }
-MISSED = {
-    CACHED
-}  # what figures are against whose goal is missed: looking at every picture's size and time is most of it
+MISSED = {CACHED}  # rows against this miss their goal: looking at every picture's size and time is most of it
 IMAGES = 2000
 
 
@@ -44,21 +42,9 @@ def main() -> None:
             print(f"\n== {name}", flush=True)
             benchmark = importlib.import_module(f"benchmarks.{name}")
             found = run(benchmark.measure, benchmark.parser(), ["--root", root, *options.split()])
-            failed += [line for line in found.lines if not within(line, margin)]
-    print("", *(f"beyond {margin:g} times its goal: {line}" for line in failed), sep="\n")
+            failed += [row for row in found.rows if row.against not in MISSED and row.within(margin) is False]
+    print("", *(f"beyond {margin:g} times its goal: {row}" for row in failed), sep="\n")
     sys.exit(1 if failed else 0)
-
-
-def within(line: Line, margin: float) -> bool:
-    """Is the figure's median at most that factor off its goal? Figures without a goal are, and those left out.
-
-    >>> from benchmarks.timing import Ratio
-    >>> [within(Line("a", "b", Ratio.of(1.7), goal=0.6), margin) for margin in (2, 3)]
-    [False, True]
-    """
-    if line.goal is None or line.against in MISSED:
-        return True
-    return line.ratio.median <= line.goal * margin if line.better == "less" else line.ratio.median >= line.goal / margin
 
 
 def make_images(folder: Path, train: int, test: int) -> None:

@@ -19,9 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from benchmarks.cifar10 import DEVICE, Batches, load
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Comparison, Ratio, interleave, seconds
+from benchmarks.harness import (
+    DEVICE,
+    Batches,
+    Comparison,
+    Ratio,
+    Results,
+    Row,
+    interleave,
+    load_cifar10,
+    options_of,
+    run,
+    seconds,
+)
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 
@@ -39,10 +49,10 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    batches = load(options.root, 10_000, BATCH)
+def measure(options: argparse.Namespace) -> Results:
+    batches = load_cifar10(options.root, 10_000, BATCH)
     images = torch.cat([x for x, _ in batches])[: options.images]
-    found = Findings(
+    found = Results(
         f"full nets of depth 20 after {options.steps} training steps; 9 blocks, {options.images:,} images, "
         f"{options.probes} probes"
     )
@@ -53,35 +63,35 @@ def measure(options: argparse.Namespace) -> Findings:
         name = f"{'residual' if residual else 'plain'}-20"
         exact_norms(found, name, net.eval(), images, options)
         whole = found.add(name, interleave(cushion_contenders(net, images, batches, options), options.rounds), EAGER)
-        found.lines += epoch_lines(name, whole)
+        found.rows += epoch_lines(name, whole)
         found.more[f"rms relative error of ||J||_F by block, {name}"] = errors = probe_errors(
             net, images[: options.images // 10], options.probes
         )
-        found.lines.append(Line(f"{name}: ||J||_F from probes, rms error", "exact", Ratio.of(*errors["found"])))
+        found.rows.append(Row(f"{name}: ||J||_F from probes, rms error", "exact", Ratio.of(*errors["found"])))
     return found
 
 
-def exact_norms(found: Findings, name: str, net: nn.Module, images: Tensor, options: argparse.Namespace) -> None:
+def exact_norms(found: Results, name: str, net: nn.Module, images: Tensor, options: argparse.Namespace) -> None:
     contenders = norm_contenders(net, images, options.chunks)
     exact = interleave(contenders, options.rounds, unit="s a sample")
     found.add(f"{name}, exact ||J||_F of block 5", exact, BY_HAND)
     best = min((chunk for chunk in contenders if chunk != BY_HAND), key=exact.median)
     gap = difference(net, images[:4])
-    found.lines += [
-        Line(f"{name}: exact ||J||_F of a block, {best}", BY_HAND, exact.ratio(best, BY_HAND), goal=60, better="more"),
-        Line(f"{name}: exact ||J||_F, relative difference", "vmap(vjp)", Ratio.of(gap), goal=1e-6),
+    found.rows += [
+        Row(f"{name}: exact ||J||_F of a block, {best}", BY_HAND, exact.ratio(best, BY_HAND), goal=60, better="more"),
+        Row(f"{name}: exact ||J||_F, relative difference", "vmap(vjp)", Ratio.of(gap), goal=1e-6),
     ]
 
 
-def epoch_lines(name: str, whole: Comparison) -> list[Line]:
+def epoch_lines(name: str, whole: Comparison) -> list[Row]:
     """Cushions against a training epoch of the net, in float32 and with probes in half precision, and a faster epoch."""
     what = f"{name}: all interlayer cushions"
     lines = [
-        Line(what, "an eager training epoch", whole.ratio(CUSHIONS, EAGER), goal=0.03),
-        Line(f"{what}, bfloat16 probes", "an eager training epoch", whole.ratio(HALF, EAGER), goal=0.03),
+        Row(what, "an eager training epoch", whole.ratio(CUSHIONS, EAGER), goal=0.03),
+        Row(f"{what}, bfloat16 probes", "an eager training epoch", whole.ratio(HALF, EAGER), goal=0.03),
     ]
     if COMPILED in whole.values:
-        lines.append(Line(what, "a compiled, channels_last epoch", whole.ratio(CUSHIONS, COMPILED)))
+        lines.append(Row(what, "a compiled, channels_last epoch", whole.ratio(CUSHIONS, COMPILED)))
     return lines
 
 
@@ -146,7 +156,6 @@ def cushion_contenders(
         CUSHIONS: lambda: cushions(half=False),
         HALF: lambda: cushions(half=True),
         EAGER: epoch_of(net, batches[0]),
-        "epoch, eager, channels last": epoch_of(net, batches[0], channels_last=True),
     }
     if options.compile:
         contenders[COMPILED] = epoch_of(net, batches[0], channels_last=True, compile=True)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import hessian as autograd_hessian
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Ratio, interleave
+from benchmarks.harness import Ratio, Results, Row, interleave, options_of, run
 from lightning_app.networks import draw
 from lightning_app.theory import Moments, hessian
 
@@ -31,18 +30,18 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
+def measure(options: argparse.Namespace) -> Results:
     generator, d = torch.Generator().manual_seed(0), options.width
     weights = draw((options.units, options.n, d, d), "xavier", generator=generator)
     x, y = torch.randn(2, options.samples, d, generator=generator, dtype=torch.float64)
-    found = Findings(f"a linear net of {weights.numel():,} parameters, {options.samples} samples, float64")
+    found = Results(f"a linear net of {weights.numel():,} parameters, {options.samples} samples, float64")
     comparison = found.add(CLOSED, interleave(contenders(weights, x, y), options.rounds), CLOSED)
     cheaper, share = comparison.ratio(AUTOGRAD, KEPT), comparison.ratio(KEPT, EIGENVALUES)
     gap = difference(weights, x, y)
-    found.lines = [
-        Line("exact Hessian, torch.func.hessian", KEPT, cheaper, goal=100, better="more"),
-        Line(f"exact Hessian, {KEPT}", "eigvalsh of it", share, goal=0.05),
-        Line("exact Hessian, closed form: relative difference", AUTOGRAD, Ratio.of(gap), goal=1e-12),
+    found.rows = [
+        Row("exact Hessian, torch.func.hessian", KEPT, cheaper, goal=100, better="more"),
+        Row(f"exact Hessian, {KEPT}", "eigvalsh of it", share, goal=0.05),
+        Row("exact Hessian, closed form: relative difference", AUTOGRAD, Ratio.of(gap), goal=1e-12),
     ]
     return found
 

@@ -13,9 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.cifar10 import DEVICE, Batches, load
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import interleave
+from benchmarks.harness import DEVICE, Batches, Results, Row, interleave, load_cifar10, options_of, run
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import SimplifiedNet
 
@@ -30,31 +28,29 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    batches = load(options.root, options.images, options.batch)
-    found = Findings(f"simplified nets of depth {options.depth}, {options.images:,} images, batch {options.batch}")
+def measure(options: argparse.Namespace) -> Results:
+    batches = load_cifar10(options.root, options.images, options.batch)
+    found = Results(f"simplified nets of depth {options.depth}, {options.images:,} images, batch {options.batch}")
     for residual in (False, True):
         net = SimplifiedNet(options.depth, residual).to(DEVICE, memory_format=torch.channels_last)
         name = f"{'residual' if residual else 'plain'}-{options.depth}"
         with torch.no_grad():
             comparison = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
         ratio = comparison.ratio(CUSHIONS, REFERENCE)
-        found.lines.append(Line(f"{name}: risk, error and all cushions, compiled", REFERENCE, ratio, goal=1.1))
+        found.rows.append(Row(f"{name}: risk, error and all cushions, compiled", REFERENCE, ratio, goal=1.1))
     return found
 
 
 def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], None]]:
     layers = net.layers()
 
-    def with_cushions(compile: bool) -> None:
-        cushions(layers, probe_forward(net, layers, batches, compile=compile).layers)
+    def with_cushions() -> None:
+        cushions(layers, probe_forward(net, layers, batches, compile=True).layers)
 
     compiled = torch.compile(evaluate, dynamic=False)
     return {
         REFERENCE: lambda: evaluation(compiled, net, batches),
-        CUSHIONS: lambda: with_cushions(True),
-        "evaluation, eager": lambda: evaluation(evaluate, net, batches),
-        "cushions too, eager": lambda: with_cushions(False),
+        CUSHIONS: with_cushions,
     }
 
 

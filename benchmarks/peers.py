@@ -20,26 +20,30 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from benchmarks.apart import apart
-from benchmarks.cifar10 import DEVICE, Batches, load
-from benchmarks.data import Pictures
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.hessian import trained
-from benchmarks.timing import Ratio, finish, interleave, processor
-from benchmarks.training import classifier, through_lightning
+from benchmarks.harness import (
+    DEVICE,
+    Batches,
+    Ratio,
+    Results,
+    Row,
+    in_process,
+    interleave,
+    load_cifar10,
+    options_of,
+    processor_time,
+    run,
+)
+from benchmarks.loops import BATCH, Epoch, bank, public_script, through_lightning
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
-RATE, MOMENTUM, DECAY, BATCH = 0.01, 0.9, 1e-4, 128
 WORKERS = (0, 1, 2)
 EAGER, COMPILED, HALF = "ours, eager", "ours, compiled", "ours, compiled, bf16"
 OURS = {EAGER: (False, "32-true"), COMPILED: (True, "32-true"), HALF: (True, "bf16-mixed")}  # compile, precision
@@ -50,21 +54,18 @@ TOP, STEPS, DENSITY_STEPS = 5, 30, 40
 PRODUCT, DENSITY = "product", "density (ours: and the ends)"
 GOALS = {(PRODUCT, CURVLINOPS): 0.7, (DENSITY, CURVLINOPS): 0.4}
 
-Epoch = Callable[[], float]
-
 
 def parser() -> argparse.ArgumentParser:
     parser = options_of(__doc__, rounds=5, images=2560)
     parser.add_argument("--hessian-images", type=int, default=32)
     parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--checkpoint", type=Path, help="of a bank with the arm residual, for the Hessian")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    found = Findings(
+def measure(options: argparse.Namespace) -> Results:
+    found = Results(
         f"residual simplified net of depth {options.depth}; epochs of {options.images:,} images in batches of {BATCH}, "
         f"Hessians of {options.hessian_images}"
     )
@@ -76,64 +77,29 @@ def measure(options: argparse.Namespace) -> Findings:
 # -- a training epoch ----------------------------------------------------------------------------------------------------
 
 
-def training_epoch(found: Findings, options: argparse.Namespace) -> None:
-    scripts = {f"usual script, {workers} workers": apart(theirs, options, workers) for workers in WORKERS}
-    contenders = {name: apart(ours_of, options, *how) for name, how in OURS.items() if options.compile or not how[0]}
+def training_epoch(found: Results, options: argparse.Namespace) -> None:
+    scripts = {f"usual script, {workers} workers": in_process(theirs, options, workers) for workers in WORKERS}
+    contenders = {
+        name: in_process(ours_of, options, *how) for name, how in OURS.items() if options.compile or not how[0]
+    }
     epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)
     found.add("training epoch", epochs, best)
-    found.lines += [Line(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in contenders]
+    found.rows += [Row(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in contenders]
 
 
 def theirs(options: argparse.Namespace, workers: int) -> Epoch:
-    return usual_script(options.depth, images(options), DEVICE, False, workers, evaluate=True)
+    return public_script(options.depth, images(options), DEVICE, workers=workers, evaluate=True)
 
 
 def ours_of(options: argparse.Namespace, compile: bool, precision: str) -> Epoch:
-    return through_lightning(
-        classifier(options.depth, channels_last=None, compile=compile),
-        images(options),
-        precision,
-        "gpu" if DEVICE == "cuda" else "cpu",
-        evaluate=True,
-        clock=time.perf_counter,
-    )
+    module = bank(depth=options.depth, compile=compile)
+    return through_lightning(module, images(options), precision, DEVICE, evaluate=True, clock=time.perf_counter)
 
 
 def images(options: argparse.Namespace) -> CIFAR10:
     limits = {"train_limit": options.images, "test_limit": max(options.images // 5, 10), "evaluate_train": False}
     return CIFAR10(root=str(options.root), batch_size=BATCH, **limits)
-
-
-def usual_script(depth: int, data: CIFAR10, device: str, bf16: bool, workers: int = 4, evaluate: bool = False) -> Epoch:
-    """One net as most public scripts train it, and evaluate it after the epoch."""
-    train = Pictures(data)
-    options = {"num_workers": workers, "pin_memory": device == "cuda", "persistent_workers": workers > 0}
-    loader = DataLoader(train, BATCH, shuffle=True, **options)
-    tests = DataLoader(Pictures(data, "test"), BATCH, **options) if evaluate else []
-    net = SimplifiedNet(depth, residual=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
-
-    def epoch() -> float:
-        started, seen, right = time.perf_counter(), 0.0, 0
-        net.train()
-        for images, labels in loader:
-            images, labels = images.to(device), labels.to(device)
-            with torch.autocast(device, torch.bfloat16, enabled=bf16):
-                logits = net(images)
-                risk = F.cross_entropy(logits, labels)
-            optimizer.zero_grad()
-            risk.backward()
-            optimizer.step()
-            seen += risk.item() + (logits.argmax(1) == labels).float().mean().item()
-        net.eval()
-        with torch.no_grad():
-            for images, labels in tests:
-                right += (net(images.to(device)).argmax(1) == labels.to(device)).sum().item()
-        finish()
-        return time.perf_counter() - started
-
-    return epoch
 
 
 # -- curvature -----------------------------------------------------------------------------------------------------------
@@ -148,14 +114,12 @@ class Library:
     density: Callable[[], object]  # likewise
 
 
-def curvature(found: Findings, options: argparse.Namespace) -> None:
-    batches = load(options.root, options.hessian_images, options.hessian_images)
-    net = trained(SimplifiedNet(options.depth), "residual", options.checkpoint).eval()
+def curvature(found: Results, options: argparse.Namespace) -> None:
+    batches = load_cifar10(options.root, options.hessian_images, options.hessian_images)
+    net = SimplifiedNet(options.depth).eval()
     net.to(DEVICE, memory_format=torch.channels_last)
     libraries = libraries_for(net, batches, found)
-    vector = torch.randn(sum(w.numel() for w in net.parameters()), generator=torch.Generator().manual_seed(1)).to(
-        DEVICE
-    )
+    vector = torch.randn(sum(w.numel() for w in net.parameters())).to(DEVICE)
     work = {
         PRODUCT: {name: lambda its=its: its.product(vector) for name, its in libraries.items()},
         f"top {TOP} eigenvalues": {name: its.top for name, its in libraries.items()},
@@ -163,17 +127,17 @@ def curvature(found: Findings, options: argparse.Namespace) -> None:
         f"top {TOP} eigenvalues and density": {name: both(name, its) for name, its in libraries.items()},
     }
     for what, contenders in work.items():
-        timed = interleave({name: processor(one) for name, one in contenders.items()}, options.rounds)
+        timed = interleave({name: processor_time(one) for name, one in contenders.items()}, options.rounds)
         found.add(f"Hessian: {what}", timed, US)
-        found.lines += [
-            Line(f"Hessian: {what}, ours", name, timed.ratio(US, name), GOALS.get((what, name)))
+        found.rows += [
+            Row(f"Hessian: {what}, ours", name, timed.ratio(US, name), GOALS.get((what, name)))
             for name in timed.values
             if name != US
         ]
-    found.lines += agreement(libraries, vector)
+    found.rows += agreement(libraries, vector)
 
 
-def libraries_for(net: nn.Module, batches: Batches, found: Findings) -> dict[str, Library]:
+def libraries_for(net: nn.Module, batches: Batches, found: Results) -> dict[str, Library]:
     libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
     if importlib.util.find_spec("hessian_eigenthings"):
         return libraries | {EIGENTHINGS: with_eigenthings(net, batches)}
@@ -225,20 +189,20 @@ def with_eigenthings(net: nn.Module, batches: Batches) -> Library:
     )
 
 
-def agreement(libraries: dict[str, Library], vector: Tensor) -> list[Line]:
+def agreement(libraries: dict[str, Library], vector: Tensor) -> list[Row]:
     """Relative differences of products and of the largest eigenvalue."""
     products = {name: its.product(vector) for name, its in libraries.items()}
     largest = {name: float(its.top()[0]) for name, its in libraries.items()}
-    lines = []
+    rows = []
     for name in (name for name in libraries if name != US):
-        apart = float((products[US] - products[name]).norm() / products[name].norm())
-        lines.append(Line("Hessian: product, relative difference", name, Ratio.of(apart), goal=1e-5))
-        apart = abs(largest[US] / largest[name] - 1)
-        lines.append(Line("Hessian: largest eigenvalue, relative difference", name, Ratio.of(apart), goal=1e-3))
-    return lines
+        gap = float((products[US] - products[name]).norm() / products[name].norm())
+        rows.append(Row("Hessian: product, relative difference", name, Ratio.of(gap), goal=1e-5))
+        gap = abs(largest[US] / largest[name] - 1)
+        rows.append(Row("Hessian: largest eigenvalue, relative difference", name, Ratio.of(gap), goal=1e-3))
+    return rows
 
 
-PARTS: dict[str, Callable[[Findings, argparse.Namespace], None]] = {"epoch": training_epoch, "curvature": curvature}
+PARTS: dict[str, Callable[[Results, argparse.Namespace], None]] = {"epoch": training_epoch, "curvature": curvature}
 
 if __name__ == "__main__":
     run(measure, parser())

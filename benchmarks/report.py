@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import Comparison, Ratio
+from benchmarks.harness import Comparison, Ratio, Results, Row, options_of, run
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, LOG
 
@@ -41,19 +40,19 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
+def measure(options: argparse.Namespace) -> Results:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.work or Path(temporary)
         if not list(folder.rglob(LOG)):
             stretch(RunFolder(options.run), folder, options.seeds, options.epochs)
         runs = size(folder)
-        found = Findings(f"{runs['runs']} runs of {options.epochs} epochs, {runs['megabytes of logs']} MB of logs")
+        found = Results(f"{runs['runs']} runs of {options.epochs} epochs, {runs['megabytes of logs']} MB of logs")
         comparison, sizes = timed(folder, options.rounds)
     found.add("page", comparison, WALL)
     found.more |= runs | sizes
-    found.lines = [
-        Line("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10),
-        Line("the page, peak memory", "1 GB", Ratio.of(sizes["peak megabytes"] / 1e3)),
+    found.rows = [
+        Row("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10),
+        Row("the page, peak memory", "1 GB", Ratio.of(sizes["peak megabytes"] / 1e3)),
     ]
     return found
 

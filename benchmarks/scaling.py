@@ -28,14 +28,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmarks.cifar10 import load
-from benchmarks.frame import Findings, Line, options_of, quiet, run
+from benchmarks.harness import (
+    Comparison,
+    Ratio,
+    Results,
+    Row,
+    interleave,
+    load_cifar10,
+    options_of,
+    processor_time,
+    quiet,
+    run,
+)
+from benchmarks.loops import bank, sgd, trainer
 from benchmarks.report import stretch
-from benchmarks.timing import Comparison, Ratio, interleave, processor
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import (
     Hessian,
@@ -46,7 +55,6 @@ from lightning_app.measures import (
     probe_forward,
     spectrum,
 )
-from lightning_app.modules import ImageClassifier
 from lightning_app.modules.backends import Loop, Pass
 from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of
 from lightning_app.report.page import write_report
@@ -78,11 +86,11 @@ class Series:
 
     @property
     def contenders(self) -> dict[str, Callable[[], float | None]]:
-        return {f"{size}": processor(self.at(size)) for size in self.sizes}
+        return {f"{size}": processor_time(self.at(size)) for size in self.sizes}
 
-    def line(self, measured: Comparison) -> Line:
+    def row(self, measured: Comparison) -> Row:
         fitted = exponents(self.sizes, measured)
-        return Line(f"{self.name}, exponent", GROWTH[self.expected], Ratio.of(*fitted), goal=self.expected + MARGIN)
+        return Row(f"{self.name}, exponent", GROWTH[self.expected], Ratio.of(*fitted), goal=self.expected + MARGIN)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -93,12 +101,12 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    found = Findings(f"eager, batches of {options.images} images; processor time")
+def measure(options: argparse.Namespace) -> Results:
+    found = Results(f"eager, batches of {options.images} images; processor time")
     if _asked(MEMORY, options):  # first: what later series leave in the heap would be reused, and not be seen
         memory(found, options)
-    ((images, labels),) = load(options.root, options.images, options.images, "cpu")
-    (probe,) = load(options.root, max(PROBES), max(PROBES), "cpu")
+    ((images, labels),) = load_cifar10(options.root, options.images, options.images, "cpu")
+    (probe,) = load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
     with tempfile.TemporaryDirectory() as folder:
         series = [
             *of_training(images, labels),
@@ -110,7 +118,7 @@ def measure(options: argparse.Namespace) -> Findings:
         for each in (each for each in series if _asked(each.name, options)):
             sized = replace(each, sizes=each.sizes[:2]) if options.quick else each
             measured = found.add(each.name, interleave(sized.contenders, options.rounds), f"{sized.sizes[0]}")
-            found.lines.append(sized.line(measured))
+            found.rows.append(sized.row(measured))
     return found
 
 
@@ -136,7 +144,7 @@ def of_training(images: Tensor, labels: Tensor) -> list[Series]:
 
     def step(nets: list[torch.nn.Module]) -> Work:
         loop, passes = Loop(Tensor.backward), [Pass(net, images, labels, seed) for seed, net in enumerate(nets)]
-        optimizer = torch.optim.SGD([w for net in nets for w in net.parameters()], lr=0.0, momentum=0.9)
+        optimizer = sgd([w for net in nets for w in net.parameters()])
 
         def work() -> None:
             loop(passes, 1.0)
@@ -221,7 +229,7 @@ def of_report(short: Path, folder: Path, epochs: int = 20) -> list[Series]:
 # -- memory --------------------------------------------------------------------------------------------------------------
 
 
-def memory(found: Findings, options: argparse.Namespace) -> None:
+def memory(found: Results, options: argparse.Namespace) -> None:
     """Keep megabytes by seeds, and compare what a seed adds with the images."""
     sizes = (1, 3) if options.quick else (1, 13, 26)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
@@ -229,10 +237,10 @@ def memory(found: Findings, options: argparse.Namespace) -> None:
     images, most = resident_images(options.root), sizes[-1]
     each = (grown[most].kept - grown[1].kept) / (most - 1)
     found.more[MEMORY] = {seeds: asdict(one) for seeds, one in grown.items()} | {"images": images, "a seed": each}
-    found.lines += [
-        Line("memory that a seed adds", "the images on the device", Ratio.of(each / images), goal=0.05),
-        Line(f"peak memory of {most} seeds", "of one", Ratio.of(grown[most].peak / grown[1].peak)),
-        Line("peak memory of one seed", "the images on the device", Ratio.of(grown[1].peak / images)),
+    found.rows += [
+        Row("memory that a seed adds", "the images on the device", Ratio.of(each / images), goal=0.05),
+        Row(f"peak memory of {most} seeds", "of one", Ratio.of(grown[most].peak / grown[1].peak)),
+        Row("peak memory of one seed", "the images on the device", Ratio.of(grown[1].peak / images)),
     ]
 
 
@@ -249,22 +257,9 @@ def growth(root: Path, seeds: int, batch: int) -> Growth:
     quiet()
     before = _resident()
     data = CIFAR10(root=str(root), batch_size=batch)
-    module = ImageClassifier(
-        lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
-        net=lambda: SimplifiedNet(20),
-        seeds=seeds,
-    )
-    trainer = pl.Trainer(
-        max_epochs=1,
-        limit_train_batches=2,
-        limit_val_batches=0,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, datamodule=data)
+    module = bank(seeds)
+    begun = trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0)
+    begun.fit(module, datamodule=data)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / BYTES
     return Growth(peak - before, _resident() - before)
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import machine
+from benchmarks.harness import machine
 from lightning_app.common.provenance import commit
 from lightning_app.runs import RunFolder
 

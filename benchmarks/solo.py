@@ -13,51 +13,28 @@ import argparse
 import itertools
 import statistics
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.seeds import DECAY, sgd
-from benchmarks.timing import Ratio
-from benchmarks.training import KINDS
+from benchmarks.harness import Ratio, Results, Row, options_of, run
+from benchmarks.loops import BATCH, KINDS, bank, trainer
 from lightning_app.datamodules import CIFAR10
-from lightning_app.modules import Arm, ImageClassifier
 
 
 def trained(
-    options: argparse.Namespace, seeds: list[int], steps: int, backend: str, compile: bool
+    options: argparse.Namespace, seeds: list[int], steps: int, backend: str = "loop", compile: bool = False
 ) -> dict[str, Tensor]:
     """The weights of each member after so many steps, flattened, by its name."""
-    kinds = {"plain": False, "residual": True}
-    arms = {
-        name: Arm(net=lambda kind=kind: KINDS[options.net](options.depth, residual=kind))
-        for name, kind in kinds.items()
-    }
-    module = ImageClassifier(sgd, arms=arms, seeds=seeds, weight_decay=DECAY, backend=backend, compile=compile)
+    module = bank(seeds, options.depth, options.net, arms=True, backend=backend, compile=compile)
     if steps:
-        fit(module, options, steps)
+        limits = {"max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
+        data = CIFAR10(root=options.root, batch_size=BATCH)
+        trainer(options.device, precision=options.precision, **limits).fit(module, datamodule=data)
     elif options.precision == "64-true":
         module.double()
     return {
         f"{m.arm} {m.seed}": torch.cat([w.detach().cpu().flatten() for w in m.net.parameters()]) for m in module.members
     }
-
-
-def fit(module: ImageClassifier, options: argparse.Namespace, steps: int) -> None:
-    trainer = pl.Trainer(
-        max_epochs=1,
-        limit_train_batches=steps,
-        limit_val_batches=0,
-        accelerator="gpu" if options.device == "cuda" else "cpu",
-        devices=1,
-        precision=options.precision,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, datamodule=CIFAR10(root=options.root, batch_size=128))
 
 
 def compare(bank: dict[str, Tensor], alone: dict[str, Tensor], start: dict[str, Tensor]) -> dict[str, float]:
@@ -83,21 +60,29 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
-    seeds = list(range(options.seeds))
-    start = trained(options, seeds, 0, "loop", False)
-    found = Findings(f"{options.net} nets of depth {options.depth}, plain and residual, {options.precision}")
+def measure(options: argparse.Namespace) -> Results:
+    found = Results(f"{options.net} nets of depth {options.depth}, plain and residual, {options.precision}")
     backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
+    ways = list(itertools.product(backends, (False,) if options.skip_compiled else (False, True)))
     for steps in (1, options.steps):
-        alone = {k: w for seed in seeds for k, w in trained(options, [seed], steps, "loop", False).items()}
-        for backend, compile in itertools.product(backends, (False,) if options.skip_compiled else (False, True)):
+        for (backend, compile), gaps in differences(options, steps, ways).items():
             name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
-            found.more[name] = apart = compare(trained(options, seeds, steps, backend, compile), alone, start)
-            print(f"{name}: {apart}", flush=True)
+            found.more[name] = gaps
+            print(f"{name}: {gaps}", flush=True)
             what = f"update of a member, {name}: largest relative difference"
             goal = goal_of(backend, compile, steps, options.device)
-            found.lines.append(Line(what, "trained alone", Ratio.of(apart["largest"]), goal))
+            found.rows.append(Row(what, "trained alone", Ratio.of(gaps["largest"]), goal))
     return found
+
+
+def differences(
+    options: argparse.Namespace, steps: int, ways: list[tuple[str, bool]]
+) -> dict[tuple[str, bool], dict[str, float]]:
+    """By back end and whether compiled: updates of the members of a bank against those of the nets trained alone."""
+    seeds = list(range(options.seeds))
+    start = trained(options, seeds, 0)
+    alone = {name: weights for seed in seeds for name, weights in trained(options, [seed], steps).items()}
+    return {way: compare(trained(options, seeds, steps, *way), alone, start) for way in ways}
 
 
 def goal_of(backend: str, compile: bool, steps: int, device: str) -> float | None:

@@ -14,143 +14,42 @@ channels_last, whole batches, each on maps of its own. Their share of a loop is 
 import argparse
 import itertools
 import math
-from collections.abc import Callable
 
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.apart import apart
-from benchmarks.frame import Findings, Line, options_of, run
-from benchmarks.timing import finish, interleave, ticks
+from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
+from benchmarks.loops import BATCH, Epoch, bank, by_hand, through_lightning
 from lightning_app.common.memory import keep_freed_memory
 from lightning_app.datamodules import CIFAR10
-from lightning_app.modules import ImageClassifier
-from lightning_app.networks import CifarResNet, SimplifiedNet
+from lightning_app.networks import SimplifiedNet
 
-KINDS: dict[str, type[nn.Module]] = {"simplified": SimplifiedNet, "full": CifarResNet}
 SWITCHES = ("channels_last", "compile", "bf16")
 BARE, KEPT = "bare loop, eager float32", "bare loop, freed memory kept"
 OURS = "through Lightning"
 FAST, FASTEST = "channels_last + compile", "channels_last + compile + bf16"
 GOALS = {FAST: 1 / 1.6, FASTEST: 1 / 3}
 FLOORS = {"convolutions alone": FAST, "convolutions alone, bf16": FASTEST}  # of which loop each is the floor
-BATCH = 128
 
 
-class EpochClock(pl.Callback):
-    """By that clock, seconds from the start of the last epoch's first hook to the end of its last batch."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.started = self.clock()
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        finish()
-        self.seconds = self.clock() - self.started
-
-
-def classifier(
-    depth: int, channels_last: bool | None = False, compile: bool = False, kind: type[nn.Module] = SimplifiedNet
-) -> ImageClassifier:
-    return ImageClassifier(
-        lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
-        net=lambda: kind(depth, residual=True),
-        channels_last=channels_last,
-        compile=compile,
-    )
-
-
-def through_lightning(
-    module: ImageClassifier,
-    data: CIFAR10,
-    precision: str = "32-true",
-    accelerator: str = "cpu",
-    evaluate: bool = False,
-    clock: Callable[[], float] = ticks,
-) -> Callable[[], float]:
-    """An epoch as `fit` runs it, without measures and, unless asked, evaluation: those are not the loop's.
-
-    As there, memory that is freed stays in the process, from now on. On a GPU it is the second epoch of a fit: in the first
-    a graph is captured.
-    """
-    keep_freed_memory()
-
-    def epoch() -> float:
-        its = EpochClock(clock)
-        trainer = pl.Trainer(
-            max_epochs=2 if accelerator == "gpu" else 1,
-            accelerator=accelerator,
-            devices=1,
-            precision=precision,
-            callbacks=[its],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=1.0 if evaluate else 0,
-        )
-        trainer.fit(module, datamodule=data)
-        return its.seconds
-
-    return epoch
-
-
-def by_hand(depth: int, data: CIFAR10) -> Callable[[], float]:
-    """The same step in a loop that a user would write: batch, risk, gradient, penalty, step, running sums."""
-    net = SimplifiedNet(depth, residual=True)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    data.setup()
-    loader = data.train_dataloader()
-    numbers = itertools.count()
-
-    def epoch() -> float:
-        started = ticks()
-        loader.set_epoch(next(numbers))
-        risk_sum, wrong = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
-        for images, labels in loader:
-            optimizer.zero_grad()
-            logits = net(images)
-            risk = F.cross_entropy(logits, labels)
-            risk.backward()
-            with torch.no_grad():
-                for w in net.parameters():
-                    w.grad.add_(w, alpha=1e-4)
-                risk_sum += risk.double() * len(labels)
-                wrong += (logits.argmax(1) != labels).sum()
-            optimizer.step()
-        assert risk_sum.isfinite()
-        return ticks() - started
-
-    return epoch
-
-
-def bare(options: argparse.Namespace, keep: bool = False) -> Callable[[], float]:
+def bare(options: argparse.Namespace, keep: bool = False) -> Epoch:
     if keep:
         keep_freed_memory()
     return by_hand(options.depth, images(options))
 
 
-def ours(
-    options: argparse.Namespace, channels_last: bool = False, compile: bool = False, bf16: bool = False
-) -> Callable[[], float]:
-    data = images(options, channels_last=channels_last)
-    return through_lightning(
-        classifier(options.depth, channels_last, compile), data, "bf16-mixed" if bf16 else "32-true"
-    )
+def ours(options: argparse.Namespace, channels_last: bool = False, compile: bool = False, bf16: bool = False) -> Epoch:
+    module = bank(depth=options.depth, channels_last=channels_last, compile=compile)
+    return through_lightning(module, images(options), "bf16-mixed" if bf16 else "32-true")
 
 
-def convolutions(options: argparse.Namespace, bf16: bool = False) -> Callable[[], float]:
+def convolutions(options: argparse.Namespace, bf16: bool = False) -> Epoch:
     """An epoch's convolutions, each on its own map of noise: forward, and the gradients of its input and its weights."""
     keep_freed_memory()
     net = SimplifiedNet(options.depth, residual=True).to(memory_format=torch.channels_last)
     net.to(torch.bfloat16 if bf16 else torch.float32)
-    first = torch.randn(BATCH, 3, 32, 32, dtype=next(net.parameters()).dtype).contiguous(
-        memory_format=torch.channels_last
-    )
+    first = torch.randn(BATCH, 3, 32, 32).to(next(net.parameters()).dtype, memory_format=torch.channels_last)
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []  # convolution, its input, the gradient of its output
 
     def keep(conv: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -175,19 +74,18 @@ def convolutions(options: argparse.Namespace, bf16: bool = False) -> Callable[[]
     return epoch
 
 
-def images(options: argparse.Namespace, **more: bool) -> CIFAR10:
-    return CIFAR10(root=str(options.root), train_limit=options.images, **more)
+def images(options: argparse.Namespace) -> CIFAR10:
+    return CIFAR10(root=str(options.root), train_limit=options.images)
 
 
-def contenders(options: argparse.Namespace) -> dict[str, Callable[[], float]]:
-    made = {BARE: apart(bare, options), KEPT: apart(bare, options, True), OURS: apart(ours, options)}
+def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
+    made = {BARE: in_process(bare, options), KEPT: in_process(bare, options, True), OURS: in_process(ours, options)}
     if options.skip_switches:
         return made
-    chosen = [on for on in itertools.product((False, True), repeat=3) if any(on)]
-    switched = {
-        " + ".join(name for name, on in zip(SWITCHES, which) if on): apart(ours, options, *which) for which in chosen
-    }
-    return made | switched | {name: apart(convolutions, options, "bf16" in name) for name in FLOORS}
+    for which in (on for on in itertools.product((False, True), repeat=3) if any(on)):
+        name = " + ".join(switch for switch, on in zip(SWITCHES, which) if on)
+        made[name] = in_process(ours, options, *which)
+    return made | {name: in_process(convolutions, options, "bf16" in name) for name in FLOORS}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -197,21 +95,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(options: argparse.Namespace) -> Findings:
+def measure(options: argparse.Namespace) -> Results:
     net = f"residual simplified net of depth {options.depth}"
-    found = Findings(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; processor time")
+    found = Results(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; processor time")
     epochs = found.add("epochs", interleave(contenders(options), options.rounds), BARE)
-    found.lines.append(Line(f"training epoch {OURS}", KEPT, epochs.ratio(OURS, KEPT), goal=1.03))
-    found.lines += [
-        Line(f"training epoch, {name}", BARE, epochs.ratio(name, BARE), GOALS.get(name))
-        for name in epochs.values
-        if name not in (BARE, OURS, *FLOORS)
-    ]
-    found.lines += [
-        Line(name, f"training epoch, {loop}", epochs.ratio(name, loop))
-        for name, loop in FLOORS.items()
-        if name in epochs.values
-    ]
+    found.rows.append(Row(f"training epoch {OURS}", KEPT, epochs.ratio(OURS, KEPT), goal=1.03))
+    for name in (name for name in epochs.values if name not in (BARE, OURS, *FLOORS)):
+        found.rows.append(Row(f"training epoch, {name}", BARE, epochs.ratio(name, BARE), GOALS.get(name)))
+    for name, loop in FLOORS.items():
+        if name in epochs.values:
+            found.rows.append(Row(name, f"training epoch, {loop}", epochs.ratio(name, loop)))
     return found
 
 

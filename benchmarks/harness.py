@@ -1,0 +1,385 @@
+"""What every benchmark shares: options, timing in turns, processes of their own, and the file of results.
+
+A benchmark is a module with `parser()` and `measure(options) -> Results`; `run` makes a command of it. Contenders take turns, in
+an order that is reversed every other round, and are compared round by round: whatever else the machine does meets all of
+them alike. A `Row` is one ratio of that kind, with the goal that was set for it; docs/speed.md is made from the files of rows.
+"""
+
+import argparse
+import atexit
+import json
+import logging
+import multiprocessing
+import os
+import platform
+import shlex
+import statistics
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.provenance import commit, processor, versions
+
+LIBRARIES = ("torch", "pytorch-lightning", "torchvision", "numpy")
+NOT_IN_COMMAND = ("root", "out", "work", "command")  # what a file of results does not depend on
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+Run = Callable[[], float | None]
+Batches = list[tuple[Tensor, Tensor]]
+
+
+# -- timing ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One contender against the reference, in units of the reference."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, *values: float) -> "Ratio":
+        """Of one value a round, or of a number that needs no rounds."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __mul__(self, factor: float) -> "Ratio":
+        return Ratio(self.median * factor, self.lowest * factor, self.highest * factor)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `interleave` measured: contender -> one value a round, in ``unit``."""
+
+    values: dict[str, list[float]]
+    unit: str = "s"
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.values[name])
+
+    def ratio(self, name: str, reference: str) -> Ratio:
+        """`name` / `reference`, taken round by round."""
+        return Ratio.of(*(one / other for one, other in zip(self.values[name], self.values[reference])))
+
+    def table(self, reference: str) -> str:
+        """A line for each contender: median, and its ratio to `reference` with the range over the rounds."""
+        width, rounds = max(map(len, self.values)), len(self.values[reference])
+        lines = [f"{'':{width}}  {self.unit:>12}  {'ratio':>8}  (min - max of {rounds} rounds)"]
+        for name in self.values:
+            ratio = self.ratio(name, reference)
+            span = "reference" if name == reference else f"({ratio.lowest:.3g} - {ratio.highest:.3g})"
+            lines.append(f"{name:{width}}  {self.median(name):12.4g}  {ratio.median:8.3g}  {span}")
+        return "\n".join(lines)
+
+
+def interleave(contenders: Mapping[str, Run], rounds: int, unit: str = "s", warm_up: int = 1) -> Comparison:
+    """Let contenders take turns.
+
+    Args:
+        contenders: name -> what to time. It may return its own value (samples per second, say); where it returns None,
+            its wall time in seconds is taken, after the GPU has finished.
+        rounds: measured rounds; the order is reversed in every other one.
+        unit: of the values.
+        warm_up: turns of each contender before the first round that are not counted.
+    """
+    for _ in range(warm_up):
+        for contender in contenders.values():
+            contender()
+    values: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name in list(contenders)[:: 1 if number % 2 == 0 else -1]:
+            wall, value = seconds(contenders[name])
+            values[name].append(wall if value is None else value)
+    return Comparison(values, unit)
+
+
+def seconds(call: Run) -> tuple[float, float | None]:
+    """Wall time of one call, the GPU's work included, and what it returned."""
+    synchronize()
+    start = time.perf_counter()
+    value = call()
+    synchronize()
+    return time.perf_counter() - start, value
+
+
+def ticks() -> float:
+    """Seconds of processor time, which others on the machine hardly touch; on a GPU of wall time."""
+    return time.perf_counter() if torch.cuda.is_available() else time.process_time()
+
+
+def processor_time(call: Callable[[], object]) -> Callable[[], float]:
+    """For `interleave`: seconds of a call by `ticks`."""
+
+    def timed() -> float:
+        start = ticks()
+        call()
+        synchronize()
+        return ticks() - start
+
+    return timed
+
+
+def synchronize() -> None:
+    """Wait for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+# -- contenders in processes of their own --------------------------------------------------------------------------------
+
+
+def in_process(make: Callable[..., Run], *args: object) -> Callable[[], float]:
+    """What ``make(*args)`` makes, in a new process; for `interleave`.
+
+    What a step takes depends on the memory that its process has already: an eager PyTorch loop that starts alone spends a
+    tenth of its time on page faults, the same loop after another contender none, or a fifth. So whole training loops are
+    timed each in a process of its own, as their users run them, and still take turns.
+
+    Args:
+        make: a function of a module, called once there; what it returns is called at every turn.
+        args: whatever can be pickled.
+
+    Raises:
+        UserError: at a turn, if making or running it raised one there.
+        RuntimeError: at a turn, if the process has ended. Its traceback is on standard error.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    # No daemon, which could not start a DataLoader's workers. It ends when our side of the pipe is closed.
+    process = context.Process(target=_serve, args=(theirs, torch.get_num_threads(), make, args))
+
+    def turn() -> float:
+        if process.pid is None:  # not earlier: where another contender's first turn fails, none is started for nothing
+            process.start()
+            theirs.close()
+        try:
+            ours.send(None)
+            answer = ours.recv()
+        except (EOFError, OSError) as error:
+            process.join(10)
+            raise RuntimeError(f"the process of {make.__name__}{args} ended with code {process.exitcode}.") from error
+        if isinstance(answer, UserError):
+            raise answer
+        return answer
+
+    weakref.finalize(turn, ours.close)
+    atexit.register(ours.close)  # before multiprocessing's own, which waits for processes
+    return turn
+
+
+def _serve(requests: Connection, threads: int, make: Callable[..., Run], args: tuple[object, ...]) -> None:
+    quiet()
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    contender = None
+    while True:
+        try:
+            requests.recv()
+        except EOFError:
+            return
+        try:
+            contender = contender or make(*args)
+            wall, value = seconds(contender)
+        except UserError as error:
+            requests.send(error)
+        else:
+            requests.send(wall if value is None else value)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ratio of the table.
+
+    >>> Row("compiled", "eager", Ratio(0.6, 0.55, 0.7), goal=0.625).met
+    True
+    """
+
+    what: str
+    against: str
+    ratio: Ratio  # what / against
+    goal: float | None = None
+    better: Literal["less", "more"] = "less"  # the goal is an upper or a lower bound
+
+    @property
+    def met(self) -> bool | None:
+        """Is the median within the goal? None without one."""
+        return self.within(1)
+
+    def within(self, margin: float) -> bool | None:
+        """Is the median at most that factor off the goal? None without one.
+
+        >>> [Row("a", "b", Ratio.of(1.7), goal=0.6).within(margin) for margin in (2, 3)]
+        [False, True]
+        """
+        if self.goal is None:
+            return None
+        median = self.ratio.median
+        return median <= self.goal * margin if self.better == "less" else median >= self.goal / margin
+
+    def __str__(self) -> str:
+        ratio = self.ratio
+        goal = {None: "", True: ": met", False: ": MISSED"}[self.met]
+        bound = "" if self.goal is None else f", goal {'<=' if self.better == 'less' else '>='} {self.goal:g}{goal}"
+        return f"{self.what} / {self.against}: {ratio.median:.3g} ({ratio.lowest:.3g} - {ratio.highest:.3g}){bound}"
+
+
+@dataclass
+class Results:
+    """What a benchmark measured.
+
+    Args:
+        setting: what all of it was measured on, in words: net, images, batch, threads.
+        rows: of the table.
+        values: by comparison, contender -> one value a round, in the comparison's unit.
+        more: whatever else is worth keeping; must go into JSON.
+    """
+
+    setting: str
+    rows: list[Row] = field(default_factory=list)
+    values: dict[str, Comparison] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, comparison: Comparison, reference: str) -> Comparison:
+        """Keep a comparison, and print its table."""
+        self.values[name] = comparison
+        print(f"\n{name}\n{comparison.table(reference)}", flush=True)
+        return comparison
+
+
+def rows_of(content: Mapping[str, Any]) -> list[Row]:
+    """The rows of a file of results."""
+    return [Row(**row | {"ratio": Ratio(**row["ratio"])}) for row in content["lines"]]
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def options_of(what: str | None, rounds: int = 7, **images: int) -> argparse.ArgumentParser:
+    """--root, --rounds, --out, and --images where a default number of them is given.
+
+    Args:
+        what: is timed, for --help.
+        rounds: by default.
+        images: ``images=1000``, or nothing.
+    """
+    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--out", type=Path, help="folder for the file of results, named as the benchmark")
+    for name, default in images.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser
+
+
+def run(
+    measure: Callable[[argparse.Namespace], Results], parser: argparse.ArgumentParser, argv: list[str] | None = None
+) -> Results:
+    """Measure with one thread, as the command line says; print the rows, and write them where it says.
+
+    Raises:
+        SystemExit: 2, with an error message, for a user's mistake, such as a folder without data.
+    """
+    options = parser.parse_args(argv)
+    name = measure.__globals__["__spec__"].name.removeprefix("benchmarks.")
+    options.command = command_of(name, parser, options)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    quiet()
+    keep_freed_memory()  # as `fit` does; see `in_process` for who has a process without that
+    made = made_by(options.command)  # before: the code can change and the load rises while it measures
+    print(" | ".join(f"{key}: {value}" for key, value in made["machine"].items()), flush=True)
+    try:
+        found = measure(options)
+    except UserError as error:
+        parser.exit(2, f"error: {error}\n")
+    print("", *found.rows, sep="\n", flush=True)
+    if options.out:
+        content = made | {
+            "setting": found.setting,
+            "rounds": options.rounds,
+            "lines": [asdict(row) for row in found.rows],
+            "values": {key: {"unit": of.unit, **of.values} for key, of in found.values.items()},
+            **found.more,
+        }
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    return found
+
+
+def made_by(command: str) -> dict[str, Any]:
+    """Command, commit, machine and versions: what a file of results says of how it was made."""
+    return {"command": command, "commit": commit(), "machine": machine(), "versions": versions(LIBRARIES)}
+
+
+def command_of(name: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """What is typed for a benchmark with these options, those by default spelled out, folders left out."""
+    chosen = {key: value for key, value in vars(options).items() if key not in NOT_IN_COMMAND}
+    words = [word for key, value in chosen.items() for word in _spelled(key, value, parser.get_default(key))]
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *words])
+
+
+def _spelled(key: str, value: object, default: object) -> list[str]:
+    """An option as it is typed; switches that are as they are by default are not."""
+    option = "--" + key.replace("_", "-")
+    if isinstance(value, bool):
+        return [] if value == default else [option if value else option.replace("--", "--no-", 1)]
+    if value is None:
+        return []
+    return [option, *map(str, value if isinstance(value, list) else [value])]
+
+
+def quiet() -> None:
+    """No line of Lightning's between the rows."""
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def machine() -> dict[str, str | int | float]:
+    """What a time depends on besides the code."""
+    return {
+        "processor": processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "cores": os.cpu_count() or 1,
+        "torch threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def load_cifar10(root: Path, count: int, batch: int, device: str = DEVICE) -> Batches:
+    """The first images, normalised by their own moments and channels_last, with their labels, in batches.
+
+    Raises:
+        UserError: where there are no arrays.
+    """
+    if not (file := root / "cifar10" / "train_images.npy").exists():
+        raise UserError(
+            f"expected CIFAR-10's arrays in {file.parent}, found none: --root names the folder that has cifar10."
+        )
+    images = torch.from_numpy(np.load(file, mmap_mode="r")[:count].copy())
+    images = (images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images).to(device).float() / 255
+    images = ((images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)).contiguous(
+        memory_format=torch.channels_last
+    )
+    labels = torch.from_numpy(np.load(root / "cifar10" / "train_labels.npy")[:count]).long().to(device)
+    return list(zip(images.split(batch), labels.split(batch)))

@@ -1,0 +1,241 @@
+"""Every benchmark at a tiny size: what it compares, never how long it takes."""
+
+import functools
+
+import pytest
+import torch
+import yaml
+
+from benchmarks import (
+    data,
+    epoch,
+    hessian,
+    interlayer,
+    linear_hessian,
+    measures,
+    peers,
+    report,
+    scaling,
+    seeds,
+    solo,
+    training,
+)
+from benchmarks.harness import Comparison
+from benchmarks.loops import Pictures, public_script
+from lightning_app.datamodules import CIFAR10
+from lightning_app.networks import CifarResNet, SimplifiedNet
+from lightning_app.runs import Row, RunFolder
+
+TINY = ("--images", "64", "--rounds", "1", "--depth", "5")
+SIZES = (10, 20, 40, 80)
+
+
+def test_training_compares_lightning_with_a_bare_loop(found):
+    results = found(training, *TINY, "--skip-switches")
+    row, kept = results.rows
+    assert (row.what, row.against, row.goal) == ("training epoch through Lightning", training.KEPT, 1.03)
+    values = results.values["epochs"].values
+    assert row.ratio.median == pytest.approx(values[training.OURS][0] / values[training.KEPT][0])
+    assert kept.ratio.median == pytest.approx(values[training.KEPT][0] / values[training.BARE][0])
+
+
+def test_convolutions_alone_are_those_of_every_step_and_their_gradients(monkeypatch):
+    """But the gradient of the images, of which a step takes none."""
+    convolved, differentiated = [], []
+    conv2d, grad = torch.nn.functional.conv2d, torch.autograd.grad
+    monkeypatch.setattr(training.F, "conv2d", lambda *a, **b: convolved.append(a[0].shape[1:]) or conv2d(*a, **b))
+    monkeypatch.setattr("torch.autograd.grad", lambda out, of, g: differentiated.append(len(of)) or grad(out, of, g))
+    timed = training.convolutions(training.parser().parse_args(["--images", "192", "--depth", "8"]))
+    convolved.clear()
+    assert timed() > 0
+    maps = [(3, 32, 32), (16, 32, 32), (16, 32, 32), (16, 32, 32), (32, 16, 16), (32, 16, 16), (64, 8, 8)]
+    assert sorted(map(tuple, convolved)) == sorted(2 * maps)  # two steps
+    assert sorted(differentiated) == sorted(2 * ([1] + 6 * [2]))
+
+
+def test_a_bank_is_counted_in_nets(found, monkeypatch):
+    monkeypatch.setattr(seeds, "BANKS", {"": (False, None)})
+    results = found(seeds, *TINY, "--nets", "1", "3", "--stacked")
+    values = results.values["epochs"].values
+    assert results.rows[1].ratio.median == pytest.approx(values["3 nets"][0] / values[seeds.ONE][0] / 3)
+    assert [row.goal for row in results.rows] == [None, 0.85]
+
+
+@pytest.mark.slow  # compiles
+def test_a_member_of_the_loop_is_the_net_trained_alone(found):
+    rows = found(solo, "--seeds", "2", "--steps", "2", "--depth", "5").rows
+    assert [(row.ratio.median, row.goal) for row in rows if "compiled" not in row.what] == [(0, 0), (0, 0)]
+    assert all(0 < row.ratio.median < 1e-3 for row in rows if "compiled" in row.what)
+
+
+@pytest.mark.slow  # all measures of base.yaml
+def test_the_parts_of_an_epoch_are_scaled_and_weighed_by_their_schedule(found):
+    with pytest.raises(SystemExit, match=r"at least --probe, .* got 64 and 1000"):
+        found(epoch, *TINY)
+    results = found(epoch, *TINY, "--modes", "eager", "--probe", "20")
+    seconds = {name: values[0] for name, values in results.values["eager"].values.items()}
+    by_name = {row.what: row.ratio.median for row in results.rows}
+    spectrum = seconds.pop("HessianSpectrum") / 2
+    assert by_name["evaluation"] == pytest.approx(seconds["evaluation"] / seconds["training"])
+    assert by_name["HessianSpectrum, after every 2 epochs"] == pytest.approx(spectrum / seconds["training"])
+    usual = sum(t for name, t in seconds.items() if name not in ("training", epoch.EVERYTHING, "InterlayerCushion"))
+    expected = (usual + spectrum) / seconds["training"]
+    assert by_name["evaluation and all measures of base.yaml"] == pytest.approx(expected)
+
+
+@pytest.mark.slow  # compiles two nets
+def test_measures_compares_cushions_with_an_evaluation_of_both_nets(found):
+    results = found(measures, "--images", "8", "--rounds", "1", "--depth", "5", "--batch", "4")
+    assert [(row.what.split(":")[0], row.goal) for row in results.rows] == [("plain-5", 1.1), ("residual-5", 1.1)]
+
+
+def test_the_closed_form_of_a_linear_hessian_is_autograds(found):
+    rows = found(linear_hessian, "--units", "2", "--width", "3", "--samples", "10", "--rounds", "1").rows
+    assert rows[-1].met and len(rows) == 3
+
+
+def test_products_are_in_units_of_gradients_and_of_curvlinops(found, monkeypatch):
+    monkeypatch.setattr(hessian, "TRUTH", 12)
+    monkeypatch.setattr(hessian, "STEPS", 10)
+    results = found(hessian, "--images", "4", "--rounds", "1", "--depth", "5")
+    goals = {row.against: row.goal for row in results.rows if row.what.startswith("plain-5: H v")}
+    assert goals == {"a gradient of the same images": 2.2, "curvlinops' product": 0.7}
+    light = next(row for row in results.rows if row.what == f"plain-5: {hessian.LIGHT}")
+    values = results.values["plain"].values
+    assert light.ratio.median == pytest.approx(values[hessian.LIGHT][0] / values["gradient"][0] * 4 / 50_000)
+
+
+def test_interlayer_norms_agree_and_cushions_are_a_share_of_an_epoch(found, monkeypatch):
+    monkeypatch.setattr(interlayer, "CifarResNet", functools.partial(CifarResNet, width=2))
+    words = ("--images", "10", "--rounds", "1", "--steps", "1", "--chunks", "2048", "--no-compile")
+    by_what = {row.what: row for row in found(interlayer, *words).rows}
+    assert by_what["residual-20: exact ||J||_F, relative difference"].met
+    assert by_what["plain-20: exact ||J||_F, relative difference"].met
+    assert by_what["plain-20: all interlayer cushions"].goal == 0.03
+
+
+# -- peers
+
+
+def test_an_epoch_of_ours_is_compared_with_the_public_script(found, monkeypatch):
+    monkeypatch.setattr(peers, "WORKERS", (0,))
+    results = found(peers, "--only", "epoch", "--images", "64", "--rounds", "1", "--depth", "5", "--no-compile")
+    assert [*results.values["training epoch"].values] == ["usual script, 0 workers", peers.EAGER]
+    assert len(results.rows) == 1
+
+
+def test_the_public_script_sees_every_training_image_and_evaluates_every_test_image(root, monkeypatch):
+    seen = []
+    forward = SimplifiedNet.forward
+    monkeypatch.setattr(SimplifiedNet, "forward", lambda n, x: seen.append((n.training, len(x))) or forward(n, x))
+    images = CIFAR10(root=str(root), train_limit=200, test_limit=20)
+    public_script(5, images, "cpu", workers=0, evaluate=True)()
+    assert seen == [(True, 128), (True, 72), (False, 20)]
+
+
+@pytest.mark.slow
+def test_libraries_for_hessians_agree_and_are_timed_at_every_task(found, monkeypatch):
+    monkeypatch.setattr(peers, "DENSITY_STEPS", 6)
+    words = ("--only", "curvature", "--hessian-images", "2", "--rounds", "1", "--depth", "5")
+    results = found(peers, *words)
+    assert len(results.values) == 4
+    rows = {row.what: row for row in results.rows if row.against == peers.CURVLINOPS}
+    assert rows["Hessian: product, relative difference"].met
+    assert rows["Hessian: largest eigenvalue, relative difference"].met
+    assert rows["Hessian: density (ours: and the ends), ours"].goal == 0.4
+
+
+# -- data
+
+
+def test_every_loader_and_every_start_is_timed(found, monkeypatch):
+    monkeypatch.setattr(data, "PIL_PEERS", {data.REFERENCE: 0})
+    results = found(data, "--images", "130", "--rounds", "1", "--files", "40", "--no-compile")
+    names = [data.REFERENCE, data.V2, data.V2_BATCHES, "eager", "eager, channels_last"]
+    assert [*results.values["batches"].values] == names
+    assert [row.goal for row in results.rows if row.what.startswith("start-up")] == [100, 100]
+
+
+def test_goals_of_loaders_are_against_the_fastest_peer():
+    speeds = {"torchvision, 0 workers": 100.0, "torchvision, 1 workers": 50.0, "torchvision, 2 workers": 200.0}
+    speeds |= {data.V2: 400.0, data.V2_BATCHES: 800.0} | dict.fromkeys(data.OURS, 8000.0) | {"eager": 2000.0}
+    eager, *_, alone, v2, v2_batches = data.speed_rows(Comparison({name: [value] for name, value in speeds.items()}))
+    assert (eager.against, eager.ratio.median, eager.met) == ("torchvision, 2 workers", 10, False)
+    assert (alone.against, alone.ratio.median, alone.goal) == (data.REFERENCE, 80, 75)
+    assert (v2.ratio.median, v2_batches.ratio.median) == (20, 10)
+
+
+def test_peers_draw_for_each_sample_and_normalise(root):
+    module = data.cifar10(root)
+    black = ((0 - torch.tensor(module.mean)) / torch.tensor(module.std)).view(1, 3, 1)
+    for name, loader in data.peers(module, images=64).items():
+        if name in (data.REFERENCE, data.V2, data.V2_BATCHES):
+            images, labels = next(iter(loader))
+            assert images.shape == (64, 3, 32, 32) and images.dtype == torch.float32 and labels.dtype == torch.int64
+            padded = torch.isclose(images[:, :, 0], black, atol=1e-5).all(2).all(1)
+            assert 0 < padded.sum() < 64, name  # some crops reach above the image, some do not
+    image, _ = Pictures(module, "test")[7]
+    pixels = module.splits.test_images[7].permute(2, 0, 1) / 255
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (module.mean, module.std))
+    torch.testing.assert_close(image, (pixels - mean) / std)
+
+
+# -- growth and reports
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> RunFolder:
+    """A run of two nets of which only the training metrics were measured."""
+    run = RunFolder(tmp_path_factory.mktemp("runs") / "short")
+    for number in (0, 1):
+        values = {"train/risk": 2.3 - number, "test/error": 0.9 - number / 2}
+        members = ("plain", "residual")
+        run.append(Row(member, number, number * 10, *item) for member in members for item in values.items())
+        run.save_arrays(number, "made", {f"{member}/w": torch.ones(2).numpy() for member in members})
+    nets = {
+        arm: {"class_path": "SimplifiedNet", "init_args": {"depth": 8, "residual": arm == "residual"}}
+        for arm in members
+    }
+    config = {"seed_everything": 0, "model": {"arms": {arm: {"net": net} for arm, net in nets.items()}}}
+    (run.path / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+def grown(*powers: float) -> Comparison:
+    """t = 3 n^a, a round for each a."""
+    return Comparison({f"{n}": [3 * n**power for power in powers] for n in SIZES})
+
+
+def test_exponents_are_of_the_three_largest_sizes_in_each_round():
+    """A constant at the smallest size, which would flatten a fit to all, does not count."""
+    measured = grown(1.0, 2.0)
+    measured.values["10"] = [1000.0, 1000.0]
+    assert scaling.exponents(SIZES, measured) == pytest.approx([1, 2])
+
+
+@pytest.mark.parametrize(("power", "expected", "met"), [(1.05, 1, True), (1.2, 1, False), (2.2, 2, False)])
+def test_growth_worse_than_the_mathematics_misses_its_goal(power, expected, met):
+    row = scaling.Series("some", SIZES, lambda n: lambda: n, expected).row(grown(power))
+    assert (row.met, row.against) == (met, scaling.GROWTH[expected])
+
+
+@pytest.mark.slow
+def test_every_series_runs(found, short, monkeypatch):
+    sizes = {"DEPTHS": (8, 14), "PATH_DEPTHS": (5, 8), "SEEDS": (1, 2), "PROBES": (4, 8), "RUNS": (2, 4)}
+    for name, values in sizes.items():
+        monkeypatch.setattr(scaling, name, values)
+    results = found(scaling, "--run", str(short.path), "--quick", "--rounds", "1", "--images", "4")
+    assert [row.what for row in results.rows[3:]] == [f"{name}, exponent" for name in results.values]
+    assert len(results.values) == 10 and results.rows[0].what == "memory that a seed adds"
+
+
+@pytest.mark.slow  # writes the page by its command
+def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, short, tmp_path):
+    work = tmp_path / "work"
+    words = ("--run", str(short.path), "--seeds", "2", "--epochs", "1", "--rounds", "1", "--work", str(work))
+    results = found(report, *words)
+    assert results.more["runs"] == 4 and results.more["rows"] == 4 * 2 * 2
+    assert results.rows[0].ratio.median == results.values["page"].values[report.WALL][0]
+    assert (work / "report.html").exists()
+    values = [value for log in work.rglob("log.csv") for value in RunFolder(log.parent).log()["value"]]
+    assert len(values) == len(set(values)) == 16
