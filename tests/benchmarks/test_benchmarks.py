@@ -150,7 +150,7 @@ def test_libraries_for_hessians_agree_and_are_timed_at_every_task(found, monkeyp
 
 def test_every_loader_and_every_start_is_timed(found, monkeypatch):
     monkeypatch.setattr(data, "PIL_PEERS", {data.REFERENCE: 0})
-    results = found(data, "--images", "130", "--rounds", "1", "--files", "40", "--no-compile")
+    results = found(data, "--images", "130", "--rounds", "1", "--files", "120", "--no-compile")
     names = [data.REFERENCE, data.V2, data.V2_BATCHES, "eager", "eager, channels_last"]
     assert [*results.values["batches"].values] == names
     assert [row.goal for row in results.rows if row.what.startswith("start-up")] == [100, 100]
