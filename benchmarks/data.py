@@ -167,7 +167,7 @@ def start_up(folder: Path, data: CIFAR10, files: int) -> dict[str, Callable[[], 
     write_arrays(arrays.folder, tree.read())
 
     def decode() -> None:
-        tree._decode_tree(tree._files())  # what `read` does at the first start, but for writing the cache
+        tree._decode_tree()  # what `read` does at the first start, but for writing the cache
 
     return {
         DECODED: decode,
