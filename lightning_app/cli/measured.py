@@ -5,7 +5,14 @@ from collections.abc import Iterable, Sequence
 from lightning_app.cli.console import table
 from lightning_app.report.blocks import Cell
 from lightning_app.report.evidence import gather
-from lightning_app.report.layers import BLOCK_HEAD, HEAD, block_cells, layer_cells, layers_of_net, of_whole_nets
+from lightning_app.report.sections.layers import (
+    BLOCK_HEAD,
+    HEAD,
+    block_cells,
+    layer_cells,
+    layers_of_net,
+    of_whole_nets,
+)
 from lightning_app.runs import RunFolder
 
 __all__ = ["print_measured"]

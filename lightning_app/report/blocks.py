@@ -191,7 +191,8 @@ class Section:
     title: str
     lead: str = ""
     blocks: list[Figure | Table | Text] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)  # sentences: what these runs do not hold, what went wrong
+    notices: list[str] = field(default_factory=list)  # what these runs do not hold, what went wrong
+    families: Sequence[str] = ()  # beginnings of the keys it shows, up to a slash: no other section has to show these
 
     def name_of(self, table: Table) -> str:
         """Of its tables none has a key of its own: "weights-table-2"."""

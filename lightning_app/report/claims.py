@@ -33,8 +33,8 @@ from lightning_app.claims import (
 from lightning_app.common.numbers import brief, number
 from lightning_app.report import reproduced
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
-from lightning_app.report.ensembles_layers import layers_with
 from lightning_app.report.evidence import Evidence
+from lightning_app.report.profiles import layers_with
 from lightning_app.report.subjects import Arm, Duo, Recipe, arms_of, duos_of, mean_of
 from lightning_app.statistics.paired import ENOUGH
 from lightning_app.verdicts import Claim, Class, Reading, Sample, Varies, Verdict, counted, in_words, judge, with_power

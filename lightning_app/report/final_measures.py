@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.report.evidence import Evidence, Final, Net
-from lightning_app.report.headline import diverged
+from lightning_app.report.sections.headline import diverged
 
 __all__ = ["GAPS", "LAYER", "FinalMeasures", "final_measures"]
 

@@ -11,46 +11,34 @@ from markupsafe import Markup, escape
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
 from lightning_app.plots.style import COLOURS
-from lightning_app.report import (
-    claims,
-    configs,
-    costs,
-    curvature,
-    cushions,
-    ensembles,
-    headline,
-    layers,
-    learning,
-    prediction,
-    seeds,
-    twins,
-    weights,
-)
+from lightning_app.report import claims
 from lightning_app.report.blocks import Section
 from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.exports import write_exports
 from lightning_app.report.safety import visible
-from lightning_app.report.sections import conventions
-from lightning_app.runs import RunFolder
-
-__all__ = ["SECTIONS", "export_folder", "write_report"]
-
-SECTIONS = (
-    claims,
+from lightning_app.report.sections import (
+    configs,
+    conventions,
+    costs,
+    curvature,
+    cushions,
+    ensembles,
+    further,
     headline,
+    layers,
     learning,
+    prediction,
     seeds,
     twins,
     weights,
-    cushions,
-    curvature,
-    ensembles,
-    prediction,
-    conventions,
-    layers,
-    costs,
-    configs,
 )
+from lightning_app.runs import RunFolder
+
+__all__ = ["export_folder", "write_report"]
+
+# In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
+BEFORE = (claims, headline, learning, seeds, twins, weights, cushions, curvature, ensembles)
+AFTER = (prediction, conventions, layers, costs, configs)
 REPORT = "report.html"
 
 
@@ -96,8 +84,10 @@ def export_folder(page: Path) -> Path:
 
 
 def sections_of(evidence: Evidence) -> list[Section]:
-    """What there is to say of the runs, in order."""
-    return [section for module in SECTIONS if (section := module.section(evidence)) is not None]
+    """The sections that these runs have, in order."""
+    before, after = ([module.section(evidence) for module in modules] for modules in (BEFORE, AFTER))
+    shown = {family for section in (*before, *after) if section for family in section.families}
+    return [section for section in (*before, further.section(evidence, shown), *after) if section]
 
 
 def render(sections: Sequence[Section], title: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.headline import diverged
+from lightning_app.report.sections.headline import diverged
 from lightning_app.runs.configuration import compared, flatten
 
 __all__ = ["Pair", "counterparts", "pairs"]

@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from html import escape
 
 import matplotlib as mpl
-import pandas as pd
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -17,13 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
-from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, TICKS, line_style, over_seeds, rescale
+from lightning_app.plots.drawing import TICKS, line_style, rescale
 from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.safety import visible
 
-__all__ = ["curves", "group_legend", "legend", "panel"]
+__all__ = ["legend", "panel"]
 
 RC = AXES | {
     "text.parse_math": False,  # a net may be called "$x$"
@@ -174,26 +172,6 @@ def swatch(style: Style) -> str:
 def legend(looks: Iterable[tuple[str, Style]]) -> list[Entry]:
     """Swatch and label of each curve."""
     return [Entry(swatch(style), label, style) for label, style in looks]
-
-
-def group_legend(evidence: Evidence, first: bool = False) -> list[Entry]:
-    """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
-    return legend((_group_label(label, nets, first), nets[0].style) for label, nets in evidence.groups.items())
-
-
-def _group_label(label: str, nets: Sequence[Net], first: bool) -> str:
-    if len(nets) == 1 or first:
-        return label if len(nets) == 1 else nets[0].label
-    band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
-    return f"{label} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
-
-
-def curves(
-    axes: Axes, groups: Iterable[Sequence[Net]], series: Callable[[Net], pd.Series], every: bool = False
-) -> None:
-    """The curve of each group of nets, over its seeds. ``every``: a marker at every point."""
-    for nets in groups:
-        over_seeds(axes, [series(net) for net in nets], nets[0].style, every)
 
 
 # -- bytes ----------------------------------------------------------------------------------------------------------------

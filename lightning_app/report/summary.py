@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.cushions import choose_layer, measured_layers
 from lightning_app.report.evidence import Evidence, Final, Net, gather
-from lightning_app.report.weights import id_mass
+from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.sections.weights import id_mass
 from lightning_app.runs import RunFolder
 
 __all__ = ["Summary", "summary"]

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from lightning_app.report import write_report
+from lightning_app.report.evidence import gather
+from lightning_app.report.page import render
 from lightning_app.runs import Row, RunFolder
 
 LAYERS = tuple(range(1, 20))
@@ -114,6 +117,12 @@ def make_run(path: Path, members: Sequence[str] = ("plain", "residual"), epochs:
         run.append(rows("", epoch, times | ({"time/epoch": 21 + rng.random()} if epoch else {})))
     (path / "config.yaml").write_text(CONFIG.format(seed=seed, lr=0.01 * (seed + 1)))
     return run
+
+
+def only(module: ModuleType, *runs: RunFolder) -> str:
+    """A page of one section alone: the others' panels would take seconds."""
+    found = module.section(gather(runs))
+    return render([found] if found else [], "one section")
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from lightning_app.measures.curvature.spectrum import EDGES
-from lightning_app.report import page as sections
-from lightning_app.report import write_report
+from lightning_app.report.sections import curvature as curvature_section
 from lightning_app.runs import Row, RunFolder
-from tests.report.conftest import make_run, of_member, rows
+from tests.report.conftest import make_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
 
 HEADS = {
@@ -104,9 +103,7 @@ def shown(measured) -> str:
 
 def curvature(*runs: RunFolder) -> str:
     """The section's HTML; the others' panels would take seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_app.report.page.SECTIONS", (sections.curvature,))
-        return section(write_report(runs).read_text(), "curvature")
+    return section(only(curvature_section, *runs), "curvature")
 
 
 def row(text: str, head: str, part: int = 0) -> list[tuple[str, str]]:

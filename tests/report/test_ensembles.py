@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_app.report import page as sections
-from lightning_app.report import write_report
-from lightning_app.report.ensembles_layers import places, stages
+from lightning_app.report.profiles import places, stages
+from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
-from tests.report.conftest import of_member, rows
+from tests.report.conftest import of_member, only, rows
 from tests.report.test_page import Page, section, value
 
 MEMBERS = ("plain", "residual")
@@ -121,9 +120,7 @@ def ensembles(*runs: RunFolder) -> str:
 
 
 def whole(*runs: RunFolder) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_app.report.page.SECTIONS", (sections.ensembles,))
-        return write_report(runs).read_text()
+    return only(ensembles_section, *runs)
 
 
 def data(text: str, figure: str, number: int = 0) -> list[dict[str, str]]:
@@ -326,11 +323,6 @@ def test_share_curves_are_the_log(measured, shown):
 
 def test_there_is_no_section_without_any_of_it(page):
     assert 'id="ensembles"' not in page
-
-
-def test_it_comes_after_curvature():
-    order = [module.__name__.rsplit(".")[-1] for module in sections.SECTIONS]
-    assert order.index("ensembles") == order.index("curvature") + 1
 
 
 @pytest.mark.filterwarnings("error")

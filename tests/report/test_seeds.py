@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from lightning_app.plots.drawing import spread_of
 from lightning_app.plots.style import styles
-from lightning_app.report import seeds, write_report
+from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, Section
 from lightning_app.report.evidence import Evidence, gather
 from lightning_app.report.pairs import pairs
+from lightning_app.report.sections import seeds
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.paired import paired, spread
 

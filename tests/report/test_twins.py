@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from lightning_app.report import twins, write_report
+from lightning_app.report import write_report
 from lightning_app.report.blocks import Cell, Section
 from lightning_app.report.evidence import gather
+from lightning_app.report.sections import twins
 from lightning_app.runs import Row, RunFolder
 
 STEPS = 40  # an epoch

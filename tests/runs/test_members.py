@@ -154,7 +154,7 @@ def test_a_twin_is_known_from_the_configuration_too(tmp_path):
 
 
 def test_without_either_names_are_guessed_from_and_the_page_says_so(tmp_path):
-    from lightning_app.report.configs import section
+    from lightning_app.report.sections.configs import section
 
     evidence = leave(RunFolder(tmp_path), ["compressed-plain", "res20", "stress", "explained"])
     assert [net.residual for net in evidence.nets] == [False, True, None, None]

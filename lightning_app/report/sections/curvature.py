@@ -1,7 +1,8 @@
 """Curvature: the spectrum of the Hessian of the risk, plain against residual, as far as a few dozen products tell it."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -9,12 +10,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, filled, finite, from_zero, group_mean, symmetric_log, with_zero
-from lightning_app.report import curvature_density, curvature_layers
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
-from lightning_app.report.curvature_keys import asked_samples, last_epoch, prefixes
-from lightning_app.report.curvature_tables import table, tables_of_parts
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.panels import curves, group_legend, panel
+from lightning_app.report.figures import (
+    FIRST,
+    LAST,
+    View,
+    curves,
+    figure_of_histograms,
+    group_legend,
+    joined,
+    saved_histograms,
+)
+from lightning_app.report.panels import panel
+from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
 
 __all__ = ["section"]
 
@@ -33,6 +42,26 @@ LEADING = "id/leading"
 ERRORS = ("top1_residual", "bottom1_residual", "trace_error")
 SPREADABLE = ("top1", "bottom1", "trace", LEADING)  # what is a number, and no end of an interval
 
+NO_LAYERS = ("id", "rest")
+PANELS = {  # title, y axis, what is drawn
+    "leading": ("Leading eigenvector", "share of its square", ("leading",)),
+    "ends": ("λmax and λmin of each layer", "eigenvalue λ", ("top1", "bottom1")),
+    "trace": ("Trace of each layer", "trace", ("trace",)),
+}
+LAYERS = (
+    "By layer, in the order of the net, at the last epoch with a spectrum. Leading eigenvector: that of the largest |λ|, over "
+    "weights and biases; its square sums to 1 over all parameters."
+)
+BLOCKS = " λ and trace: of the diagonal block of H of one layer's parameters; errors are in the table."
+
+Lines = dict[str, dict[Net, pd.Series]]  # quantity -> net -> values by layer, from 1
+LEAST = 1e-3  # eigenvalues a bin: fewer are not drawn
+DENSITY = (
+    "Expected number of eigenvalues a bin, eight bins a decade to both sides of zero; both axes logarithmic, the horizontal "
+    "one linear around zero. A run of m products tells the density at m points only, and these are the peaks: between them "
+    "it is not resolved, and the highest peaks, next to zero, stand for eigenvalues on either side of it."
+)
+
 Pick = Callable[[Net], pd.Series]
 
 
@@ -42,14 +71,14 @@ def section(evidence: Evidence) -> Section | None:
     if not found:
         return None
     shown = [_blocks(evidence, prefix, len(found) > 1) for prefix in found]
-    return Section("curvature", TITLE, _what(evidence, found), list(chain.from_iterable(shown)))
+    return Section("curvature", TITLE, _what(evidence, found), list(chain.from_iterable(shown)), families=found)
 
 
 def _what(evidence: Evidence, found: Sequence[str]) -> str:
-    asked = {prefix: " or ".join(map(str, asked_samples(evidence, prefix))) for prefix in found}
+    samples = {prefix: " or ".join(map(str, requested_samples(evidence, prefix))) for prefix in found}
     if len(found) == 1:
-        return WHAT.format(samples=f"{asked[found[0]]} probe samples".strip())
-    each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in asked.items())
+        return WHAT.format(samples=f"{samples[found[0]]} probe samples".strip())
+    each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in samples.items())
     return WHAT.format(samples=f"probe samples ({each})")
 
 
@@ -57,9 +86,7 @@ def _blocks(evidence: Evidence, prefix: str, several: bool) -> list:
     """What is shown of the spectra under one prefix; with its name, if there are ``several``."""
     key = "curvature-" + re.sub(r"\W+", "-", prefix)
     name = f"{prefix}: " if several else ""
-    figures = [
-        make(evidence, prefix, key, name) for make in (_over_epochs, curvature_density.figure, curvature_layers.figure)
-    ]
+    figures = [make(evidence, prefix, key, name) for make in (_over_epochs, _density, _by_layer)]
     blocks = [table(evidence, prefix, prefix if several else ""), *figures, *tables_of_parts(evidence, prefix)]
     return [block for block in blocks if block is not None]
 
@@ -212,3 +239,135 @@ def _leading_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Pane
 
     title = f"{name}Leading eigenvector on ID entries"
     return panel(f"{key}-id", title, draw, x="epoch", y="share of its square", whole_x=True)
+
+
+# -- density --------------------------------------------------------------------------------------------------------------
+
+
+def _density(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | None:
+    """How eigenvalues are distributed, at the first and the last epoch with a spectrum; None if no density was saved."""
+    views = [
+        View(
+            f"{key}-density-{when}", f"{name}Density, epoch {joined(each.epoch for each in found.values())}", (), found
+        )
+        for when, epoch in (("first", FIRST), ("last", LAST))
+        if (found := saved_histograms(evidence, prefix, epoch, partial(_bins, prefix=prefix)))
+    ]
+    if not views:
+        return None
+
+    def adjust(axes: Axes, view: View) -> None:
+        at = np.concatenate([_occupied(*each[:2]) for each in view.of.values()])
+        symmetric_log(axes.xaxis, at, decades=10)
+        margin = 10**0.25  # a quarter of a decade beyond the outermost bins
+        axes.set_xlim(margin * at.min(initial=-LEAST), margin * at.max(initial=LEAST))
+        axes.set_ylim(_floor(view), 2 * max(_counts(view).max(initial=0), 10 * _floor(view)))
+
+    caption, x, y = name + _density_caption(views, prefix), "eigenvalue λ", "eigenvalues per bin"
+    return figure_of_histograms(
+        evidence,
+        f"{key}-density",
+        caption,
+        views,
+        ("eigenvalues",),
+        x=x,
+        y=y,
+        adjust=adjust,
+        floor=_floor,
+        log_y=True,
+        wide=2,
+    )
+
+
+def _bins(arrays: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Counts and edges; None if not saved, or not finite."""
+    counts, edges, outside = (arrays.get(f"{prefix}/density/{name}") for name in ("counts", "edges", "outside"))
+    if counts is None or edges is None or outside is None:
+        return None
+    return (counts, edges) if np.isfinite(counts).all() and np.isfinite(edges).all() else None
+
+
+def _counts(view: View) -> np.ndarray:
+    return np.concatenate([each.counts for each in view.of.values()])
+
+
+def _floor(view: View) -> float:
+    counts = _counts(view)
+    return max(LEAST, float(10 ** np.floor(np.log10(counts[counts > 0].min(initial=1.0)))))
+
+
+def _occupied(counts: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Edges of the bins that are drawn."""
+    drawn = counts >= LEAST
+    return np.concatenate([edges[:-1][drawn], edges[1:][drawn]])
+
+
+def _density_caption(views: Sequence[View], prefix: str) -> str:
+    parts = [DENSITY]
+    histograms = [(net, each) for view in views for net, each in view.of.items()]
+    if any((counts[counts > 0] < LEAST).any() for _, (counts, _, _) in histograms):
+        parts.append(f"Bins with an expected number below {LEAST} are left out.")
+    lost = sum(float(np.sum(net.arrays(prefix, each.epoch)[f"{prefix}/density/outside"])) for net, each in histograms)
+    if lost:
+        edges = histograms[0][1].edges
+        parts.append(f"Not drawn, beyond {edges[0]:g} and {edges[-1]:g}: {lost:.3g}.")
+    return " ".join(parts)
+
+
+# -- by layer -------------------------------------------------------------------------------------------------------------
+
+
+def _by_layer(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | None:
+    """Profiles over layers at the last epoch; None without any."""
+    lines = {what: _profiles(evidence, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
+    if not any(lines.values()):
+        return None
+    panels = [
+        _layer_panel(evidence, lines, what, key, name) for what, (_, _, drawn) in PANELS.items() if lines[drawn[0]]
+    ]
+    rows = [
+        (net.label, what, layer, last_epoch(net, prefix), x)
+        for what, by_net in lines.items()
+        for net, line in by_net.items()
+        for layer, x in line.items()
+    ]
+    data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
+    caption = name + LAYERS + BLOCKS * bool(lines["trace"])
+    return Figure(f"{key}-layers", caption, panels, group_legend(evidence), data)
+
+
+def _profiles(evidence: Evidence, prefix: str, what: str) -> dict[Net, pd.Series]:
+    pick: Callable[[Net, str, str], Sequence[float | None]] = _leading_by_layer if what == "leading" else _of_blocks
+    found = {net: pd.Series(pick(net, prefix, what), dtype=float) for net in evidence.nets}
+    return {net: line.set_axis(range(1, 1 + len(line))) for net, line in found.items() if len(line)}
+
+
+def _leading_by_layer(net: Net, prefix: str, what: str) -> Sequence[float]:
+    """The array of the last epoch; empty if there is none."""
+    epoch = last_epoch(net, prefix)
+    return () if epoch is None else net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())
+
+
+def _of_blocks(net: Net, prefix: str, what: str) -> Sequence[float | None]:
+    epoch = last_epoch(net, prefix)
+    layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
+    return [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
+
+
+def _layer_panel(evidence: Evidence, lines: Lines, what: str, key: str, name: str) -> Panel:
+    title, y, drawn = PANELS[what]
+
+    def draw(axes: Axes) -> None:
+        for quantity in drawn:
+            curves(axes, evidence.groups.values(), _of(lines[quantity]), every=True)
+        if what == "leading":
+            from_zero(axes)
+        else:
+            with_zero(axes)  # so that rounding errors of zero are drawn there
+            symmetric_log(axes.yaxis, (x for quantity in drawn for line in lines[quantity].values() for x in line))
+
+    return panel(f"{key}-layers-{what}", f"{name}{title}", draw, x="layer", y=y, whole_x=True)
+
+
+def _of(by_net: dict[Net, pd.Series]) -> Callable[[Net], pd.Series]:
+    return lambda net: by_net.get(net, pd.Series(dtype=float))

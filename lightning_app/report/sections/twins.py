@@ -11,7 +11,8 @@ from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.panels import curves, group_legend, legend, panel
+from lightning_app.report.figures import curves, group_legend
+from lightning_app.report.panels import legend, panel
 
 __all__ = ["section"]
 
@@ -53,7 +54,9 @@ def section(evidence: Evidence) -> Section | None:
     table = Table(TABLE, HEAD, [_row(net) for net in measured])
     twins = {net: steps for net in measured if len(steps := _steps(net))}
     missing = [] if twins else ["No steps were saved of these twins."]
-    return Section("twins", "Equivalent training", WHAT, [_figure(twins), table] if twins else [table], missing)
+    return Section(
+        "twins", "Equivalent training", WHAT, [_figure(twins), table] if twins else [table], missing, (FAMILY,)
+    )
 
 
 def _steps(net: Net) -> pd.DataFrame:

@@ -21,6 +21,7 @@ BLOCK_COLUMNS = {
     "one sample at a time, n = CHW": "interlayer_batch1/{}/median",
     "one sample at a time, n = HW": "interlayer_batch1/{}/median_hw",
 }
+FAMILIES = ("interlayer", "interlayer_batch1")
 BLOCK_HEAD = ["block", *BLOCK_COLUMNS]
 BLOCK_CAPTION = (
     "Interlayer cushions √n ‖J x‖ / (‖J‖ ‖x‖), medians over probe samples. BatchNorm with its running statistics (eval), or with "
@@ -46,7 +47,7 @@ def section(evidence: Evidence) -> Section | None:
     if not nets and not notes:
         return None
     tables = [table for net in nets for table in _tables(net)]
-    return Section("layers", "Layers, and what could not be measured", blocks=tables, notices=notes)
+    return Section("layers", "Layers, and what could not be measured", blocks=tables, notices=notes, families=FAMILIES)
 
 
 def _tables(net: Net) -> list[Table]:

@@ -41,7 +41,7 @@ def section(evidence: Evidence) -> Section:
     notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(evidence)]
     notes += [f"{net.label}: {failure}" for net in evidence.nets for failure in failures(net)]
     table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
-    return Section("headline", "Where each net ended", blocks=[table], notices=notes)
+    return Section("headline", "Where each net ended", blocks=[table], notices=notes, families=("failed",))
 
 
 def diverged(net: Net) -> int | None:

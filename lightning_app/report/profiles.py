@@ -13,7 +13,7 @@ from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["by_layer", "layers_with", "places", "profiles", "stages"]
+__all__ = ["SEVERAL_SEEDS", "by_layer", "by_layer_keys", "layers_with", "places", "profiles", "stages"]
 
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
@@ -22,6 +22,8 @@ LOOKS = {  # where between the first and the last epoch -> marker and opacity: l
     0.75: ("D", 0.8),
     1.0: ("v", 1.0),
 }
+LAYER = re.compile(r"(?P<prefix>[^/]+)/(?:layer|block)\d+[^/]*/(?P<field>[^/]+)")  # a key of one layer
+SEVERAL_SEEDS = " Of several seeds the mean is shown."
 LONGEST_TITLE = 44  # characters that fit above a panel
 
 Frames = dict[Net, pd.DataFrame]  # (epochs, layers) each
@@ -44,6 +46,18 @@ def layers_with(net: Net, prefix: str, field: str) -> list[str]:
     """The layers of which <prefix>/<layer>/<field> was logged, in the order of the log."""
     pattern = re.compile(rf"{re.escape(prefix)}/([^/]+)/{re.escape(field)}")
     return [match[1] for name in net.names if (match := pattern.fullmatch(name))]
+
+
+def by_layer_keys(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """Prefix and field of the keys that are of single layers, and these keys.
+
+    >>> by_layer_keys(["grad/layer01/norm", "grad/layer02/norm", "grad/norm"])
+    {('grad', 'norm'): ['grad/layer01/norm', 'grad/layer02/norm']}
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for match in filter(None, map(LAYER.fullmatch, names)):
+        found.setdefault((match["prefix"], match["field"]), []).append(match[0])
+    return found
 
 
 def by_layer(net: Net, prefix: str, field: str) -> pd.DataFrame:

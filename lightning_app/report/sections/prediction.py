@@ -9,15 +9,24 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from lightning_app.report.blocks import Cell, Figure, Section, Table
+import numpy as np
+from matplotlib.axes import Axes
+
+from lightning_app.plots.drawing import dots
+from lightning_app.plots.style import INK, Style
+from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv_text
 from lightning_app.report.evidence import Evidence
 from lightning_app.report.final_measures import FinalMeasures, final_measures
-from lightning_app.report.prediction_figure import figure
+from lightning_app.report.panels import legend, panel
 from lightning_app.report.prediction_taus import LEVEL, WAYS, Prediction, predict
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
 __all__ = ["section"]
 
+DRAWN = 8  # measures in the panel of intervals
+LOOKS = {"all": Style(INK, "-", "o"), "within": Style(INK, "-", "X"), "across": Style(INK, "-", "^")}
+GAP = "gap: test − train error"
+DIGITS = 6  # of what is counted in pairs
 LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
 TITLE = "Which measure predicts generalisation?"
@@ -37,6 +46,11 @@ CAPTION = (
 )
 LAYERS = (
     "Of each measure of single layers the layer with the strongest τ over all nets; q is over all measures and layers."
+)
+FIGURE = (
+    "Left: τ and its 95 % interval of the strongest measures over all nets; without an interval where there are too few "
+    "pairs. The others: the strongest measure over all nets and the strongest within architectures against the gap, one "
+    "point a net. The data hold every measure, single layers too, with both gaps."
 )
 FINDINGS = f"Of {{}} measures, those of single layers among them, go with the gap at q ≤ {LEVEL}: {{}}."
 CHANCE = f"With the gap shuffled among the nets, the strongest of them passes |τ| = {{}} in {100 * LEVEL:.0f} % of the shuffles."
@@ -110,7 +124,7 @@ def _blocks(prediction: Prediction) -> list[Figure | Table]:
     layers = prediction.strongest_layers()[:SHOWN_LAYERS]
     whole = _table(prediction, prediction.strongest()[:SHOWN], caption, "Measures of whole nets")
     of_layers = [_table(prediction, layers, LAYERS, "Measures of single layers")] if layers else []
-    return [whole, figure(prediction), *of_layers]
+    return [whole, _figure(prediction), *of_layers]
 
 
 def _table(prediction: Prediction, names: Sequence[str], caption: str, title: str) -> Table:
@@ -145,3 +159,71 @@ def _tau(tau: float, low: float, high: float) -> Cell:
 
 def _q(q: float) -> Cell:
     return Cell("–") if math.isnan(q) else Cell(f"{q:.2g}" if q < 0.1 else f"{q:.2f}", repr(float(q)))
+
+
+# -- figure ---------------------------------------------------------------------------------------------------------------
+
+
+def _figure(prediction: Prediction) -> Figure:
+    measures = prediction.measures
+    ways = {way: LOOKS[way] for way in prediction.ways}
+    architectures = {net.group: net.style for net in measures.nets}
+    shown = dict.fromkeys(prediction.strongest(way)[0] for way in ("all", "within") if way in ways)
+    panels = [_intervals(prediction, ways), *(_scatter(i, measures, name) for i, name in enumerate(shown))]
+    marks = legend((f"τ, {WAYS[way]}", look) for way, look in ways.items())
+    return Figure(
+        "prediction",
+        FIGURE,
+        panels,
+        marks + legend(architectures.items()),
+        _all_rows(prediction),
+        more={"nets": _nets(measures, [*shown])},
+    )
+
+
+def _intervals(prediction: Prediction, ways: dict[str, Style]) -> Panel:
+    names = prediction.strongest()[:DRAWN]
+    shift = 0.5 / len(ways)  # ways one below the other
+
+    def draw(axes: Axes) -> None:
+        axes.axvline(0, color=INK, linewidth=0.9)
+        for number, (way, look) in enumerate(ways.items()):
+            rows = prediction.taus["error", way].loc[names]
+            places = np.arange(len(names)) + shift * (number - (len(ways) - 1) / 2)
+            axes.hlines(places, rows["low"], rows["high"], color=look.colour, linewidth=1.1)
+            dots(axes, rows["tau"].to_numpy(), places, look)
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlim(-1.05, 1.05)
+
+    return panel("prediction-intervals", "The strongest measures", draw, x="Kendall’s τ with the gap", y="")
+
+
+def _scatter(number: int, measures: FinalMeasures, name: str) -> Panel:
+    values, groups = measures.values.loc[name].to_numpy(), np.array(measures.groups)
+
+    def draw(axes: Axes) -> None:
+        for net in {net.group: net for net in measures.nets}.values():
+            own = (groups == net.group) & np.isfinite(values)
+            dots(axes, values[own], measures.gaps["error"][own], net.style)
+
+    return panel(f"prediction-scatter-{number}", name, draw, x=name, y=GAP)
+
+
+# -- data -----------------------------------------------------------------------------------------------------------------
+
+
+def _all_rows(prediction: Prediction) -> str:
+    """A row a measure; tau, low, high, p, q, nets and pairs of every gap and way."""
+    columns = {
+        f"{kind} gap {way} {field}": table[field].round(DIGITS)
+        for (kind, way), table in prediction.taus.items()
+        for field in table
+    }
+    return csv_text(("measure", *columns), zip(prediction.measures.values.index, *columns.values(), strict=True))
+
+
+def _nets(measures: FinalMeasures, shown: Sequence[str]) -> str:
+    columns = [*measures.gaps.values(), *measures.values.loc[[*shown]].to_numpy()]
+    rows = [(net.label, net.group, *numbers) for net, *numbers in zip(measures.nets, *columns, strict=True)]
+    return csv_text(("net", "architecture", *(f"{kind} gap" for kind in measures.gaps), *shown), rows)

@@ -1,0 +1,186 @@
+"""Where the weights are: the paper's Table 3, before training and after, for w and for t = T(w)."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
+from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.figures import (
+    FIRST,
+    LAST,
+    Curve,
+    Histogram,
+    View,
+    figure_of_curves,
+    figure_of_histograms,
+    joined,
+    saved_histograms,
+)
+
+__all__ = ["TRANSFERRED", "WEIGHTS", "id_mass", "section"]
+
+WEIGHTS, TRANSFERRED = "weight_mass", "weight_mass_transferred"
+OBJECTS = {WEIGHTS: "w", TRANSFERRED: "t"}
+FIELDS = {
+    "mean": "Mean",
+    "std": "Standard deviation",
+    "all": "Mass of all entries",
+    "large": "Mass of entries of magnitude ≥ 0.25",
+    "id_entries": "Mass of ID entries",
+    "id_over_large": "ID mass over mass of magnitude ≥ 0.25",
+    "above_07": "Entries of magnitude > 0.7",
+    "above_07_signed": "Entries > 0.7",
+    "norm": "Euclidean norm",
+    "count": "Entries",
+    "id_count": "ID entries",
+}
+CURVES = {"mean": False, "std": False, "all": True, "large": True, "id_entries": True}  # field -> is it a mass?
+ALL, ID = "histogram", "histogram_id"
+LARGE = 0.25  # the paper's threshold of a large weight
+
+TITLE = "Where the weights are"
+WHAT = (
+    "w: the trained convolution weights, without biases and the fully connected layer. t = T(w): the weights of the plain net "
+    "that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where the net is plain. "
+    "Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection would pass. "
+    "The tables hold the first and the last measured epoch."
+)
+
+
+def section(evidence: Evidence) -> Section:
+    """Table 3 of each net, curves, and histograms."""
+    measured = [net for net in evidence.nets if _measured(net)]
+    if not measured:
+        return Section("weights", TITLE, notices=["Weight mass was not measured in this run."])
+    tables = [_table(net) for net in measured]
+    figures = [_curves(evidence, prefix) for prefix in OBJECTS if any(prefix in _measured(net) for net in measured)]
+    histograms = [figure for figure in [_histograms(evidence)] if figure]
+    notices = [] if histograms else ["No histograms of weights were saved."]
+    return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, families=(*OBJECTS,))
+
+
+def id_mass(net: Net) -> str:
+    """The name under which the ID mass of t is logged; of w where no t is, as for a plain net on its own."""
+    name = f"{TRANSFERRED}/id_entries"
+    return name if name in net.names else f"{WEIGHTS}/id_entries"
+
+
+# -- Table 3 --------------------------------------------------------------------------------------------------------------
+
+
+def _measured(net: Net) -> list[str]:
+    """Which of w and t have numbers."""
+    return [prefix for prefix in OBJECTS if any(f"{prefix}/{field}" in net.names for field in FIELDS)]
+
+
+def _table(net: Net) -> Table:
+    shown = [WEIGHTS] if _same(net) else _measured(net)
+    columns = [(prefix, epoch) for prefix in shown for epoch in _ends(_epochs(net, prefix))]
+    fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
+    rows = [
+        [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
+        for field in fields
+    ]
+    head = [f"{'w = t' if _same(net) else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
+    return Table("", ["", *head], rows, title=net.label)
+
+
+def _same(net: Net) -> bool:
+    """Whether t is w at every epoch, as for a plain net: one pair of columns then says all."""
+    return len(_measured(net)) == 2 and all(
+        net.series(f"{WEIGHTS}/{field}").equals(net.series(f"{TRANSFERRED}/{field}")) for field in FIELDS
+    )
+
+
+def _epochs(net: Net, prefix: str) -> list[int]:
+    return sorted({epoch for field in FIELDS for epoch in net.series(f"{prefix}/{field}").index})
+
+
+def _ends(epochs: Sequence[int]) -> list[int]:
+    """The first and the last; one if they are the same."""
+    return sorted({epochs[0], epochs[-1]}) if epochs else []
+
+
+# -- over epochs ----------------------------------------------------------------------------------------------------------
+
+
+def _curves(evidence: Evidence, prefix: str) -> Figure:
+    symbol = OBJECTS[prefix]
+    caption = f"Statistics of {symbol} over training; weights have no unit. Linear scales that need not start at zero."
+    shown = [
+        Curve(f"curve-{prefix}-{field}", name, f"{FIELDS[field]}, {symbol}", f"sum of |{symbol}|" if mass else symbol)
+        for field, mass in CURVES.items()
+        if evidence.having(name := f"{prefix}/{field}").nets
+    ]
+    return figure_of_curves(evidence, f"curves-{prefix}", caption, shown, spreads=False)
+
+
+# -- histograms, the paper's Fig. 7 ---------------------------------------------------------------------------------------
+
+
+def _histograms(evidence: Evidence) -> Figure | None:
+    """The first net of each group in plain form, t; all weights above, ID entries below. None if nothing was saved."""
+    views = [
+        View(f"{part}-{when}", f"{title}, epoch {joined(each.epoch for each in found.values())}", (part,), found)
+        for part, title in ((ALL, "All weights"), (ID, "ID entries"))
+        for when, epoch in (("first", FIRST), ("last", LAST))
+        if (found := saved_histograms(evidence, WEIGHTS, epoch, partial(_bins, part=part)))
+    ]
+    if not views:
+        return None
+    clip, span = _clip(views), _span(views)
+
+    def adjust(axes: Axes, view: View) -> None:
+        axes.set(xlim=span, ylim=(0, clip if view.facts == (ALL,) else None))
+
+    caption, columns = _caption(views, clip), ("part", "count")
+    x, y = "weight t", "weights per bin"
+    return figure_of_histograms(evidence, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2)
+
+
+def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Counts and edges of t, or of w where no t was saved; None if not saved, or not finite."""
+    for prefix in (TRANSFERRED, WEIGHTS):
+        counts, edges = (arrays.get(f"{prefix}/{part}/{name}") for name in ("counts", "edges"))
+        if counts is not None and edges is not None and np.isfinite(edges).all():
+            return counts, edges
+    return None
+
+
+def _of(views: Sequence[View], part: str | None = None) -> list[Histogram]:
+    return [each for view in views if part is None or view.facts == (part,) for each in view.of.values()]
+
+
+def _clip(views: Sequence[View]) -> float | None:
+    """Height to show of all weights: half more than the highest bin of large weights or of ID entries.
+
+    So the peak at 0, a hundred times higher, hides neither. None if that cuts nothing off, or there are none of them.
+    """
+    large = [counts[np.abs(edges[1:] + edges[:-1]) / 2 >= LARGE].max(initial=0) for counts, edges, _ in _of(views, ALL)]
+    clip = 1.5 * max([*large, _peak(_of(views, ID))])
+    return float(clip) if 0 < clip < _peak(_of(views, ALL)) else None
+
+
+def _peak(histograms: Sequence[Histogram]) -> float:
+    return max((float(each.counts.max(initial=0)) for each in histograms), default=0.0)
+
+
+def _span(views: Sequence[View]) -> tuple[float, float]:
+    """From the first to the last bin that holds something, anywhere, and a little more: all panels show this range."""
+    low = min((edges[:-1][counts > 0].min(initial=np.inf) for counts, edges, _ in _of(views)), default=np.inf)
+    high = max((edges[1:][counts > 0].max(initial=-np.inf) for counts, edges, _ in _of(views)), default=-np.inf)
+    margin = 0.04 * (high - low)
+    return (float(low - margin), float(high + margin)) if low < high else (-1.0, 1.0)
+
+
+def _caption(views: Sequence[View], clip: float | None) -> str:
+    parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
+    if clip is not None:
+        parts.append(
+            f"The count of all weights is cut at {clip:.0f}; the highest bin holds {_peak(_of(views, ALL)):.0f}."
+        )
+    widths = joined(f"{np.diff(each.edges).max():.3g}" for each in _of(views))
+    return " ".join([*parts, f"Bin width: {widths}."])
