@@ -6,7 +6,7 @@ import torch
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm, build_members, parse_seeds
 from lightning_app.networks import SimplifiedNet
-from tests.helpers import arm, classifier, digits, fit, same_weights
+from tests.helpers import arm, classifier, fit, same_weights
 
 
 def test_seeds_count_list_and_ranges():
@@ -87,36 +87,3 @@ def test_twins_share_batches_even_when_arms_do_not():
     module = classifier({"a": arm(True), "r": arm(True), "p": Arm(twin_of="r")}, share_batches=False)
     a, r, p = (module._stream(member) for member in module.members)
     assert r == p != a
-
-
-def test_equivalent_training_in_float64_stays_within_rounding():
-    module = fit(classifier({"r": arm(True), "p": Arm(twin_of="r")}), epochs=4, data=digits(), precision="64-true")
-    from lightning_app.identity import untransfer
-
-    r, p = (member.net for member in module.members)
-    back = untransfer(p).state_dict()
-    assert max(float((back[key] - value).abs().max()) for key, value in r.state_dict().items()) < 1e-11
-    assert next(r.parameters()).dtype == torch.float64
-
-
-def test_negative_control_decay_towards_zero_parts_the_twins_by_lr_times_lambda_after_one_step():
-    module = fit(
-        classifier(
-            {"r": arm(True), "p": Arm(twin_of="r", decay_towards="zero")},
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
-            weight_decay=1e-4,
-        ),
-        epochs=1,
-        limit_train_batches=1,
-        limit_val_batches=0,
-        precision="64-true",
-    )
-    from lightning_app.identity import id_entries, untransfer
-
-    r, p = (member.net for member in module.members)
-    back = untransfer(p).state_dict()
-    for name in r.id_weights():
-        gap = back[name] - r.state_dict()[name]
-        on_id = id_entries(gap)
-        assert torch.allclose(gap[on_id], torch.full_like(gap[on_id], -2e-6), rtol=1e-6)
-        assert gap[~on_id].abs().max() < 1e-15

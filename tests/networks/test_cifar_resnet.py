@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer, untransfer
 from lightning_app.modules import Arm
-from lightning_app.networks import CifarResNet, blocks_of, layers_of, span_of
+from lightning_app.networks import CifarResNet, layers_of, span_of
 from tests.helpers import classifier, digits, fit, same_weights, with_moved_norms
 
 KINDS = pytest.mark.parametrize("residual", [False, True])
@@ -42,17 +42,14 @@ def test_counts(depth, millions, residual):
     assert round(expected / 1e6, 1 if millions == 1.7 else 2) == millions
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5, 18])
+@pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_any_depth_6n_plus_2(blocks):
     some = CifarResNet(6 * blocks + 2)
     layers = layers_of(some)
     assert layers == some.layers() and len(layers) == 6 * blocks + 2
     assert (layers[0].weight_name, layers[-1].weight_name) == ("conv0.weight", "fc.weight")
-    state = some.state_dict()
-    assert all(state[layer.weight_name].data_ptr() == layer.weight.data_ptr() for layer in layers)
     assert [i for i, layer in enumerate(layers) if layer.stride == 2] == [2 * blocks + 1, 4 * blocks + 1]
     assert not any(layer.has_id or layer.skip for layer in layers)
-    assert [block.modules for block in blocks_of(some)] == [(block,) for block in some.blocks]
     assert len(some.blocks) == 3 * blocks
 
 
@@ -64,11 +61,6 @@ def test_depth_is_checked(depth, nearest):
         CifarResNet(depth)
 
 
-def test_width_is_checked():
-    with pytest.raises(UserError, match="at least 1 channel, got 0"):
-        CifarResNet(8, width=0)
-
-
 def test_block_5_of_9_is_the_papers():
     """Yu & Tomasi's interlayer cushion: 32 channels of 16x16 on both sides at depth 20."""
     shapes = []
@@ -77,10 +69,6 @@ def test_block_5_of_9_is_the_papers():
     block.register_forward_hook(lambda module, inputs, out: shapes.append((inputs[0].shape, out.shape)))
     some(images(2))
     assert shapes == [((2, 32, 16, 16), (2, 32, 16, 16))]
-
-
-def test_width_classes_and_channels_are_free():
-    assert CifarResNet(8, width=4, num_classes=7, in_channels=1)(torch.randn(2, 1, 32, 32)).shape == (2, 7)
 
 
 # --- initialisation
@@ -103,7 +91,6 @@ def test_initial_weights(residual):
 
 def test_the_plain_and_the_residual_net_of_a_seed_start_from_the_same_weights():
     assert same_weights(*(net(3, depth=8, residual=residual) for residual in (False, True)))
-    assert not same_weights(net(3, depth=8), net(4, depth=8))
 
 
 # --- forward pass
@@ -173,45 +160,6 @@ def test_evaluation_depends_on_no_batch_and_training_moves_the_statistics():
     assert moved == {key for key in state if "running" in key or "tracked" in key}
 
 
-@KINDS
-def test_channels_last_gives_the_same(residual):
-    some = net(depth=8, residual=residual).double()
-    x = images(dtype=torch.float64)
-    with torch.no_grad():
-        last = copy.deepcopy(some).to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
-        torch.testing.assert_close(last, some(x), rtol=0, atol=1e-12)
-
-
-@KINDS
-def test_nothing_is_overwritten_in_place(residual):
-    """What a hook keeps is still true when the forward pass is over."""
-    some, kept = net(depth=8, residual=residual), []
-
-    def keep(module, inputs, out):
-        kept.append((out, out.clone(), inputs[0], inputs[0].clone()))
-
-    for module in some.modules():
-        module.register_forward_hook(keep)
-    with torch.no_grad():
-        some(images())
-    assert len(kept) == len(list(some.modules()))
-    for out, out_then, x, x_then in kept:
-        assert torch.equal(out, out_then) and torch.equal(x, x_then)
-
-
-@pytest.mark.slow
-@KINDS
-def test_compiled_equals_eager(residual):
-    some = net(depth=8, residual=residual)
-    outputs = []
-    for each in (some, torch.compile(copy.deepcopy(some))):
-        loss = F.cross_entropy(each(images()), torch.tensor([0, 1, 2]))
-        loss.backward()
-        outputs.append([loss.detach(), *(p.grad for p in each.parameters())])
-    for eager, fused in zip(*outputs):
-        torch.testing.assert_close(fused, eager, rtol=1e-3, atol=1e-5)
-
-
 # --- among the others
 
 
@@ -224,8 +172,7 @@ def test_there_is_no_twin_and_the_sentence_says_why():
         classifier(twins)
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_both_kinds_train_in_a_bank(channels_last):
+def test_both_kinds_train_in_a_bank():
     """One epoch on the digits: both learn, and a member equals the net trained alone."""
     arms = {
         kind: Arm(net=lambda residual=residual: CifarResNet(8, residual=residual, width=8))
@@ -233,7 +180,7 @@ def test_both_kinds_train_in_a_bank(channels_last):
     }
     both, alone = (
         fit(
-            classifier(some, channels_last=channels_last, optimizer=lambda p: torch.optim.Adam(p, 0.01)),
+            classifier(some, optimizer=lambda p: torch.optim.Adam(p, 0.01)),
             epochs=1,
             data=digits(train_limit=800),
         )

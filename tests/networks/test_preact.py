@@ -1,6 +1,5 @@
 """Pre-activation nets with shortcuts of any depth: fixed counts, an independent forward pass, and what n decides."""
 
-import copy
 import itertools
 
 import pytest
@@ -9,9 +8,8 @@ import torch.nn.functional as F
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
-from lightning_app.modules import Arm
-from lightning_app.networks import CifarResNet, PreactResNet, blocks_of, layers_of
-from tests.helpers import classifier, digits, fit, same_weights, with_moved_norms
+from lightning_app.networks import CifarResNet, PreactResNet, layers_of
+from tests.helpers import with_moved_norms
 
 KINDS = pytest.mark.parametrize("residual", [False, True])
 DEPTHS_OF_N = pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
@@ -48,25 +46,21 @@ def test_n_and_shortcuts_change_no_parameter(n, residual):
     assert [w.shape for w in tensors(some)] == [w.shape for w in tensors(PreactResNet(38))]
 
 
-@pytest.mark.parametrize("depth", [20, 56, 110])
+@pytest.mark.parametrize("depth", [20, 56])
 def test_as_many_parameters_as_with_batchnorm_behind_each_convolution(depth):
     """BatchNorms of what enters the convolutions and of what leaves the last: of what leaves each of them, conv0 included."""
     counts = [sum(p.numel() for p in some(depth).parameters()) for some in (PreactResNet, CifarResNet)]
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("depth", [20, 38, 56, 110])
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize(("depth", "n"), [(20, 1), (20, 2), (38, 3), (110, 2)])
 def test_the_figures_depths(depth, n):
     some = PreactResNet(depth, n=n)
     layers = layers_of(some)
     assert layers == some.layers() and len(layers) == depth
     group = (depth - 2) // 3
     assert [i for i, layer in enumerate(layers) if layer.stride == 2] == [group + 1, 2 * group + 1]
-    assert [block.modules for block in blocks_of(some)] == [(block,) for block in some.blocks]
     assert len(some.blocks) == (depth - 2) // n
-    state = some.state_dict()
-    assert all(state[layer.weight_name].data_ptr() == layer.weight.data_ptr() for layer in layers)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +73,9 @@ def test_depth_is_checked(depth, n, nearest):
         PreactResNet(depth, n=n)
 
 
-def test_n_and_width_are_checked():
+def test_n_is_checked():
     with pytest.raises(UserError, match="n >= 1 convolutions, got 0"):
         PreactResNet(20, n=0)
-    with pytest.raises(UserError, match="at least 1 channel, got 0"):
-        PreactResNet(20, width=0)
 
 
 # --- initialisation
@@ -191,57 +183,3 @@ def test_layers_with_a_shortcut_around_them_say_so():
         torch.testing.assert_close(unit(x), expected, rtol=0, atol=1e-12)
     for others in (net(depth=20, n=2), net(depth=20, n=1, residual=False)):
         assert not any(layer.skip or layer.has_id for layer in others.layers())
-
-
-@KINDS
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_every_parameter_has_a_gradient(n, residual):
-    some = net(depth=20, n=n, residual=residual, width=4)
-    loss = F.cross_entropy(some(images(dtype=torch.float32)), torch.tensor([0, 1, 2]))
-    loss.backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in some.parameters())
-
-
-def test_nothing_is_overwritten_in_place():
-    """What a hook keeps is still true when the forward pass is over."""
-    some, kept = net(depth=20, n=3, width=4), []
-
-    def keep(module, inputs, out):
-        kept.append((out, out.clone(), inputs[0], inputs[0].clone()))
-
-    for module in some.modules():
-        if not isinstance(module, torch.nn.ModuleList):
-            module.register_forward_hook(keep)
-    with torch.no_grad():
-        some(images(dtype=torch.float32))
-    for out, out_then, x, x_then in kept:
-        assert torch.equal(out, out_then) and torch.equal(x, x_then)
-
-
-@pytest.mark.slow
-def test_compiled_equals_eager():
-    some = net(depth=8, n=2, width=4)
-    outputs = []
-    for each in (some, torch.compile(copy.deepcopy(some))):
-        loss = F.cross_entropy(each(images(dtype=torch.float32)), torch.tensor([0, 1, 2]))
-        loss.backward()
-        outputs.append([loss.detach(), *(p.grad for p in each.parameters())])
-    for eager, fused in zip(*outputs):
-        torch.testing.assert_close(fused, eager, rtol=1e-3, atol=1e-5)
-
-
-# --- among the others
-
-
-@pytest.mark.slow
-def test_shortcut_depths_train_in_a_bank():
-    arms = {f"shortcut{n}": Arm(net=lambda n=n: PreactResNet(20, n=n, width=4)) for n in (1, 2, 3)} | {
-        "plain": Arm(net=lambda: PreactResNet(20, residual=False, width=4))
-    }
-    bank, alone = (
-        fit(classifier(some, optimizer=lambda p: torch.optim.Adam(p, 0.01)), epochs=1, data=digits(train_limit=400))
-        for some in (arms, {"shortcut3": arms["shortcut3"]})
-    )
-    for name in ("shortcut1", "shortcut2", "shortcut3"):
-        assert bank.metrics()[name]["train/risk_running"] < 2.3, name  # the mean over the epoch; log 10 is chance
-    assert same_weights(alone.nets["shortcut3"], bank.nets["shortcut3"])

@@ -192,7 +192,7 @@ def test_a_net_is_a_function_of_the_global_random_state():
 # -- in a classifier
 
 
-@NORMS
+@pytest.mark.parametrize("norm", ["eq22", "before_relu"])
 def test_it_learns_to_tell_gaussians_apart(norm):
     data = GaussianMixture(samples=2000, test_samples=500, separation=1.0, probe_size=50)
     module = classifier(
