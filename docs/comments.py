@@ -19,15 +19,18 @@ class Comments(Extension):
     """For every package that is read."""
 
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
-        said = {field.name: comment_of(field) for field in fields(cls)}
-        if cls.docstring and any(said.values()):
-            lines = [f"    {name}: {comment}" for name, comment in said.items() if comment]
+        texts = {field.name: comment_of(field) for field in fields(cls)}
+        if cls.docstring and any(texts.values()):
+            lines = [f"    {name}: {comment}" for name, comment in texts.items() if comment]
             cls.docstring.value = "\n".join([cls.docstring.value.rstrip(), "", "Attributes:", *lines])
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         if pkg.name == MEASURES.split(".")[0]:
             for module in modules(pkg["measures"]):
                 _link(module, exported(pkg["measures"]))
+        if pkg.name == "callbacks":
+            for module in modules(pkg):
+                _link(module, {})
 
 
 def fields(cls: Class) -> list[Attribute]:

@@ -2,7 +2,7 @@
 
 Read from the source by griffe, nothing is imported. A class docstring has the sections of `SECTIONS` and `Args:`; its
 table of keys has rows ``| keys | unit | meaning |``. In a key layer07 and block05 stand for any of their kind, `<s>` for what
-is said in the text, [...] for what may be missing, and `<field>` for the fields of the dataclasses that the meaning names.
+stands in the text, [...] for what may be missing, and `<field>` for the fields of the dataclasses that the meaning names.
 """
 
 import re
@@ -22,6 +22,7 @@ SECTIONS = {  # in the docstring -> on the page
     "Breaks": "What breaks it",
     "Source": "Source",
 }
+YOUR_OWN = ("Measure", "MeasureContext", "Scalar", "StatefulMeasure")  # the page "In your project" has them
 SHOWING = ("EpochBar", "ProgressLines")  # log nothing
 EVERY_RUN = ("TrainingMetrics", *SHOWING)  # measure no net: they have a page together
 HEAD = re.compile(r"\| key \| unit \| meaning \|\n\|[-|]+\|\n")
@@ -40,9 +41,9 @@ class Row:
     def expanded(self) -> list[tuple[str, str]]:
         """(key, meaning), with every field in the place of `<field>`."""
         return [
-            (key.replace("<field>", field), said if field else self.meaning)
+            (key.replace("<field>", field), text if field else self.meaning)
             for key in self.keys
-            for field, said in (self._fields() if "<field>" in key else [("", "")])
+            for field, text in (self._fields() if "<field>" in key else [("", "")])
         ]
 
     def _fields(self) -> list[tuple[str, str]]:
@@ -95,14 +96,14 @@ class Documented:
 
     @cached_property
     def options(self) -> list[Option]:
-        said = {
+        meanings = {
             item.name: item.description
             for part in self._parsed
             if part.kind.value == "parameters"
             for item in part.value
         }
         takes = [one for one in self._cls.all_members["__init__"].parameters if one.name != "self"]
-        return [Option(one.name, str(one.annotation), str(one.default), said.get(one.name, "")) for one in takes]
+        return [Option(one.name, str(one.annotation), str(one.default), meanings.get(one.name, "")) for one in takes]
 
     @cached_property
     def behind(self) -> list[griffe.Object]:
@@ -131,16 +132,16 @@ class Documented:
         return self._measures[path.removeprefix(f"{MEASURES}.")]
 
 
-def said(thing: griffe.Object) -> str:
+def summary_of(thing: griffe.Object) -> str:
     """The first paragraph of a docstring."""
     return thing.docstring.value.partition("\n\n")[0] if thing.docstring else ""
 
 
 def documented() -> list[Documented]:
-    """Every exported callback, in alphabetical order."""
+    """Every exported callback that measures or shows something by itself."""
     extensions = griffe.load_extensions(Comments)
     ours = {
         name: griffe.load(name, search_paths=[ROOT], extensions=extensions) for name in ("callbacks", "lightning_app")
     }
     callbacks, measures = ours["callbacks"], ours["lightning_app"]["measures"]
-    return [Documented(callbacks[name].final_target, measures) for name in callbacks.exports]
+    return [Documented(callbacks[name].final_target, measures) for name in callbacks.exports if name not in YOUR_OWN]

@@ -11,7 +11,7 @@ from pathlib import Path
 import griffe
 import yaml
 from comments import MEASURES, comment_of, fields
-from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, said
+from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, summary_of
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -90,6 +90,8 @@ def body(one: Documented, level: str) -> list[str]:
             parts += [f"{level} {heading}", one.sections[title]]
         if title == "Keys":
             parts += [fields_table(one, record, f"{level}#") for record in one.records]
+        if title == "Cost":
+            parts.append("Measured ratios: [Speed](../speed.md).")
     if one.options:
         parts += [f"{level} Options", options_table(one.options), f"{level} Use", use(one)]
     return parts
@@ -97,7 +99,7 @@ def body(one: Documented, level: str) -> list[str]:
 
 def fields_table(one: Documented, record: griffe.Class, heading: str) -> str:
     rows = [(f"`{field.name}`", f"`{field.annotation}`", one.linked(comment_of(field))) for field in fields(record)]
-    return f"{heading} Fields of {record.name}\n\n{said(record)}\n\n{table(('field', 'type', 'meaning'), rows)}"
+    return f"{heading} Fields of {record.name}\n\n{summary_of(record)}\n\n{table(('field', 'type', 'meaning'), rows)}"
 
 
 def options_table(options: list[Option]) -> str:
@@ -125,7 +127,7 @@ def basic() -> frozenset[str]:
 
 
 def behind(one: Documented) -> str:
-    lines = [f"* [`{function.name}`][{function.path}]: {said(function)}" for function in one.behind]
+    lines = [f"* [`{function.name}`][{function.path}]: {summary_of(function)}" for function in one.behind]
     return "\n".join(["## Functions behind it", "", *lines])
 
 
