@@ -20,6 +20,7 @@ from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, opti
 from benchmarks.loops import KINDS, bank, through_lightning, trainer
 from callbacks import InterlayerCushion
 from callbacks.measure import Measure
+from callbacks.protocol import contexts_of
 from lightning_app.common.packaged import configs
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward
@@ -156,11 +157,11 @@ def everything(trainer: pl.Trainer, module: ImageClassifier, compile: bool) -> C
 
 
 def timed(callback: Measure, trainer: pl.Trainer, module: ImageClassifier) -> Callable[[], float]:
-    ((_, net),) = module.members
+    (context,) = contexts_of(trainer, module, epoch=1)
 
     def once() -> float:
         started = ticks()
-        callback.attempt(trainer, net)
+        callback.evaluate(context)
         synchronize()
         return ticks() - started
 

@@ -6,12 +6,14 @@ from lightning_app.common.lazy import lazy
 
 if TYPE_CHECKING:
     from callbacks.bn_lambda import BnLambda
+    from callbacks.context import MeasureContext
     from callbacks.distance_from_start import DistanceFromStart
     from callbacks.driving_force import DrivingForce
     from callbacks.effective_depth import EffectiveDepth
     from callbacks.hessian_spectrum import HessianSpectrum
     from callbacks.interlayer_cushion import InterlayerCushion
     from callbacks.layer_cushion import LayerCushion
+    from callbacks.measure import Measure, Scalar, StatefulMeasure
     from callbacks.noise_stability import NoiseStability
     from callbacks.progress import EpochBar, ProgressLines
     from callbacks.training_metrics import TrainingMetrics
@@ -19,17 +21,24 @@ if TYPE_CHECKING:
     from callbacks.weight_mass import WeightMass
 
 __all__ = [
+    # to write your own
+    "Measure",
+    "MeasureContext",
+    "Scalar",
+    "StatefulMeasure",
+    # what every run logs and shows
+    "EpochBar",
+    "ProgressLines",
+    "TrainingMetrics",
+    # measures
     "BnLambda",
     "DistanceFromStart",
     "DrivingForce",
     "EffectiveDepth",
-    "EpochBar",
     "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",
     "NoiseStability",
-    "ProgressLines",
-    "TrainingMetrics",
     "TwinDivergence",
     "WeightMass",
 ]

@@ -1,15 +1,12 @@
 """What normalisation multiplies by, and how large weights are: the scales of Littwin & Wolf (2016), after epochs."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import nn
 from typing_extensions import override
 
-from callbacks.protocol import probe_batches, recalibrated_net
-from callbacks.remembering import RememberingMeasure
+from callbacks.context import MeasureContext
+from callbacks.measure import StatefulMeasure
 from lightning_app.measures import (
     Normalisation,
     absorbed_norms,
@@ -24,10 +21,8 @@ from lightning_app.networks import layers_of
 
 __all__ = ["BnLambda"]
 
-log = logging.getLogger(__name__)
 
-
-class BnLambda(RememberingMeasure):
+class BnLambda(StatefulMeasure):
     """Logs λ, the factor of every normalisation layer (``weight``; others write γ), and the norms of the layers' weights.
 
     Definition:
@@ -66,8 +61,7 @@ class BnLambda(RememberingMeasure):
         differently in all settings. Without normalisation ‖w‖ rises in 92 % of epochs or more.
 
     Cost:
-        One forward pass on one image and a pass over the weights; 0.014 % of a CIFAR-10 epoch of the net, full ResNet
-        of depth 20.
+        One forward pass on one image and a pass over the weights: next to nothing.
 
     Breaks:
         * Before training running statistics are of no data: scales and absorbed norms are then with those of probe
@@ -98,7 +92,6 @@ class BnLambda(RememberingMeasure):
         self.norm = norm
         suffix = "" if norm == "frobenius" else f"_{norm}"
         self.family, self.prefix = f"bn_lambda{suffix}", f"weight_norm{suffix}"
-        self._warned = False
 
     @property
     @override
@@ -106,34 +99,29 @@ class BnLambda(RememberingMeasure):
         return self._generate_state_key(norm=self.norm)
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        image = next(probe_batches(trainer, net))[0][:1]
-        trained = recalibrated_net(trainer, net)
-        norms = normalisations_of(trained, image)
-        weights = absorbed_norms(layers_of(trained), norms, self.norm)
-        return self._lambdas(trainer, net, norms) | self._scales(norms) | _under(self.prefix, weights)
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        net = context.recalibrated()
+        norms = normalisations_of(net, context.example())
+        weights = absorbed_norms(layers_of(net), norms, self.norm)
+        return self._lambdas(context, norms) | self._scales(norms) | _under(self.prefix, weights)
 
-    def _lambdas(self, trainer: pl.Trainer, net: nn.Module, norms: Sequence[Normalisation]) -> dict[str, Any]:
+    def _lambdas(self, context: MeasureContext, norms: Sequence[Normalisation]) -> dict[str, Any]:
         listed = [norm for norm in norms if norm.has_lambda]
-        before = self.swap(trainer, net, {norm.name: norm.lambdas for norm in listed}) or {}
+        before = context.kept("last", {})
+        context.keep("last", {norm.name: norm.lambdas for norm in listed})
         found = {norm.name: lambda_statistics(norm, before.get(norm.name)) for norm in listed}
         return _under("bn_lambda", found) | ({"bn_lambda": lambda_totals(list(found.values()))} if found else {})
 
     def _scales(self, norms: Sequence[Normalisation]) -> dict[str, float]:
         for norm in norms:
             if norm.lacks_statistics:
-                self._warn(norm)
+                self.warn_once(
+                    f"'{norm.path}' keeps no running statistics, so its scale in evaluation mode is not defined and it cannot "
+                    "be absorbed: its scale and absorbed keys are left out."
+                )
         found = {norm.name: effective_scale(norm) for norm in norms if norm.has_lambda and norm.has_statistics}
         each = {f"bn_lambda/{name}/scale": scale for name, scale in found.items()}
         return each | ({"bn_lambda/scale": sum(found.values()) / len(found)} if found else {})
-
-    def _warn(self, norm: Normalisation) -> None:
-        if not self._warned:
-            log.warning(
-                f"'{norm.path}' keeps no running statistics, so that its scale in evaluation mode is not defined and it "
-                "cannot be absorbed: its scale and absorbed keys are left out."
-            )
-        self._warned = True
 
 
 def _under(prefix: str, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import Tensor, nn
 from typing_extensions import override
 
-from callbacks.measure import Measure
-from callbacks.protocol import members_of, name_of
+from callbacks.context import MeasureContext
+from callbacks.measure import StatefulMeasure
 from lightning_app.measures import conv_weights, distance
 from lightning_app.networks import layers_of
 
 __all__ = ["DistanceFromStart"]
 
 
-class DistanceFromStart(Measure):
+class DistanceFromStart(StatefulMeasure):
     """Logs how far training has moved each net, against how far apart the nets started.
 
     Definition:
@@ -36,8 +34,7 @@ class DistanceFromStart(Measure):
         for less than half.
 
     Cost:
-        One pass over the convolutions' weights, 0.001 % of a CIFAR-10 epoch, depth 20; one copy of them in memory and
-        checkpoint.
+        One pass over the convolutions' weights: next to nothing. One copy of them in memory and checkpoint.
 
     Breaks:
         * Scale is counted as distance: with normalisation a net may move far and compute the same, and weight decay
@@ -56,48 +53,26 @@ class DistanceFromStart(Measure):
 
     family = "travel"
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
-        super().__init__(every_n_epochs, at_start)
-        self._starts: dict[str, Tensor] = {}  # member -> t_0 (n,) float64
-
-    @override
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.global_step == 0 and trainer.current_epoch == 0:
-            known = ((name, layers_of(net)) for name, net in members_of(pl_module))
-            self._starts = {name: conv_weights(layers, True) for name, layers in known if layers}
-        super().on_train_start(trainer, pl_module)
-
-    @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        name, layers = name_of(trainer, net), layers_of(net)
-        if not layers:
-            return {}
-        now = conv_weights(layers, True)
-        own = {"travel/distance": distance(now, self._starts[name])} if name in self._starts else {}
-        return own | {
-            f"travel/from_start_of/{arm}": distance(now, self._starts[other])
-            for arm, other in _rivals(trainer.lightning_module, name)
-            if other in self._starts and len(self._starts[other]) == len(now)
-        }
-
     @property
     @override
     def state_key(self) -> str:
         return "WeightTravel"  # the class's name when the first checkpoints were written
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"starts": self._starts}
+    def begin(self, context: MeasureContext) -> None:
+        if layers := layers_of(context.net):
+            context.keep("starts", conv_weights(layers, True))  # t_0 (n,) float64
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._starts = state_dict["starts"]
-
-
-def _rivals(pl_module: pl.LightningModule, name: str) -> list[tuple[str, str]]:
-    """(arm, member's name) of the other arms' members of the same seed."""
-    members = {member.name: member for member in getattr(pl_module, "members", [])}
-    if name not in members:
-        return []
-    own = members[name]
-    return [(m.arm, m.name) for m in members.values() if m.seed == own.seed and m.arm != own.arm]
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        layers = layers_of(context.net)
+        if not layers:
+            return {}
+        now = conv_weights(layers, True)
+        starts = {"travel/distance": context.kept("starts")}
+        starts |= {
+            f"travel/from_start_of/{arm}": context.kept("starts", name=name) for arm, name in context.others.items()
+        }
+        return {
+            key: distance(now, start) for key, start in starts.items() if start is not None and len(start) == len(now)
+        }

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import nn
 from typing_extensions import override
 
-from callbacks.protocol import few_samples, graph_memory, loss_of, recalibrated_net
-from callbacks.remembering import RememberingMeasure
+from callbacks.context import MeasureContext
+from callbacks.measure import StatefulMeasure
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
 from lightning_app.measures.paths.driving_force import SCALE
@@ -18,7 +16,7 @@ from lightning_app.networks import layers_of
 __all__ = ["DrivingForce"]
 
 
-class DrivingForce(RememberingMeasure):
+class DrivingForce(StatefulMeasure):
     """Logs the forces on every normalisation's λ and on the scale C = ‖w‖ / √(number of weights), and whether they told
     what came.
 
@@ -47,8 +45,7 @@ class DrivingForce(RememberingMeasure):
         Gaussians overlap.
 
     Cost:
-        About 4 gradients of the samples (3.1 measured at depth 20): 500 of an image with the defaults, 1 % of a
-        CIFAR-10 epoch.
+        About 4 gradients of the samples: with the defaults of the order of 1 % of an epoch of CIFAR-10.
 
     Breaks:
         * Before training, when running statistics are of no data, they are those of probe samples.
@@ -79,16 +76,15 @@ class DrivingForce(RememberingMeasure):
         self.double = double
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        trained = recalibrated_net(trainer, net)
-        layers = [layer for layer in layers_of(trained) if layer.weight.requires_grad]
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        net = context.recalibrated()
+        layers = [layer for layer in layers_of(net) if layer.weight.requires_grad]
         if not layers:
             return {}
-        few = list(few_samples(trainer, net, self.samples))
-        norms = normalisations_of(trained, few[0][0][:1])
-        loss = loss_of(trainer.lightning_module)
-        forces = driving_force(trained, few, layers, norms, loss, self.double, graph_memory())
-        before = self.swap(trainer, net, {name: list(astuple(force)) for name, force in forces.items()}) or {}
+        norms, samples = normalisations_of(net, context.example()), context.samples(self.samples)
+        forces = driving_force(net, samples, layers, norms, context.loss, self.double, context.graph_memory)
+        before = context.kept("last", {})
+        context.keep("last", {name: list(astuple(force)) for name, force in forces.items()})
         return _forces(forces) | _comparisons({name: Force(*before[name]) for name in before if name in forces}, forces)
 
 

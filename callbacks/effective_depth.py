@@ -1,21 +1,16 @@
 """Effective depth of the ensemble that a residual net is, on probe samples after epochs."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import nn
 from typing_extensions import override
 
+from callbacks.context import MeasureContext
 from callbacks.measure import Measure
-from callbacks.protocol import few_samples, loss_of, members_of, recalibrated_net, samples_at_once
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
 __all__ = ["EffectiveDepth"]
-
-log = logging.getLogger(__name__)
 
 
 class EffectiveDepth(Measure):
@@ -50,9 +45,8 @@ class EffectiveDepth(Measure):
         depth, as Littwin & Wolf say, but with normalisation becomes shallower in training, not deeper.
 
     Cost:
-        The defaults take 1,700 gradients of an image for a residual net of depth 20, 3 % of a CIFAR-10 epoch; a
-        resolution of outputs costs 10 gradients of the same images, one of gradients 55. It grows with the square of
-        the depth.
+        A few percent of an epoch of CIFAR-10 with the defaults at depth 20. A resolution of outputs costs 10
+        gradients of the same images, one of gradients 55; it grows with the square of the depth.
 
     Breaks:
         * Only nets that are piecewise linear at fixed gates: convolutions, linear maps, ReLUs, BatchNorm, sums,
@@ -88,19 +82,13 @@ class EffectiveDepth(Measure):
         self.gradient_samples = min(samples, gradient_samples)
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        loss, net = loss_of(trainer.lightning_module), recalibrated_net(trainer, net)
-        few = list(few_samples(trainer, net, self.samples))
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        net, samples = context.recalibrated(), context.samples(self.samples)
         try:
-            return {"depth": effective_depth(net, few, loss, self.gradient_samples, samples_at_once())}
+            return {"depth": effective_depth(net, samples, context.loss, self.gradient_samples, context.max_batch)}
         except NoBranches as error:
-            if len(members_of(trainer.lightning_module)) == 1:  # beside a residual net, a plain one is no surprise
-                self._say_once(str(error))
+            if not context.others:  # beside a residual net, a plain one is no surprise
+                self.warn_once(f"no depth keys: {error}")
         except NotPiecewiseLinear as error:
-            self._say_once(str(error))
+            self.warn_once(f"no depth keys: {error}")
         return {}
-
-    def _say_once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            log.warning(f"no depth keys: {sentence}")

@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from callbacks.context import MeasureContext
 from callbacks.measure import Measure
-from callbacks.protocol import few_samples, graph_memory, loss_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
@@ -53,8 +53,8 @@ class HessianSpectrum(Measure):
         not grow with depth (Theorem 2; 1.006 from depth 2 to 32).
 
     Cost:
-        A product H v costs 2.2 gradients of the probe samples: the defaults take 3,500 gradients of an image, 7 % of a
-        CIFAR-10 epoch. ``parts`` cost as many products again for each.
+        A product H v costs about two gradients of the probe samples; the defaults take some percent of an epoch
+        of CIFAR-10. ``parts`` cost as many products again for each.
 
     Breaks:
         * Most eigenvalues of a trained net lie so close to 0 that few products do not see their sign: ``index_low`` and
@@ -111,33 +111,34 @@ class HessianSpectrum(Measure):
                 f"HessianSpectrum needs samples of at least 1 and exact of at least 0, got {samples}, {exact}."
             )
         self.samples = samples
-        self.asked = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps, "tolerance": tolerance}
-        self.asked["seed"] = seed
+        self.asked: dict[str, Any] = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps}
+        self.asked |= {"tolerance": tolerance, "seed": seed}
         self.parts = parts
         self.exact = exact
         self.double = double
         self.prefix = self.family = prefix
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         try:
-            return self._spectra(trainer, net)
+            return self._spectra(context)
         except DivergedError as error:  # whoever trains the net decides what follows
-            log.warning(f"epoch {trainer.current_epoch + 1}: no {self.prefix} keys: {error}")
+            log.warning(f"epoch {context.epoch}: no {self.prefix} keys: {error}")
             return {}
 
-    def _spectra(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
-        loss = loss_of(trainer.lightning_module)
-        few = list(few_samples(trainer, net, self.samples))
-        if sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact:
-            return self._exactly(net, Hessian(net, few, loss, double=True, memory=graph_memory()))
-        hessian = Hessian(net, few, loss, double=self.double, memory=graph_memory())
+    def _spectra(self, context: MeasureContext) -> dict[str, Any]:
+        net, samples = context.net, context.samples(self.samples)
+        few = sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact
+        hessian_of = partial(Hessian, net, samples, context.loss, memory=context.graph_memory)
+        if few:
+            return self._exactly(net, hessian_of(double=True))
+        hessian = hessian_of(double=self.double)
         found, leading = spectrum(hessian, **self.asked)
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.asked)[0])
         for name, names in _layers(net, hessian).items() if self.parts else ():
-            block = Hessian(net, few, loss, names, self.double, graph_memory())
+            block = hessian_of(names=names, double=self.double)
             results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.asked)[0])
         return results
 
@@ -175,7 +176,7 @@ def _leading(prefix: str, net: nn.Module, hessian: Hessian, leading: Tensor) -> 
 
 def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
     """ID entries and all other parameters as masks of a vector; nothing for a net without ID entries."""
-    masks = {layer.weight_name: layer.id_mask() for layer in layers_of(net) if layer.has_id}
+    masks = {layer.weight_name: mask for layer in layers_of(net) if (mask := layer.id_mask()) is not None}
     parts = [masks.get(name, torch.zeros_like(w, dtype=torch.bool)) for name, w in hessian.parameters.items()]
     flat = torch.cat([part.flatten() for part in parts])
     return {"id": flat, "rest": ~flat} if flat.any() else {}

@@ -7,13 +7,14 @@ import pytorch_lightning as pl
 from torch import nn
 from typing_extensions import override
 
+from callbacks.context import MeasureContext
 from callbacks.measure import Measure
-from callbacks.protocol import few_samples, members_of
 from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.interlayer import check_interlayer
 from lightning_app.networks import Span, blocks_of, span_of
+from lightning_app.runs.members import members_of
 
 __all__ = ["InterlayerCushion"]
 
@@ -43,9 +44,8 @@ class InterlayerCushion(Measure):
         noise.
 
     Cost:
-        1,000 images and 4 probes in all 9 blocks of a full net of depth 20: 3 % of a training epoch (2.2 to 2.5 % with
-        ``half``). Exact norms cost, a block and sample, as much as training on 3 samples (10 with BatchNorm on one
-        sample).
+        A few percent of a training epoch for 1,000 images and 4 probes in all blocks at depth 20. Exact norms
+        cost, a block and sample, as much as training on 3 samples (10 with BatchNorm on one sample).
 
     Breaks:
         * BatchNorm of one sample (``batch1``) does not see the scale of its input, so J x of a plain block is 0 but for
@@ -99,9 +99,9 @@ class InterlayerCushion(Measure):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if self.forgiving:
+        if self.lenient:
             return
-        nets = [net for _, net in members_of(pl_module)]
+        nets = [member.net for member in members_of(pl_module)]
         for bn_mode in self.bn_modes:
             # Where a net has a block for this mode, the others may lack one; where none has, it was not meant.
             found = [self._spans(net, bn_mode) for net in nets]
@@ -111,8 +111,8 @@ class InterlayerCushion(Measure):
                 check_interlayer(net, spans, bn_mode, self.probes)
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        images = [images for images, _ in few_samples(trainer, net, self.samples)]
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        net, images = context.net, [images for images, _ in context.samples(self.samples)]
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes

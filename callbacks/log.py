@@ -25,12 +25,11 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from lightning_app.measures.core.histogram import Histogram
-from lightning_app.networks import Surveyed
-from lightning_app.runs import LayerRow, Row, RunFolder
+from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.statistics.paired import spread
 
-__all__ = ["Record", "describe_layers", "emit", "log_record", "note"]
+__all__ = ["ArmSeed", "Record", "folders_of", "log_record", "log_results"]
 
 T = TypeVar("T")
 
@@ -41,8 +40,8 @@ DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 b
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
 
 
-class Place(NamedTuple):
-    """Where a member stands in the bank."""
+class ArmSeed(NamedTuple):
+    """Which net of the bank a member is."""
 
     arm: str
     seed: int
@@ -50,7 +49,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What one family has to say after one epoch."""
+    """The results of one family after one epoch."""
 
     epoch: int  # completed epochs
     step: int  # optimizer steps
@@ -58,7 +57,7 @@ class Record:
     scalars: dict[tuple[str, str], float]  # (member, key) -> value
     histograms: dict[tuple[str, str], Histogram]
     arrays: dict[tuple[str, str], np.ndarray]
-    places: dict[str, Place]  # of the members that the record is about
+    members: dict[str, ArmSeed]  # the nets that the record is about
 
     def numbers(self) -> dict[str, float]:
         """Key -> value for a tracker: each member's, and over the seeds where there are several."""
@@ -72,14 +71,14 @@ class Record:
 
     def of_seed(self, seed: int) -> "Record":
         """The part about the nets of one seed, with what belongs to the whole run."""
-        places = {member: place for member, place in self.places.items() if place.seed == seed}
-        kept = {*places, WHOLE_RUN}
+        members = {member: one for member, one in self.members.items() if one.seed == seed}
+        kept = {*members, WHOLE_RUN}
 
         def part(results: dict[tuple[str, str], T]) -> dict[tuple[str, str], T]:
             return {key: result for key, result in results.items() if key[0] in kept}
 
         scalars, histograms, arrays = part(self.scalars), part(self.histograms), part(self.arrays)
-        return replace(self, scalars=scalars, histograms=histograms, arrays=arrays, places=places)
+        return replace(self, scalars=scalars, histograms=histograms, arrays=arrays, members=members)
 
     def _over_seeds(self) -> dict[str, float]:
         """Statistics of what belongs to members."""
@@ -98,21 +97,21 @@ class Record:
         key = self._arm_key(member, name)
         if member == WHOLE_RUN or len(self._seeds) == 1:
             return key
-        return f"seed/{spell_seed(self.places[member].seed, self._seeds)}/{key}"
+        return f"seed/{spell_seed(self.members[member].seed, self._seeds)}/{key}"
 
     def _arm_key(self, member: str, name: str) -> str:
-        return name if member == WHOLE_RUN or len(self._arms) == 1 else f"{name}/{self.places[member].arm}"
+        return name if member == WHOLE_RUN or len(self._arms) == 1 else f"{name}/{self.members[member].arm}"
 
     @cached_property
     def _arms(self) -> set[str]:
-        return {place.arm for place in self.places.values()}
+        return {member.arm for member in self.members.values()}
 
     @cached_property
     def _seeds(self) -> set[int]:
-        return {place.seed for place in self.places.values()}
+        return {member.seed for member in self.members.values()}
 
 
-def emit(
+def log_results(
     trainer: pl.Trainer,
     epoch: int,
     family: str,
@@ -122,12 +121,12 @@ def emit(
 ) -> None:
     """Log results by member and prefix, and numbers of the whole run, to every logger. Rank zero only.
 
-    A logger that raises misses them, and says so once; the run folder's does not.
+    A logger that raises misses them, with one warning; errors of the run folder's logger are raised.
 
     Args:
         results: member -> prefix -> dataclass, or member -> key -> number.
         whole_run: numbers that belong to no member, e.g. what the measuring cost.
-        strict: let through what loggers raise.
+        strict: re-raise what loggers raise.
 
     Raises:
         MachineError: if the run folder cannot be written.
@@ -142,38 +141,22 @@ def emit(
                 arrays[member, key] = value.detach().cpu().numpy()
             else:
                 scalars[member, key] = float(value)
-    record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _places(trainer, results))
+    record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _members(trainer, results))
     for logger in trainer.loggers:
         with nullcontext() if strict or isinstance(logger, RunLogger) else best_effort(logger):
             log_record(logger, record)
 
 
-def describe_layers(trainer: pl.Trainer, surveyed: Mapping[str, Sequence[Surveyed]]) -> None:
-    """Write each member's layers into the run folder, with the reason where one cannot be measured. Rank zero only."""
-    rows = [
-        LayerRow(member, found.layer.name if found.layer else "", found.path, found.kind, found.shape, found.reason)
-        for member, by_member in surveyed.items()
-        for found in by_member
-    ]
-    for folder in _folders(trainer):
-        folder.save_layers(rows)
+def folders_of(trainer: pl.Trainer) -> list[RunFolder]:
+    """The run's folder, to write what is no number into. Rank zero only; none in a trainer without a `RunLogger`."""
+    return [logger.folder for logger in trainer.loggers if isinstance(logger, RunLogger)]
 
 
-def note(trainer: pl.Trainer, sentence: str) -> None:
-    """Write into the run folder what could not be measured. Rank zero only."""
-    for folder in _folders(trainer):
-        folder.add_notes([sentence])
-
-
-def _folders(trainer: pl.Trainer) -> Iterator[RunFolder]:
-    return (logger.folder for logger in trainer.loggers if isinstance(logger, RunLogger))
-
-
-def _places(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, Place]:
+def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
     """Arms and seeds as the module's bank has them; without a bank each name is an arm of its own."""
     bank = {next(iter(member)): member for member in getattr(trainer.lightning_module, "members", ())}
     members = {name: bank.get(name) for name in names}
-    return {name: Place(getattr(member, "arm", name), getattr(member, "seed", 0)) for name, member in members.items()}
+    return {name: ArmSeed(getattr(member, "arm", name), getattr(member, "seed", 0)) for name, member in members.items()}
 
 
 def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,15 +1,16 @@
-"""What every measuring callback shares: when to measure, without leaving a trace, at what cost, and one log call.
+"""The extension point: what every measuring callback shares. When to measure, on what, and what happens where it fails.
 
-A callback decides *when*, *on which data* and *under which name*; the mathematics is in `lightning_app.measures`, and
-how it meets a model and its data in `protocol`.
+The mathematics is in `lightning_app.measures`, what a measure is given in `context`, how a result becomes keys in `log`.
 """
 
+import inspect
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -18,13 +19,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
+from callbacks.context import MeasureContext, State
 from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
-from callbacks.log import emit, note
-from callbacks.protocol import Pieces, handing_out, members_of
+from callbacks.log import folders_of, log_results
+from callbacks.protocol import contexts_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
 
-__all__ = ["EpochCallback", "Measure", "isolated"]
+__all__ = ["EpochCallback", "Measure", "Scalar", "StatefulMeasure", "isolated"]
 
 log = logging.getLogger(__name__)
 
@@ -37,27 +39,26 @@ class EpochCallback(pl.Callback, ABC):
         at_start: also before the first training step. Not repeated after a resume.
 
     Attributes:
-        strict: stop at whatever cannot be measured or logged. Otherwise it is left out, and said.
-        forgiving: leave out what cannot be measured even where that is a mistake of the user that shows before training.
+        strict: re-raise what cannot be measured or logged.
+        lenient: record what cannot be measured and go on, also for user errors before training.
     """
 
     strict = False
-    forgiving = False
+    lenient = False
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
         if every_n_epochs < 1:
             raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
         self.every_n_epochs = every_n_epochs
         self.at_start = at_start
-        self._said: set[Any] = set()  # what need not be said again
 
     @abstractmethod
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        """Look and emit. ``epoch`` counts completed epochs."""
+        """Look and log. ``epoch`` counts completed epochs."""
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.at_start and trainer.global_step == 0 and trainer.current_epoch == 0:
+        if self.at_start and _at_the_start(trainer):
             self.observe(trainer, pl_module, 0)
 
     @override
@@ -68,86 +69,224 @@ class EpochCallback(pl.Callback, ABC):
 
 
 class Measure(EpochCallback):
-    """Measures every member on rank zero, isolated from training, and logs the results and their cost in seconds.
+    """Measures every net of the run before training and after epochs, and logs the results with their cost in seconds.
 
-    A subclass names its ``family`` and returns, for one net, named dataclasses; `emit` logs their fields.
+    A subclass has a `family` and a method `measure`; the rest is done here:
 
-    Faults: a net that cannot be measured gets the number ``failed/<family>`` = 1 for that epoch, and its reason is said
-    once and noted in the run folder; training and the other nets and measures go on. A mistake of the user that shows
-    before training stops it, and so does everything where ``strict``. Out of memory, the measure is tried again on half as
-    many samples at a time, down to one. Its numbers are then the same up to rounding, those that are estimated from random
-    vectors up to their standard errors.
+    * The net is measured in evaluation mode and without gradients, unless ``gradients`` is set. Its modes, ``.grad`` and
+      the random state are put back, so training is bit-identical to training without measures.
+    * A net that cannot be measured gets the number ``failed/<family>`` = 1 for that epoch; the reason is logged once and
+      noted in the run folder, and training and other measures go on. A `UserError` before training stops it, and with
+      ``strict`` everything does.
+    * Where memory runs out, the net is measured again with half as many samples at a time, down to one. The numbers are
+      the same up to rounding, and up to their standard errors where they are estimated from random vectors.
     """
 
-    family: ClassVar[str]
-    _at_once: int | None = None  # so many samples at a time, since more ran out of memory
+    family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``
+    gradients = False  # whether `measure` runs with gradients enabled
+    _max_batch: int | None = None  # samples at a time, since more ran out of memory
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
+        super().__init__(every_n_epochs, at_start)
+        self._warned: set[str] = set()
+        self._described = False
 
     @abstractmethod
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        """Results of one net by prefix, e.g. ``{"cushion/layer10": CushionStatistics(...)}``."""
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        """Results of one net by key.
 
-    def attempt(self, trainer: pl.Trainer, net: nn.Module) -> dict[str, Any]:
-        """Measure, or raise and leave this callback as it was."""
-        with isolated(net):
-            return dict(self.measure(trainer, net))
+        A number is logged under its key; of a dataclass every field, ``{"cushion/layer10": CushionStatistics(...)}``:
+        numbers as ``cushion/layer10/median``, a `Histogram` as a histogram, other tensors as arrays in the run folder.
+        """
+
+    def describe(self) -> Mapping[str, str]:
+        """Key -> meaning, for the curves that the report draws of numbers without a section, and for ``keys.csv``."""
+        return {}
+
+    def evaluate(self, context: MeasureContext) -> dict[str, Any]:
+        """Measure one net as in a run, isolated from training. Raises what `measure` raises."""
+        with isolated(context.net, self.gradients):
+            return dict(self.measure(context))
+
+    def warn_once(self, message: str) -> None:
+        """Log a warning that is not repeated every epoch."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message)
 
     @override
     @rank_zero_only
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         start = time.perf_counter()
-        results = {name: self._results(trainer, name, net, epoch) for name, net in members_of(pl_module)}
+        contexts = contexts_of(trainer, pl_module, epoch)
+        results = {context.name: self._results(trainer, context) for context in contexts}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
-        emit(trainer, epoch, self.family, results, cost, self.strict)
+        log_results(trainer, epoch, self.family, results, cost, self.strict)
+        if not self._described and (meanings := self.describe()):
+            for folder in folders_of(trainer):
+                folder.describe_keys(meanings)
+        self._described = True
 
-    def _results(self, trainer: pl.Trainer, name: str, net: nn.Module, epoch: int) -> dict[str, Any]:
+    def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
         try:
-            return self._in_memory(trainer, name, net)
+            return self._within_memory(context)
         except Exception as error:  # a foreign net raises what it likes
-            mistake = isinstance(error, UserError) and epoch == 0 and not self.forgiving
-            if self.strict or mistake or is_fatal(error):
-                raise
-            self._note(trainer, name, epoch, error)
+            self._go_on(trainer, context, error)
             return {f"failed/{self.family}": 1.0}
 
-    def _in_memory(self, trainer: pl.Trainer, name: str, net: nn.Module) -> dict[str, Any]:
-        """As many samples at a time as fit."""
+    def _within_memory(self, context: MeasureContext) -> dict[str, Any]:
+        """Evaluate, with half as many samples at a time whenever memory runs out."""
         ran_out = 0
         while True:
-            pieces = Pieces(self._at_once)
+            context.max_batch, context.largest = self._max_batch, 0
             try:
-                with handing_out(pieces):
-                    found = self.attempt(trainer, net)
+                found = self.evaluate(context)
                 break
             except Exception as error:
-                if pieces.largest < 2 or not ran_out_of_memory(error):
+                if context.largest < 2 or not ran_out_of_memory(error):
                     raise
-            ran_out = ran_out or pieces.largest
-            self._at_once = pieces.largest // 2
-            free_memory()  # not before: the exception holds what it failed on
+            ran_out = ran_out or context.largest
+            self._max_batch = context.largest // 2
+            free_memory()  # not before: the exception refers to what it failed on
         if ran_out:
-            what = f"{type(self).__name__} ran out of memory on '{name}' with {ran_out} samples at a time"
-            print(f"{what}: it goes on with {self._at_once}.", flush=True)
+            what = f"{type(self).__name__} ran out of memory on '{context.name}' with {ran_out} samples at a time"
+            print(f"{what}: it goes on with {self._max_batch}.", flush=True)
         return found
 
-    def _note(self, trainer: pl.Trainer, name: str, epoch: int, error: Exception) -> None:
-        what, why = f"{type(self).__name__} cannot measure '{name}'", reason(error)
-        when = "" if self.forgiving else f" after epoch {epoch}" if epoch else " before training"
-        if (what, why) not in self._said:
-            self._said.add((what, why))
-            log.warning(sentence := f"{what}{when}: {why}")
-            note(trainer, sentence)
+    def _go_on(self, trainer: pl.Trainer, context: MeasureContext, error: Exception) -> None:
+        """Note why a net could not be measured; raise the error where it must stop the run."""
+        mistake = isinstance(error, UserError) and context.epoch == 0 and not self.lenient
+        if self.strict or mistake or is_fatal(error):
+            raise error
+        what, why = f"{type(self).__name__} cannot measure '{context.name}'", reason(error)
+        when = "" if self.lenient else f" after epoch {context.epoch}" if context.epoch else " before training"
+        if f"{what}: {why}" not in self._warned:
+            self._warned.add(f"{what}: {why}")
+            log.warning(message := f"{what}{when}: {why}")
+            for folder in folders_of(trainer):
+                folder.add_notes([message])
+
+
+class StatefulMeasure(Measure):
+    """A measure that compares a net with what it was, also after a resume.
+
+    What `MeasureContext.keep` keeps is in the checkpoint. A measurement that fails keeps nothing.
+    """
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
+        super().__init__(every_n_epochs, at_start)
+        self._state: State = {}
+
+    def begin(self, context: MeasureContext) -> None:
+        """Before the first training step, whether or not it is measured then: keep what later epochs are compared with."""
+
+    @override
+    def evaluate(self, context: MeasureContext) -> dict[str, Any]:
+        before = {key: dict(by_name) for key, by_name in self._state.items()}
+        context.state = self._state
+        try:
+            return super().evaluate(context)
+        except BaseException:
+            self._state = before
+            raise
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if _at_the_start(trainer):
+            self._state = {}  # of an earlier fit
+            self._begin(trainer, pl_module)
+        super().on_train_start(trainer, pl_module)
+
+    @rank_zero_only
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for context in contexts_of(trainer, pl_module, 0):
+            context.state = self._state
+            try:
+                with isolated(context.net):
+                    self.begin(context)
+            except Exception as error:
+                self._go_on(trainer, context, error)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._state)
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._state = state_dict
+
+
+class Scalar(Measure):
+    """Logs one number of each net, computed by a function of your own.
+
+    The function is given a `MeasureContext` and returns a number, or a tensor of one. Gradients are enabled in it. It gets
+    the net itself and not a copy: a function that changes weights changes training.
+
+    The number is in ``log.csv`` and in every tracker under its name, and the report draws it against epochs, with the first
+    line of the function's docstring. ``cost/<name>`` is the time it took for all nets.
+
+    Args:
+        name: the key, such as "grad_norm"; a slash groups keys.
+        function: in YAML its dotted path, such as ``my_measures.grad_norm``.
+        every_n_epochs: after every so many epochs, and always after the final one.
+        at_start: also before the first training step.
+    """
+
+    gradients = True
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[MeasureContext], Any],
+        every_n_epochs: int = 1,
+        at_start: bool = True,
+    ) -> None:
+        super().__init__(every_n_epochs, at_start)
+        if not re.fullmatch(r"\w+(/\w+)*", name):
+            raise UserError(
+                f"the name of a Scalar is a key of letters, digits, '_' and '/', such as grad_norm, got '{name}'."
+            )
+        self.name = self.family = name
+        self.function = function
+
+    @override
+    def describe(self) -> Mapping[str, str]:
+        text = inspect.getdoc(self.function) or ""
+        return {self.name: text.partition("\n")[0] or getattr(self.function, "__qualname__", "")}
+
+    @override
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        value = self.function(context)
+        try:
+            return {self.name: float(value)}
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"the function of Scalar '{self.name}' must return one number, got {value!r:.100}."
+            ) from error
+
+
+def _at_the_start(trainer: pl.Trainer) -> bool:
+    return trainer.global_step == 0 and trainer.current_epoch == 0
 
 
 @contextmanager
-def isolated(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, no autocast, attention written out; modes and random state are put back as they were.
+def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
+    """Evaluation mode, gradients as given, no autocast, attention written out; afterwards everything is as it was.
 
-    Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in
-    evaluation mode, and what the measure draws is not drawn from training's stream.
+    Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
+    mode, what a measure draws is not drawn from training's random stream, and what it leaves in ``.grad`` is removed.
     """
-    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
-    with evaluating(net), torch.autocast(device.type, enabled=False), _attention():
-        yield
+    grads = {parameter: parameter.grad for parameter in net.parameters()}
+    device = next((parameter.device for parameter in grads), torch.device("cpu"))
+    autocast = torch.autocast(device.type, enabled=False)
+    try:
+        for parameter in grads:
+            parameter.grad = None
+        with evaluating(net), torch.set_grad_enabled(gradients), autocast, _attention():
+            yield
+    finally:
+        for parameter, grad in grads.items():
+            parameter.grad = grad
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from callbacks.context import MeasureContext
 from callbacks.measure import Measure
-from callbacks.protocol import few_samples, probe_batches
 from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
@@ -60,8 +59,7 @@ class NoiseStability(Measure):
         bound is vacuous by many orders of magnitude: compare nets, not with 1.
 
     Cost:
-        0.15 (plain) to 0.2 (residual) of a training epoch of a simplified net of depth 20 on CIFAR-10; at every tenth
-        epoch 2 % of the time. The share grows with the depth.
+        A fifth of a training epoch of a simplified net of depth 20 on CIFAR-10; the share grows with the depth.
 
     Breaks:
         * Responses are linear in s until ReLUs switch: compare at one s.
@@ -110,18 +108,17 @@ class NoiseStability(Measure):
         self.seed = seed
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        few = list(few_samples(trainer, net, self.samples))
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        net, few = context.net, context.samples(self.samples)
         injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed)
-        results: dict[str, Any] = {"noise/contraction": contraction(net, probe_batches(trainer, net))}
+        results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}
         for scale, responses in injected.items():
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)
         interlayer = minimal_cushions(net, few, self.tangents, self.seed)
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
-            results["noise/bound"] = _bound(
-                net, list(probe_batches(trainer, net)), interlayer, results["noise/contraction"].maximum
-            )
+            contracted = results["noise/contraction"].maximum
+            results["noise/bound"] = _bound(net, list(context.batches()), interlayer, contracted)
         return results
 
 

@@ -3,12 +3,15 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
+from callbacks.protocol import metrics_of
+from lightning_app.runs.members import members_of
 from lightning_app.statistics.paired import spread
 
 __all__ = ["EpochBar", "ProgressLines"]
@@ -35,10 +38,11 @@ class ProgressLines(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         seconds = time.perf_counter() - self._started
         arms = defaultdict(list)
-        for member, numbers in zip(pl_module.members, pl_module.metrics().values()):
-            arms[member.arm].append(numbers)
-        said = [_words(arm, seeds) for arm, seeds in arms.items()]
-        self._print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {' | '.join(said)}  ({seconds:.1f} s)")
+        metrics = metrics_of(pl_module)
+        for member in members_of(pl_module):
+            arms[member.arm].append(metrics[member.name])
+        words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
+        self._print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {words}  ({seconds:.1f} s)")
 
     @rank_zero_only
     def _print(self, line: str) -> None:
@@ -56,14 +60,14 @@ class EpochBar(RichProgressBar):
         super().__init__(refresh_rate=refresh_rate)
 
     @override
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
-        """None: a bank's errors would not fit, and the lines above say them."""
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        """None: a bank's errors would not fit, and are in the lines above."""
         return {}
 
     @override
     def _get_train_description(self, current_epoch: int) -> str:
-        said = f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
-        return said.ljust(len(self.validation_description))  # else the bars move when the other one comes
+        text = f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+        return text.ljust(len(self.validation_description))  # else the bars move when the other one comes
 
     @property
     @override

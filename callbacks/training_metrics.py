@@ -5,9 +5,9 @@ import time
 import pytorch_lightning as pl
 from typing_extensions import override
 
-from callbacks.log import emit
+from callbacks.log import log_results
 from callbacks.measure import EpochCallback
-from lightning_app.common.errors import UserError
+from callbacks.protocol import metrics_of
 
 __all__ = ["TrainingMetrics"]
 
@@ -67,16 +67,11 @@ class TrainingMetrics(EpochCallback):
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        if not callable(getattr(pl_module, "metrics", None)):
-            raise UserError(
-                f"TrainingMetrics logs what pl_module.metrics() returns, and {type(pl_module).__name__} has no such method: "
-                "leave it out, and log risks and errors with self.log."
-            )
-        results = pl_module.metrics()  # sums over ranks, so on all of them
+        results = metrics_of(pl_module)
         if trainer.is_global_zero:
             whole_run = {}
             if trainer.optimizers:  # else nothing is trained here, only measured
                 whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
                 if epoch:
                     whole_run["time/epoch"] = time.perf_counter() - self._started
-            emit(trainer, epoch, "learning", results, whole_run, self.strict)
+            log_results(trainer, epoch, "learning", results, whole_run, self.strict)

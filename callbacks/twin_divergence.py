@@ -1,81 +1,25 @@
 """How an arm and its T-twin drift apart: `lightning_app.measures.weights.twins` after steps and after epochs."""
 
 import logging
-import math
 import time
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities import rank_zero_only
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from callbacks.log import emit
+from callbacks.log import log_results
+from callbacks.protocol import metrics_of
 from lightning_app.common.errors import UserError
-from lightning_app.measures import Divergence, SignWatch, growth, twin_divergence
+from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
+from lightning_app.runs.members import Member, members_of
 
 __all__ = ["TwinDivergence"]
 
 log = logging.getLogger(__name__)
 
-SECOND = "layer02"  # where the paper saw a difference of 1e-16 after one iteration
-SECOND_KEYS = {0: f"{SECOND}_at_start", 1: f"{SECOND}_after_one_step"}  # by steps done before the batch
-
-Pair = tuple[str, nn.Module, nn.Module]  # name of the original, its net, the twin's net
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What was recorded step by step during one epoch."""
-
-    number: Tensor  # (n,) int64, optimizer steps done
-    divergence: Tensor  # (n,) float64, after the step
-    divergence_id: Tensor  # (n,) float64
-    risk_original: Tensor  # (n,) float64, nats, of the step's batch, before the step
-    risk_twin: Tensor  # (n,) float64
-    risk_difference: Tensor  # (n,) float64, twin - original
-
-
-@dataclass
-class Drift:
-    """All that is known of one pair: what a checkpoint keeps."""
-
-    steps: list[list[float]] = field(default_factory=list)  # of the epoch under way: `Steps` but for the difference
-    history: Tensor = field(default_factory=lambda: torch.empty(0, 2).double())  # before: (n, 2) number, divergence
-    flip: dict[str, Any] | None = None  # the first one: step, and the fields of `Flip`
-    second: dict[str, float] = field(default_factory=dict)  # |difference| of layer 2's ReLU inputs, by key
-
-    def wants_watching(self, steps_done: int) -> bool:
-        return self.flip is None or steps_done in SECOND_KEYS
-
-    def note(self, watch: SignWatch, steps_done: int) -> None:
-        """What the watch saw in the batch that came after so many steps."""
-        if steps_done in SECOND_KEYS:
-            key = SECOND_KEYS[steps_done]
-            self.second |= {key: watch.gap.maximum, f"{key}_mean": watch.gap.mean}
-        if self.flip is None and watch.flip is not None:
-            self.flip = {"step": steps_done + 1, **asdict(watch.flip)}
-
-    def take_steps(self) -> Steps:
-        """The epoch's steps as arrays; the next epoch starts empty."""
-        rows = torch.tensor(self.steps, dtype=torch.float64)
-        self.steps, self.history = [], torch.cat([self.history, rows[:, :2]])
-        number, divergence, divergence_id, original, twin = rows.unbind(1)
-        return Steps(number.long(), divergence, divergence_id, original, twin, twin - original)
-
-    def scalars(self) -> dict[str, float]:
-        """Growth so far and the first flip."""
-        flip_step = self.flip["step"] if self.flip else math.nan
-        law = asdict(growth(*self.history.unbind(1), flip_step))
-        numbers = {f"twin/growth/{name}": value for name, value in law.items()}
-        numbers |= {f"twin/{name}": value for name, value in self.second.items()} | {"twin/first_flip_step": flip_step}
-        if self.flip:
-            place = int(self.flip["layer"].removeprefix("layer"))
-            numbers |= {f"twin/first_flip_{name}": self.flip[name] for name in ("units", "original", "twin")}
-            numbers["twin/first_flip_layer"] = place
-        return numbers
+Pair = tuple[Member, Member]  # the original and its twin
 
 
 class TwinDivergence(pl.Callback):
@@ -111,8 +55,8 @@ class TwinDivergence(pl.Callback):
         zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
 
     Cost:
-        A comparison of weights is 1.4 % of a gradient of 128 images, depth 20; watching for flips keeps one net's
-        activations for one pass, until the first is found.
+        A comparison of weights is about a hundredth of a gradient of a batch; watching for flips keeps one
+        net's activations for one pass, until the first is found.
 
     Breaks:
         * Optimizers whose update is not invariant to a shift of the weights (decoupled decay as in AdamW, LARS, LAMB)
@@ -135,7 +79,7 @@ class TwinDivergence(pl.Callback):
             compiled or in a CUDA graph are not watched: graphs run no hooks.
 
     Attributes:
-        strict: let through what loggers raise.
+        strict: re-raise what loggers raise.
     """
 
     strict = False
@@ -146,7 +90,7 @@ class TwinDivergence(pl.Callback):
         self.every_n_steps = every_n_steps
         self.watch_signs = watch_signs
         self._pairs: dict[str, Pair] = {}  # by the twin's name, like all that follow
-        self._drifts: dict[str, Drift] = {}
+        self._histories: dict[str, TwinHistory] = {}
         self._owners: dict[str, int] = {}  # the rank that trains the pair
         self._mine: dict[str, Pair] = {}
         self._strategy: pl.strategies.Strategy | None = None
@@ -161,25 +105,27 @@ class TwinDivergence(pl.Callback):
         self._pairs = _twins(pl_module)
         if not self._pairs:
             return
-        known = self._drifts if trainer.global_step else {}  # else they are of an earlier fit
+        known = self._histories if trainer.global_step else {}  # else they are of an earlier fit
         if trainer.global_step and not known:
-            joins = "TwinDivergence joins at step %d: first flip and growth tell of what follows."
-            log.warning(joins, trainer.global_step)
-        self._drifts = {name: known.get(name, Drift()) for name in self._pairs}
+            log.warning(
+                f"TwinDivergence starts at step {trainer.global_step} of a resumed run: first flip and growth refer to later "
+                "steps only."
+            )
+        self._histories = {name: known.get(name, TwinHistory()) for name in self._pairs}
         owners = getattr(pl_module, "owners", {})
         self._owners = {name: owners.get(name, 0) for name in self._pairs}
         self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
         self._strategy = trainer.strategy
-        deaf = self._why_deaf(pl_module)
-        self._watching = self.watch_signs and not deaf
-        if self.watch_signs and deaf:
-            log.warning("Sign flips between twins are not watched: %s.", deaf)
+        obstacle = self._obstacle(pl_module)
+        self._watching = self.watch_signs and not obstacle
+        if self.watch_signs and obstacle:
+            log.warning(f"Sign flips between twins are not watched: {obstacle}.")
         if trainer.global_step == 0:
-            self._emit(trainer, 0, self._distances(pl_module))
+            self._log(trainer, 0, self._distances(pl_module))
 
-    def _why_deaf(self, pl_module: pl.LightningModule) -> str:
+    def _obstacle(self, pl_module: pl.LightningModule) -> str:
         """Why training's forward passes cannot be watched; "" when they can."""
-        if any(_compiled(net) for _, *nets in self._pairs.values() for net in nets):
+        if any(_compiled(member.net) for pair in self._pairs.values() for member in pair):
             return "compiled nets run no hooks (model.compile)"
         if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
             return "a CUDA graph runs no hooks (set model.backend to loop)"
@@ -192,9 +138,9 @@ class TwinDivergence(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         done = trainer.global_step
-        for name, (_, original, twin) in self._mine.items():
-            if self._watching and self._drifts[name].wants_watching(done):
-                self._watches[name] = SignWatch(original, twin, SECOND if done in SECOND_KEYS else None)
+        for name, (original, twin) in self._mine.items():
+            if self._watching and self._histories[name].wants_watching(done):
+                self._watches[name] = SignWatch(original.net, twin.net, self._histories[name].layer_to_compare(done))
 
     @override
     def on_train_batch_end(
@@ -204,13 +150,13 @@ class TwinDivergence(pl.Callback):
             return
         start, step = time.perf_counter(), trainer.global_step
         for name, watch in self._stop_watching().items():
-            self._drifts[name].note(watch, step - 1)
+            self._histories[name].note(watch, step - 1)
             self._seconds += watch.seconds
         if step == 1 or step % self.every_n_steps == 0:
-            for name, (original_name, original, twin) in self._mine.items():
-                gap = _divergence(original, twin)
-                risks = [float(outputs["risks"][member]) for member in (original_name, name)]
-                self._drifts[name].steps.append([step, gap.divergence, gap.divergence_id, *risks])
+            for name, (original, twin) in self._mine.items():
+                gap = _divergence(original.net, twin.net)
+                risks = [float(outputs["risks"][member.name]) for member in (original, twin)]
+                self._histories[name].steps.append([step, gap.divergence, gap.divergence_id, *risks])
         self._seconds += time.perf_counter() - start
 
     @override
@@ -232,32 +178,33 @@ class TwinDivergence(pl.Callback):
         start = time.perf_counter()
         results = self._distances(pl_module)
         self._exchange()
-        for name, drift in self._drifts.items():
-            if drift.steps:
-                results[name]["twin/steps"] = drift.take_steps()
-            results[name] |= drift.scalars()
+        for name, history in self._histories.items():
+            if history.steps:
+                results[name]["twin/steps"] = history.take_steps()
+            results[name] |= {f"twin/{key}": value for key, value in history.scalars().items()}
         self._seconds += time.perf_counter() - start
-        self._emit(trainer, trainer.current_epoch + 1, results)
+        self._log(trainer, trainer.current_epoch + 1, results)
 
     def _distances(self, pl_module: pl.LightningModule) -> dict[str, dict[str, Any]]:
         """Divergence and difference of risks as they stand; on all ranks, because the metrics sum over them."""
-        metrics, results = pl_module.metrics(), {}
-        for name, (original_name, original, twin) in self._pairs.items():
-            results[name] = {"twin": _divergence(original, twin)}
-            ours, theirs = metrics[name], metrics[original_name]
+        metrics = metrics_of(pl_module)
+        results: dict[str, dict[str, Any]] = {}
+        for name, (original, twin) in self._pairs.items():
+            results[name] = {"twin": _divergence(original.net, twin.net)}
+            ours, theirs = metrics[name], metrics[original.name]
             if risk := next((key for key in ("train/risk", "train/risk_running") if key in ours), None):
                 results[name]["twin/risk_difference"] = abs(ours[risk] - theirs[risk])
         return results
 
     def _exchange(self) -> None:
         """All ranks get what the one that trains a pair has noted; nothing to do where that is rank zero for all."""
-        if any(self._owners.values()):
+        if self._strategy is not None and any(self._owners.values()):
             for name, owner in self._owners.items():
-                self._drifts[name] = self._strategy.broadcast(self._drifts[name], owner)
+                self._histories[name] = self._strategy.broadcast(self._histories[name], owner)
 
     @rank_zero_only
-    def _emit(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
-        emit(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
+    def _log(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
+        log_results(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
         self._seconds = 0.0
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -266,29 +213,16 @@ class TwinDivergence(pl.Callback):
     def state_dict(self) -> dict[str, Any]:
         """Series as tensors: plain lists of a long run would be slow to save. On all ranks, as Lightning calls it."""
         self._exchange()
-        return {name: _packed(drift) for name, drift in self._drifts.items()}
+        return {name: history.state_dict() for name, history in self._histories.items()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._drifts = {name: _unpacked(state) for name, state in state_dict.items()}
-
-
-def _packed(drift: Drift) -> dict[str, Any]:
-    return {
-        "steps": torch.tensor(drift.steps, dtype=torch.float64),
-        "history": drift.history,
-        "flip": drift.flip,
-        "second": drift.second,
-    }
-
-
-def _unpacked(state: dict[str, Any]) -> Drift:
-    return Drift(state["steps"].tolist(), state["history"], state["flip"], dict(state["second"]))
+        self._histories = {name: TwinHistory.from_state_dict(state) for name, state in state_dict.items()}
 
 
 def _twins(pl_module: pl.LightningModule) -> dict[str, Pair]:
-    members = {member.name: member for member in getattr(pl_module, "members", ())}
-    return {m.name: (m.twin_of, members[m.twin_of].net, m.net) for m in members.values() if m.twin_of is not None}
+    members = {m.name: m for m in members_of(pl_module)} if getattr(pl_module, "members", None) is not None else {}
+    return {twin.name: (members[twin.twin_of], twin) for twin in members.values() if twin.twin_of}
 
 
 def _divergence(original: nn.Module, twin: nn.Module) -> Divergence:

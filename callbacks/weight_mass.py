@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import nn
 from typing_extensions import override
 
+from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from lightning_app.measures import weight_mass
 from lightning_app.networks import layers_of
@@ -35,7 +34,7 @@ class WeightMass(Measure):
         leaves neither region.
 
     Cost:
-        A copy of the weights to the CPU and a few passes; 0.02 % of a CIFAR-10 epoch of the net, depth 20.
+        A copy of the weights to the CPU and a few passes over it: next to nothing.
 
     Breaks:
         * Counted are weights of convolutions, the first included: no biases, no linear layer (all layers in a net
@@ -55,8 +54,8 @@ class WeightMass(Measure):
     family = "weight_mass"
 
     @override
-    def measure(self, trainer: pl.Trainer, net: nn.Module) -> Mapping[str, Any]:
-        layers = layers_of(net)
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        layers = layers_of(context.net)
         changed = {"", *(layer.name for layer in layers if layer.skip)}  # T is the identity on the other layers
         results = {_key("weight_mass", layer): found for layer, found in weight_mass(layers).items()}
         return results | {

@@ -16,6 +16,8 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
+import callbacks
+from callbacks.context import Loss, MeasureContext, cross_entropy
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
@@ -41,6 +43,17 @@ def classifier(arms: dict[str, Arm] | None = None, **more) -> ImageClassifier:
 
 def digits(**more) -> Digits:
     return Digits(**({"batch_size": 32, "train_limit": 100, "probe_size": 20} | more))
+
+
+def context(net: torch.nn.Module, loss: Loss = cross_entropy, **data) -> MeasureContext:
+    """What a measure is given in a run on the digits, without the run."""
+    return MeasureContext(net, digits(**data).probe_loader(), loss)
+
+
+def shipped(kind: type = pl.Callback) -> list[type]:
+    """The callbacks of a kind that need no argument: all but the classes to write one's own with."""
+    found = [getattr(callbacks, name) for name in callbacks.__all__]
+    return [each for each in found if issubclass(each, kind) and "callbacks.measure" not in each.__module__]
 
 
 def trainer(epochs: int = 2, **more) -> pl.Trainer:

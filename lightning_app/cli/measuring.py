@@ -103,7 +103,7 @@ class MeasuringTrainer(pl.Trainer):
             load_weights(_only_net(model), Path(weights))
         for callback in self.callbacks:
             if isinstance(callback, EpochCallback):
-                callback.forgiving = not callback.strict
+                callback.lenient = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
 

@@ -36,6 +36,7 @@ from lightning_app.runs.folder import (
     CONFIG,
     FINISHED,
     ID,
+    KEYS,
     LAST,
     LAYERS,
     LOG,
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 MANIFEST = "packed.json"
-AS_THEY_ARE = (CONFIG, MADE, MEMBERS, LAYERS, NOTES, ID, FINISHED)
+AS_THEY_ARE = (CONFIG, MADE, MEMBERS, LAYERS, KEYS, NOTES, ID, FINISHED)
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
 BIG = 1 << 30  # bytes of one file
 

@@ -7,6 +7,7 @@
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
         members.csv                         the nets of the run: arm, seed, class, plain or residual, twin of which
         layers.csv                          which layers each net has, and why one cannot be measured
+        keys.csv                            what the numbers of a user's own measures mean
         notes.txt                           what a measurement could not measure, a sentence a line
         made.jsonl                          a line for each start and resume: commit, versions, machine, command, data
         checkpoints/  wandb/  report.html  id
@@ -61,11 +62,13 @@ WEIGHTS = "weights.safetensors"  # of a run packed as evidence: the final weight
 ID = "id"
 MEMBERS = "members.csv"
 LAYERS = "layers.csv"
+KEYS = "keys.csv"
 NOTES = "notes.txt"
 MADE = "made.jsonl"
 FINISHED = "finished"
 BOOLEANS = {"true": True, "false": False, "": None}
 COLUMNS = ("member", "epoch", "step", "name", "value")
+KEY_COLUMNS = ("name", "meaning")
 EPOCH = re.compile(r"epoch=(?:[0-9]{4}|[1-9][0-9]{4,8})")  # as `RunFolder` spells them
 T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
@@ -156,6 +159,10 @@ class RunFolder:
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
         """Write which layers the nets have."""
         _save_rows(self.path / LAYERS, LayerRow._fields, rows)
+
+    def describe_keys(self, meanings: Mapping[str, str]) -> None:
+        """Write what numbers mean, by their name; names that are described already get the new meaning."""
+        _save_rows(self.path / KEYS, KEY_COLUMNS, {**self.described_keys(), **meanings}.items())
 
     def add_notes(self, sentences: Iterable[str]) -> None:
         """Write down what could not be measured; what is noted already is not repeated.
@@ -304,6 +311,14 @@ class RunFolder:
             UserError: if they cannot be read.
         """
         return _read_rows(self.path / LAYERS, LayerRow._fields, _layer_row)
+
+    def described_keys(self) -> dict[str, str]:
+        """What numbers mean, by their name; empty if no measure described its own.
+
+        Raises:
+            UserError: if they cannot be read.
+        """
+        return dict(_read_rows(self.path / KEYS, KEY_COLUMNS, lambda name, meaning: (name, meaning)))
 
     def notes(self) -> list[str]:
         """What could not be measured, in sentences."""

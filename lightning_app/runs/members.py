@@ -5,7 +5,7 @@ net, or else the module itself.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 from torch import nn
@@ -15,17 +15,27 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.runs.folder import MemberRow
 
-__all__ = ["describe_members", "members_of"]
+__all__ = ["Member", "describe_members", "members_of"]
 
 
-def members_of(pl_module: pl.LightningModule) -> list[tuple[str, nn.Module]]:
-    """(name, net) of every net of a module.
+class Member(NamedTuple):
+    """A net of a module. What is in no bank has a name only."""
+
+    name: str
+    net: nn.Module
+    arm: str = ""
+    seed: int | None = None
+    twin_of: str = ""  # name of the member that it was transferred from
+
+
+def members_of(pl_module: pl.LightningModule) -> list[Member]:
+    """The nets of a module.
 
     Raises:
         UserError: if the module neither names its nets nor leaves one answer.
     """
-    named = getattr(pl_module, "members", None)
-    return [("net", _network_in(pl_module))] if named is None else _pairs(named, type(pl_module).__name__)
+    members = getattr(pl_module, "members", None)
+    return [Member("net", _network_in(pl_module))] if members is None else _named(members, type(pl_module).__name__)
 
 
 def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
@@ -34,49 +44,50 @@ def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
     Raises:
         UserError: as `members_of`.
     """
-    nets = members_of(pl_module)
-    named = getattr(pl_module, "members", None)
-    return [_row(name, net, member) for (name, net), member in zip(nets, named or nets)]
+    return [_row(member) for member in members_of(pl_module)]
 
 
-def _row(name: str, net: nn.Module, member: Any) -> MemberRow:
+def _row(member: Member) -> MemberRow:
     """What the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes."""
-    plain = unwrapped(net)
+    plain = unwrapped(member.net)
     residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
     weights = [*plain.parameters()]
     return MemberRow(
-        name=name,
-        arm=getattr(member, "arm", ""),
-        seed=getattr(member, "seed", None),
+        name=member.name,
+        arm=member.arm,
+        seed=member.seed,
         class_path=f"{type(plain).__module__}.{type(plain).__qualname__}",
         residual=residual if isinstance(residual, bool) else None,
-        twin_of=getattr(member, "twin_of", None) or "",
+        twin_of=member.twin_of,
         depth=depth if isinstance(depth, int) and not isinstance(depth, bool) else None,
         parameters=None if any(map(is_lazy, weights)) else sum(weight.numel() for weight in weights),
     )
 
 
-def _pairs(named: Any, owner: str) -> list[tuple[str, nn.Module]]:
-    found = [_pair(each) for each in named] if isinstance(named, Iterable) else [None]
-    members = [pair for pair in found if pair is not None]
-    if len(members) < len(found):
+def _named(members: Any, owner: str) -> list[Member]:
+    found = [_member(each) for each in members] if isinstance(members, Iterable) else [None]
+    known = [member for member in found if member is not None]
+    if len(known) < len(found):
         raise UserError(
-            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as "
-            f"[('net', self.backbone)], got a {type(named).__name__} of something else. Rename it if it means another thing."
+            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as [('net', "
+            f"self.backbone)], got a {type(members).__name__} of something else. Rename it if it means another thing."
         )
-    names = [name for name, _ in members]
+    names = [member.name for member in known]
     if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
         raise UserError(
-            f"names of networks become parts of keys: those in {owner}.members have to be different, with something in them "
-            f"and without a slash, got {names}."
+            f"names of networks become parts of keys: those in {owner}.members must be unique, non-empty and without '/', "
+            f"got {names}."
         )
-    return members
+    return known
 
 
-def _pair(member: Any) -> tuple[str, nn.Module] | None:
-    """None for what is no pair; a member of ours iterates as one."""
-    pair = tuple(member) if isinstance(member, Iterable) else ()
-    return pair if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module) else None
+def _member(each: Any) -> Member | None:
+    """None for what is no pair; a member of a bank iterates as one."""
+    pair = tuple(each) if isinstance(each, Iterable) else ()
+    if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module):
+        twin_of = getattr(each, "twin_of", None) or ""
+        return Member(*pair, getattr(each, "arm", ""), getattr(each, "seed", None), twin_of)
+    return None
 
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:

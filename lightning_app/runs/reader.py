@@ -123,6 +123,11 @@ class Run:
         return self._undamaged(self.folder.layers, [])
 
     @cached_property
+    def described(self) -> dict[str, str]:
+        """What numbers of a user's own measures mean; none of a damaged file, which `damage` then names."""
+        return self._undamaged(self.folder.described_keys, {})
+
+    @cached_property
     def notes(self) -> list[str]:
         """Messages on what could not be measured; none of a damaged file, which `damage` then names."""
         return self._undamaged(self.folder.notes, [])

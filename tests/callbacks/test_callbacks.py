@@ -1,7 +1,8 @@
 """One battery for all callbacks: they leave no trace, keep their schedule, and say what they cost."""
 
+import contextlib
+
 import pytest
-import pytorch_lightning as pl
 import torch
 
 import callbacks
@@ -10,10 +11,10 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit, same_weights
+from tests.helpers import arm, classifier, context, digits, fit, same_weights, shipped
 
-ALL = [getattr(callbacks, name) for name in callbacks.__all__]
-MEASURES = [callback for callback in ALL if issubclass(callback, Measure)]
+ALL = shipped()
+MEASURES = shipped(Measure)
 
 
 def normalised_net() -> torch.nn.Module:
@@ -48,73 +49,42 @@ def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_
     assert set(logger.folder.log()["epoch"]) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("callback", MEASURES)
-def test_a_measure_keeps_its_schedule_and_always_sees_the_final_epoch(tmp_path, callback):
-    fit(bank(), epochs=5, callbacks=[callback(every_n_epochs=2, at_start=False)], logger=[RunLogger(tmp_path)])
+def test_measures_keep_their_schedule_and_always_see_the_final_epoch(tmp_path):
+    watching = [callback(every_n_epochs=2, at_start=False) for callback in MEASURES]
+    fit(bank(), epochs=5, callbacks=watching, logger=[RunLogger(tmp_path)])
     log = RunFolder(tmp_path).log()
-    assert sorted(set(log["epoch"])) == [2, 4, 5]
-    cost = log[log["name"] == f"cost/{callback.family}"]
-    assert cost["epoch"].tolist() == [2, 4, 5]
-    assert (cost["value"] > 0).all()
+    for callback in watching:
+        cost = log[log["name"] == f"cost/{callback.family}"]
+        assert cost["epoch"].tolist() == [2, 4, 5]
+        assert (cost["value"] > 0).all()
+    assert set(log["epoch"]) == {2, 4, 5}
 
 
 @pytest.mark.parametrize("callback", MEASURES)
 def test_a_measure_gives_the_same_numbers_when_asked_again(callback):
-    runner = fit(bank(), epochs=1).trainer
-    for _, net in runner.lightning_module.members:
-        with isolated(net):
-            one, other = (dict(callback().measure(runner, net)) for _ in range(2))
+    for net in (arm(False).net(), arm(True).net(), normalised_net()):
+        one, other = (callback().evaluate(context(net)) for _ in range(2))
         assert repr(one) == repr(other)
 
 
-@pytest.mark.parametrize("callback", [callback for callback in ALL if issubclass(callback, EpochCallback)])
-def test_a_wrong_schedule_is_a_sentence(callback):
-    with pytest.raises(UserError, match=r"at least 1, got 0"):
-        callback(every_n_epochs=0)
-
-
-def test_isolation_restores_modes_one_by_one_and_the_random_state():
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_isolation_restores_modes_gradients_and_random_state_also_after_an_error(error):
     net = normalised_net()
     net[1].eval()
+    net[0].weight.grad = gradient = torch.ones_like(net[0].weight)
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    with isolated(net):
+    with contextlib.suppress(RuntimeError), isolated(net):
         assert not any(module.training for module in net.modules())
         assert not torch.is_grad_enabled()
-        torch.rand(100)
+        with torch.enable_grad():
+            net(torch.rand(2, 3, 32, 32)).sum().backward()
+        if error:
+            raise error
     assert [module.training for module in net] == [True, False, True, True, True, True]
-    assert torch.equal(torch.rand(2), expected)
-
-
-def test_isolation_survives_an_error():
-    net = normalised_net()
-    with pytest.raises(RuntimeError), isolated(net):
-        raise RuntimeError
-    assert all(module.training for module in net.modules())
-
-
-def test_documented_keys_are_logged(tmp_path):
-    """The key tables in the docstrings, compared with what was logged."""
-    fit(
-        bank(),
-        epochs=1,
-        callbacks=[callback() for callback in ALL],
-        logger=[RunLogger(tmp_path)],
-        enable_progress_bar=True,
-    )
-    names = set(RunFolder(tmp_path).log()["name"])
-    documented = {
-        "train/risk_running",
-        "train/error_running",
-        "train/risk",
-        "test/error",
-        "train/cost",
-        "train/cost_paper",
-    }
-    documented |= {"lr", "time/epoch", "probe/risk", "probe/error", "cushion/layer01/median", "cushion/layer02/minimum"}
-    documented |= {"weight_mass/id_entries", "weight_mass_transferred/layer02/std", "cost/cushion", "cost/weight_mass"}
-    assert documented <= names
+    assert net[0].weight.grad is gradient and bool((gradient == 1).all()) and net[5].weight.grad is None
+    assert torch.equal(torch.rand(2), expected) and torch.is_grad_enabled()
 
 
 def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_path):
@@ -142,21 +112,26 @@ def test_probe_risk_is_the_risk_of_the_probe_samples(tmp_path):
         assert log[name] == pytest.approx(float(risk), rel=1e-6)
 
 
-def test_a_module_that_knows_nothing_of_ours_is_measured_as_the_only_member(tmp_path):
-    class Foreign(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = arm(True).net()
-
-        def forward(self, x):
-            return self.net(x)
-
-        def training_step(self, batch, _):
-            return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    fit(Foreign(), epochs=1, callbacks=[callbacks.WeightMass(), callbacks.LayerCushion()], logger=[RunLogger(tmp_path)])
-    log = RunFolder(tmp_path).log()
-    assert "cushion/layer01/median" in set(log[log["member"] == "net"]["name"])
+@pytest.mark.parametrize(
+    ("callback", "arguments", "message"),
+    [
+        *((callback, {"every_n_epochs": 0}, "at least 1, got 0") for callback in shipped(EpochCallback)),
+        (callbacks.TwinDivergence, {"every_n_steps": 0}, "every_n_steps of TwinDivergence must be at least 1, got 0"),
+        (callbacks.BnLambda, {"norm": "max"}, "one of frobenius, rms, filter, got 'max'"),
+        (callbacks.DrivingForce, {"samples": 0}, "samples of DrivingForce must be at least 1, got 0"),
+        (callbacks.EffectiveDepth, {"samples": 0}, "at least 1, got 0 and 16"),
+        (callbacks.HessianSpectrum, {"k": 0}, "k of HessianSpectrum must be at least 1, got 0"),
+        (callbacks.HessianSpectrum, {"steps": 0}, "steps of HessianSpectrum must be at least 3, got 0"),
+        (callbacks.HessianSpectrum, {"probe_steps": 0}, "probe_steps of HessianSpectrum must be at least 3, got 0"),
+        (callbacks.HessianSpectrum, {"samples": 0}, "samples of at least 1"),
+        (callbacks.InterlayerCushion, {"samples": 0}, "samples of InterlayerCushion must be at least 1"),
+        (callbacks.NoiseStability, {"samples": 0}, "samples of NoiseStability must be at least 1, got 0"),
+        (callbacks.NoiseStability, {"draws": 0}, "draws of NoiseStability must be at least 1, got 0"),
+        (callbacks.NoiseStability, {"tangents": 1}, "tangents of NoiseStability must be at least 2, got 1"),
+        (callbacks.NoiseStability, {"strengths": [0.1, -1]}, r"numbers from 0 up, got \[0.1, -1\]"),
+        (callbacks.NoiseStability, {"strengths": []}, r"numbers from 0 up, got \[\]"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_is_expected(callback, arguments, message):
+    with pytest.raises(UserError, match=message):
+        callback(**arguments)

@@ -1,14 +1,12 @@
-"""How far nets travel: logged against their own start and the other arm's, and exact after a resume."""
+"""Distances of nets from their own start and from the other arm's."""
 
 import pytest
-import torch
 
 from callbacks import DistanceFromStart
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import SaveCheckpoint
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit, trainer
+from tests.helpers import arm, classifier, fit
 
 BANK = {"plain": arm(False), "residual": arm(True), "twin": Arm(twin_of="residual")}
 
@@ -27,25 +25,3 @@ def test_distances_from_the_own_start_and_the_others(tmp_path):
     assert apart > 4  # the square root of 28 - 2 ID entries and more
     assert found["twin", 0, "travel/from_start_of/residual"] < 1e-5
     assert found["twin", 1, "travel/distance"] == pytest.approx(found["residual", 1, "travel/distance"], rel=1e-3)
-
-
-def test_a_resumed_run_remembers_where_it_started(tmp_path):
-    def run(epochs: int, folder: str, **more) -> None:
-        saving = SaveCheckpoint()
-        saving.folder = tmp_path / folder
-        saving.folder.mkdir(exist_ok=True)
-        module = classifier({"plain": arm(False), "residual": arm(True)})
-        runner = trainer(
-            epochs,
-            callbacks=[DistanceFromStart(), saving],
-            logger=[RunLogger(saving.folder)],
-            enable_checkpointing=True,
-        )
-        runner.fit(module, datamodule=digits(), **more)
-
-    run(2, "whole")
-    run(1, "parts")
-    run(2, "parts", ckpt_path=tmp_path / "parts" / "last.ckpt")
-    assert travelled(tmp_path / "parts") == travelled(tmp_path / "whole")
-    state = torch.load(tmp_path / "parts" / "last.ckpt", weights_only=True)["callbacks"]["WeightTravel"]
-    assert set(state["starts"]) == {"plain", "residual"}

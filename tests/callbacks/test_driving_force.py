@@ -9,15 +9,12 @@ import torch.nn.functional as F
 
 from callbacks import DrivingForce
 from callbacks.measure import isolated
-from callbacks.protocol import few_samples
-from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, layers_of
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import SaveCheckpoint
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit, trainer
+from tests.helpers import arm, classifier, context, fit, with_moved_norms
 
 FULL = Arm(net=lambda: CifarResNet(8, width=4))
 NAMES = [f"layer{number:02d}" for number in range(1, 8)]
@@ -53,11 +50,12 @@ def test_each_epoch_is_compared_with_what_the_last_one_predicted(tmp_path):
 
 
 def test_they_are_the_forces_of_the_modules_own_loss_on_the_probe():
-    module = fit(classifier({"full": FULL}, loss="squared_error"), epochs=1)
-    net = module.members[0].net
+    module = classifier({"full": FULL}, loss="squared_error")
+    net = with_moved_norms(module.members[0].net)
+    of_net = context(net, module.loss)
+    found = DrivingForce(samples=12).evaluate(of_net)
     with isolated(net):
-        found = DrivingForce(samples=12).measure(module.trainer, net)
-        few = list(few_samples(module.trainer, net, 12))
+        few = of_net.samples(12)
         norms = normalisations_of(net, few[0][0][:1])
         expected = driving_force(net, few, layers_of(net), norms, module.loss)
         other = driving_force(net, few, layers_of(net), norms, F.cross_entropy)
@@ -71,31 +69,10 @@ def test_a_net_without_normalisation_has_the_scale_only(tmp_path):
     assert {name for _, epoch, name in logged(tmp_path) if epoch == 1} == {f"drive/scale/{field}" for field in fields}
 
 
-def test_a_resumed_run_remembers_what_was_predicted(tmp_path):
-    def run(epochs: int, folder: str, **more) -> None:
-        saving = SaveCheckpoint()
-        saving.folder = tmp_path / folder
-        saving.folder.mkdir(exist_ok=True)
-        runner = trainer(
-            epochs, callbacks=[DrivingForce(), saving], logger=[RunLogger(saving.folder)], enable_checkpointing=True
-        )
-        runner.fit(classifier({"full": FULL, "free": arm(False)}), datamodule=digits(), **more)
-
-    run(2, "whole")
-    run(1, "parts")
-    run(2, "parts", ckpt_path=tmp_path / "parts" / "last.ckpt")
-    assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
-    state = torch.load(tmp_path / "parts" / "last.ckpt", weights_only=True)["callbacks"]["DrivingForce"]
-    assert set(state["last"]) == {"full", "free"} and set(state["last"]["free"]) == {"scale"}
-
-
 def test_a_diverged_net_is_logged_as_it_is():
-    module = fit(classifier({"free": arm(True)}), epochs=1)
-    net = module.members[0].net
-    net.conv0.weight.data.fill_(math.nan)
-    callback = DrivingForce()
-    with isolated(net):
-        one, other = (callback.measure(module.trainer, net) for _ in range(2))
+    net, callback = arm(True).net(), DrivingForce()
+    torch.nn.init.constant_(net.conv0.weight, math.nan)
+    one, other = (callback.evaluate(context(net)) for _ in range(2))
     assert math.isnan(one["drive/scale"].second_order) and math.isnan(other["drive/scale/agrees"])
 
 
@@ -108,8 +85,3 @@ def test_a_net_of_which_normalisation_alone_is_trained_has_none(tmp_path):
 
     fit(classifier({"frozen": Arm(net=frozen)}), epochs=1, callbacks=[DrivingForce()], logger=[RunLogger(tmp_path)])
     assert not logged(tmp_path)
-
-
-def test_no_samples_are_a_sentence():
-    with pytest.raises(UserError, match="samples of DrivingForce must be at least 1, got 0"):
-        DrivingForce(samples=0)

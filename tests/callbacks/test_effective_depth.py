@@ -8,14 +8,12 @@ from torch import nn
 
 from callbacks import BnLambda, DrivingForce, EffectiveDepth
 from callbacks.measure import isolated
-from callbacks.protocol import recalibrated_net
-from lightning_app.common.errors import UserError
 from lightning_app.measures import effective_depth
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit
+from tests.helpers import arm, classifier, context, digits, fit
 
 KEYS = {"effective", "coherent", "gradient", "longest", "relative", "effective_input", "bias_share"}
 
@@ -42,14 +40,11 @@ def test_residual_nets_have_a_depth_and_plain_ones_none(tmp_path, caplog):
     assert not [record for record in caplog.records if "depth keys" in record.message]
 
 
-def test_the_logged_numbers_are_the_measures(tmp_path):
-    data = digits()
-    module = fit(classifier({"full": Arm(net=full)}), epochs=1, data=data, logger=[RunLogger(tmp_path)], callbacks=[])
-    few = next(iter(data.probe_loader()))
-    ((_, net),) = module.members
+def test_its_numbers_are_the_measures():
+    net = arm(True).net()
+    found = EffectiveDepth(samples=20, gradient_samples=20).evaluate(context(net))["depth"]
     with isolated(net):
-        found = dict(EffectiveDepth(samples=20, gradient_samples=20).measure(module.trainer, net))["depth"]
-        expected = effective_depth(net, [few])
+        expected = effective_depth(net, [*digits().probe_loader()])
     assert (found.effective, found.gradient) == pytest.approx((expected.effective, expected.gradient), rel=1e-5)
     assert torch.allclose(found.outputs, expected.outputs, rtol=1e-5)
 
@@ -68,17 +63,12 @@ def test_arrays_and_histogram_are_kept(tmp_path):
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.GELU()), "calls gelu"),
     ],
 )
-def test_a_net_that_cannot_be_resolved_is_said_once_and_trained(net, words, tmp_path, caplog):
+def test_a_net_that_cannot_be_resolved_has_one_warning_and_is_trained(net, words, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         fit(classifier({"net": Arm(net=net)}), epochs=2, callbacks=[EffectiveDepth()], logger=[RunLogger(tmp_path)])
-    (said,) = [record.message for record in caplog.records if "depth keys" in record.message]
-    assert words in said and "\n" not in said
+    (messages,) = [record.message for record in caplog.records if "depth keys" in record.message]
+    assert words in messages and "\n" not in messages
     assert set(logged(tmp_path).log()["epoch"]) == {0, 1, 2}
-
-
-def test_no_samples_are_a_sentence():
-    with pytest.raises(UserError, match="at least 1, got 0 and 16"):
-        EffectiveDepth(samples=0)
 
 
 def test_before_training_statistics_are_those_of_the_probe(tmp_path):
@@ -86,8 +76,8 @@ def test_before_training_statistics_are_those_of_the_probe(tmp_path):
     data, seen = digits(probe_size=40), []
 
     class Look(EffectiveDepth):
-        def measure(self, trainer, net):
-            copy = recalibrated_net(trainer, net)
+        def measure(self, context):
+            net, copy = context.net, context.recalibrated()
             images = torch.cat([images for images, _ in data.probe_loader()])
             with torch.no_grad():
                 first = copy.bn0(copy.conv0(images))

@@ -6,15 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import HessianSpectrum
-from callbacks.measure import isolated
-from callbacks.protocol import _joined, few_samples
-from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, Spectrum, dense
-from lightning_app.modules import Arm
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, digits, fit
+from tests.helpers import arm, classifier, context, digits, fit
 
 SAMPLES = 20
 
@@ -32,11 +28,10 @@ class Tile(torch.nn.Module):
 
 
 def measured(make, callback: HessianSpectrum, **data):
-    """What the callback says of a net, and the net with its samples."""
-    runner = fit(classifier({"one": Arm(net=make)}), epochs=1, data=digits(**data)).trainer
-    net = runner.lightning_module.members[0].net
-    with isolated(net):
-        return dict(callback.measure(runner, net)), net, next(iter(runner.datamodule.probe_loader()))
+    """The callback's results of a net, and the net with its samples."""
+    torch.manual_seed(0)
+    net = make()
+    return callback.evaluate(context(net, **data)), net, next(iter(digits(**data).probe_loader()))
 
 
 def test_a_small_net_gets_all_its_eigenvalues():
@@ -102,44 +97,8 @@ def test_a_light_and_a_full_one_side_by_side(tmp_path):
     assert {"plain/hessian/nodes", "plain/hessian/density/counts", "residual/hessian/leading"} <= set(saved)
 
 
-@pytest.mark.parametrize(("wrong", "least"), [("k", 1), ("steps", 3), ("probe_steps", 3)])
-def test_wrong_counts_are_a_sentence(wrong, least):
-    with pytest.raises(UserError, match=f"{wrong} of HessianSpectrum must be at least {least}, got 0"):
-        HessianSpectrum(**{wrong: 0})
-    with pytest.raises(UserError, match="samples of at least 1"):
-        HessianSpectrum(samples=0)
-
-
-def test_few_samples_are_spread_over_the_probe():
-    """A source sorted by class would otherwise give the first classes only."""
-    runner = fit(classifier({"plain": arm(False)}), epochs=1, data=digits(eval_batch_size=7)).trainer
-    net = runner.lightning_module.members[0].net
-    everything = torch.cat([labels for _, labels in runner.datamodule.probe_loader()])
-    for samples in (1, 3, 10, 20, 50):
-        batches = list(few_samples(runner, net, samples))
-        rows = [number * 20 // min(samples, 20) for number in range(min(samples, 20))]
-        assert torch.equal(torch.cat([labels for _, labels in batches]), everything[rows])
-        # The loader's batches of 7, 7 and 6 hold 4, 3 and 3 of ten.
-        joined = {1: [1], 3: [3], 10: [7, 3], 20: [7, 7, 6], 50: [7, 7, 6]}
-        assert [len(labels) for _, labels in batches] == joined[samples]
-
-
-def test_batches_of_different_shapes_are_not_joined():
-    """Texts, say, that a loader pads batch by batch."""
-    pairs = [
-        (torch.full((count, width), float(width)), torch.arange(count))
-        for count, width in [(2, 3), (1, 3), (2, 4), (3, 4)]
-    ]
-    joined = list(_joined(pairs, 4))
-    assert [tuple(images.shape) for images, _ in joined] == [(3, 3), (2, 4), (3, 4)]
-    assert torch.equal(torch.cat([labels for _, labels in joined]), torch.cat([labels for _, labels in pairs]))
-
-
-def test_a_diverged_net_has_no_spectrum_and_stops_nobody(caplog):
-    runner = fit(classifier({"plain": arm(False)}), epochs=1).trainer
-    net = runner.lightning_module.members[0].net
-    with torch.no_grad():
-        net.conv0.weight.fill_(torch.nan)
-    with isolated(net):
-        assert HessianSpectrum(samples=5, steps=3).measure(runner, net) == {}
+def test_a_diverged_net_has_no_spectrum_and_a_warning(caplog):
+    net = arm(False).net()
+    torch.nn.init.constant_(net.conv0.weight, torch.nan)
+    assert HessianSpectrum(samples=5, steps=3).evaluate(context(net)) == {}
     assert "no hessian keys" in caplog.text and "diverged" in caplog.text

@@ -17,6 +17,14 @@ def test_an_old_name_is_the_class_and_not_listed():
         getattr(callbacks, "Traveling")  # noqa: B009
 
 
+def test_checkpoints_know_callbacks_by_their_first_names():
+    keys = {
+        callback.state_key
+        for callback in (callbacks.DistanceFromStart(), callbacks.DrivingForce(), callbacks.BnLambda())
+    }
+    assert keys == {"WeightTravel", "DrivingForce", "BnLambda{'norm': 'frobenius'}"}
+
+
 @pytest.mark.slow
 def test_a_configuration_with_old_names_trains(tmp_path, monkeypatch):
     """In short as users write them, and in full as config.yaml of a run has them."""

@@ -10,18 +10,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import callbacks
-from callbacks import HessianSpectrum, LayerCushion, ProgressLines, TrainingMetrics, WeightMass
-from callbacks.protocol import PROBE, few_samples, loss_of, members_of, probe_batches
+from callbacks import HessianSpectrum, LayerCushion, TrainingMetrics, WeightMass
+from callbacks.protocol import PROBE, contexts_of, loss_of, probe_of
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.networks import SimplifiedNet, layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import same_weights, trainer
+from lightning_app.runs.members import members_of
+from tests.helpers import same_weights, shipped, trainer
 
-OURS = {TrainingMetrics, ProgressLines, callbacks.EpochBar}  # read what only our modules say
-MEASURES = [getattr(callbacks, name) for name in callbacks.__all__]
-MEASURES = [callback for callback in MEASURES if callback not in OURS]
+MEASURES = [*shipped(callbacks.Measure), callbacks.TwinDivergence]
 
 
 class Foreign(pl.LightningModule):
@@ -82,38 +81,21 @@ def test_every_measure_on_a_foreign_module_logs_and_leaves_no_trace(tmp_path):
     fit(alone)
     assert same_weights(watched, alone)
     log = RunFolder(tmp_path).log()
-    families = {name.split("/")[0] for name in log["name"]}
-    assert families >= {
-        "weight_mass",
-        "cushion",
-        "probe",
-        "bn_lambda",
-        "weight_norm",
-        "drive",
-        "hessian",
-        "travel",
-        "noise",
-    }
-    assert "depth" in families  # an addition of tensors is a branch
+    expected = {"weight_mass", "cushion", "probe", "bn_lambda", "weight_norm", "drive", "hessian", "travel", "noise"}
+    assert {name.split("/")[0] for name in log["name"]} >= expected | {"depth"}  # an addition of tensors is a branch
     assert set(log["member"]) == {"net", ""}
-
-
-def test_what_is_logged_is_the_measure_of_the_module(tmp_path):
-    module = Foreign()
-    fit(module, WeightMass(), LayerCushion(), folder=tmp_path)
-    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
-    assert log[2, "weight_mass/all"] == weight_mass(layers_of(module))[""].all
+    last = log[log["epoch"] == 2].set_index("name")["value"]
+    assert last["weight_mass/all"] == weight_mass(layers_of(watched))[""].all
     x, y = images()[:]
     with torch.no_grad():
-        risk = F.cross_entropy(module.eval()(x), y)
-    assert log[2, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
+        risk = F.cross_entropy(watched.eval()(x), y)
+    assert last["probe/risk"] == pytest.approx(float(risk), rel=1e-6)
 
 
-def test_the_issue_example_runs_in_any_logger(tmp_path):
+def test_numbers_are_in_any_logger(tmp_path):
     from pytorch_lightning.loggers import CSVLogger
 
-    logger = CSVLogger(tmp_path)
-    made = trainer(5, callbacks=[LayerCushion(), HessianSpectrum(every_n_epochs=5)], logger=logger)
+    made = trainer(2, callbacks=[LayerCushion(), HessianSpectrum(every_n_epochs=5)], logger=CSVLogger(tmp_path))
     made.fit(Foreign(), loader())
     metrics = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
     assert "cushion/layer01/median" in metrics and "hessian/top1" in metrics
@@ -122,18 +104,18 @@ def test_the_issue_example_runs_in_any_logger(tmp_path):
 # Which network
 
 
-def test_a_net_of_ours_within_a_foreign_module_describes_itself():
+def test_a_net_in_an_attribute_is_measured_itself():
     net = SimplifiedNet(5, residual=True, width=4)
-    ((name, found),) = members_of(Wrapping(net))
-    assert (name, found) == ("net", net) and any(layer.skip for layer in layers_of(found))
+    (found,) = members_of(Wrapping(net))
+    assert found[:2] == ("net", net) and any(layer.skip for layer in layers_of(found.net))
 
 
 def test_the_module_itself_where_its_layers_are_attributes():
     module = Foreign()
-    assert members_of(module) == [("net", module)]
+    assert members_of(module)[0][:2] == ("net", module)
 
 
-def test_members_say_it_where_there_are_several():
+def test_several_networks_are_named_in_members():
     class Two(pl.LightningModule):
         def __init__(self):
             super().__init__()
@@ -142,8 +124,14 @@ def test_members_say_it_where_there_are_several():
     with pytest.raises(UserError, match=r"which network of Two is to be measured\? .* generator, critic .*`members`"):
         members_of(Two())
     two = Two()
-    two.members = [("critic", two.critic)]
-    assert members_of(two) == [("critic", two.critic)]
+    two.members = [("critic", two.critic), ("generator", two.generator)]
+    critic, _ = contexts_of(trainer(), two, 3)
+    assert (critic.name, critic.net, critic.epoch, critic.others) == (
+        "critic",
+        two.critic,
+        3,
+        {"generator": "generator"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +143,7 @@ def test_members_say_it_where_there_are_several():
         3,
     ],
 )
-def test_members_that_mean_another_thing_are_a_sentence(members):
+def test_members_that_mean_another_thing_are_refused(members):
     module = Foreign()
     module.members = members
     with pytest.raises(UserError, match=r"take Foreign\.members for its networks: expected pairs .* Rename it"):
@@ -166,7 +154,7 @@ def test_members_that_mean_another_thing_are_a_sentence(members):
 def test_names_of_members_tell_them_apart(names):
     module = Foreign()
     module.members = [(name, module) for name in names]
-    with pytest.raises(UserError, match=r"those in Foreign\.members have to be different"):
+    with pytest.raises(UserError, match=r"those in Foreign\.members must be unique"):
         members_of(module)
 
 
@@ -178,7 +166,7 @@ def test_a_list_of_layers_is_no_network_the_module_is():
             return x
 
     module = Listed(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))
-    assert members_of(module) == [("net", module)]
+    assert members_of(module)[0].net is module
 
 
 def test_a_network_may_be_a_single_layer(tmp_path):
@@ -199,7 +187,7 @@ def test_a_network_without_a_layer_that_has_a_cushion_still_has_a_risk(tmp_path)
     assert log[2, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
 
 
-def test_nothing_to_measure_is_a_sentence():
+def test_a_module_without_networks_is_refused():
     with pytest.raises(UserError, match="It has no parameters and no forward"):
         members_of(pl.LightningModule())
 
@@ -212,19 +200,20 @@ def test_the_modules_own_loss_is_taken(tmp_path):
     module.criterion = nn.CrossEntropyLoss(label_smoothing=0.3)
     made = fit(module, LayerCushion(), folder=tmp_path)
     log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
-    batches = list(probe_batches(made, module))
     with torch.no_grad():
-        x, y = (torch.cat(part) for part in zip(*batches))
+        x, y = (torch.cat(part) for part in zip(*probe_of(made)))
         assert log[2, "probe/risk"] == pytest.approx(float(module.criterion(module.eval()(x), y)), rel=1e-6)
 
 
-def test_a_loss_of_other_arguments_is_a_sentence():
+def test_a_loss_of_other_arguments_is_refused_by_measures_that_need_one(tmp_path):
     class Odd(Foreign):
         def loss(self, batch):
             return batch
 
     with pytest.raises(UserError, match=r"measures call Odd\.loss\(outputs, labels\)"):
-        loss_of(Odd())
+        loss_of(Odd())(torch.zeros(1), torch.zeros(1))
+    fit(Odd(), WeightMass(), folder=tmp_path)
+    assert "weight_mass/all" in set(RunFolder(tmp_path).log()["name"])
 
 
 def test_regression_needs_a_loss_and_has_no_error(tmp_path):
@@ -265,28 +254,24 @@ def test_samples_are_taken_once_evenly_and_with_seeded_draws():
     made = fit(module, data=DataLoader(Noisy(), batch_size=500), epochs=1)
     asked.clear()
     state = torch.get_rng_state()
-    first = torch.cat([x for x, _ in probe_batches(made, module)])
-    again = torch.cat([x for x, _ in probe_batches(made, module)])
+    first, again = (torch.cat([x for x, _ in probe_of(made)]) for _ in range(2))
     assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
     assert asked == list(range(0, 2 * PROBE, 2))
-    assert sum(len(labels) for _, labels in few_samples(made, module, 7)) == 7
 
 
 def test_a_list_is_a_dataset_too():
-    module = Foreign()
-    made = fit(module, WeightMass(), data=DataLoader([images()[row] for row in range(32)], batch_size=16), epochs=1)
-    first, again = (torch.cat([x for x, _ in probe_batches(made, module)]) for _ in range(2))
+    made = fit(Foreign(), WeightMass(), data=DataLoader([images()[row] for row in range(32)], batch_size=16), epochs=1)
+    first, again = (torch.cat([x for x, _ in probe_of(made)]) for _ in range(2))
     assert torch.equal(first, images()[:32][0]) and torch.equal(again, first)
 
 
-def test_a_probe_loader_is_asked_first():
-    class Saying(Foreign):
+def test_a_probe_loader_comes_first():
+    class Answering(Foreign):
         def probe_loader(self):
             return [(torch.zeros(2, 1, 6, 6), torch.zeros(2, dtype=torch.long))]
 
-    module = Saying()
-    made = fit(module, epochs=1)
-    assert [len(labels) for _, labels in probe_batches(made, module)] == [2]
+    made = fit(Answering(), epochs=1)
+    assert [len(labels) for _, labels in probe_of(made)] == [2]
 
 
 class Endless(IterableDataset):
@@ -294,40 +279,10 @@ class Endless(IterableDataset):
         return iter([images()[row] for row in range(32)])
 
 
-class Named(Dataset):
-    def __len__(self):
-        return 32
-
-    def __getitem__(self, row):
-        return {"pixels": images()[row][0], "label": images()[row][1]}
-
-
-class Paired(Named):
-    def __getitem__(self, row):
-        return (images()[row][0], images()[row][0]), images()[row][1]
-
-
-class PairedForeign(Foreign):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch[0][0]), batch[1])
-
-
-class NamedForeign(Foreign):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch["pixels"]), batch["label"])
-
-
-@pytest.mark.parametrize(
-    ("module", "dataset", "sentence"),
-    [
-        (Foreign, Endless(), "a DataLoader, cannot be asked for some by number: give the datamodule"),
-        (PairedForeign, Paired(), r"two tensors \(inputs, labels\), got 2 of them and a Tensor: give the datamodule"),
-        (NamedForeign, Named(), r"pairs \(inputs, labels\), got a dict with pixels, label: give the datamodule"),
-    ],
-)
-def test_samples_that_cannot_be_had_are_a_sentence(module, dataset, sentence):
-    with pytest.raises(UserError, match=sentence):
-        fit(module(), LayerCushion(), data=DataLoader(dataset, batch_size=16))
+def test_a_training_set_without_numbers_needs_a_probe_loader():
+    match = "a DataLoader, has none that can be taken by number: give the datamodule"
+    with pytest.raises(UserError, match=match):
+        fit(Foreign(), LayerCushion(), data=DataLoader(Endless(), batch_size=16))
 
 
 def test_layers_without_cushions_are_named_once(caplog, tmp_path):
@@ -338,10 +293,10 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
 
     with caplog.at_level(logging.WARNING, logger="callbacks"):
         fit(Twice(), LayerCushion(), folder=tmp_path)
-    said = [record.message for record in caplog.records if "no cushion of" in record.message]
-    assert said == ["no cushion of again: the net calls it 2 times, and a cushion is of one call"]
+    messages = [record.message for record in caplog.records if "no cushion of" in record.message]
+    assert messages == ["no cushion of again: the net calls it 2 times, and a cushion is of one call"]
     rows = {row.path: (row.layer, row.reason) for row in RunFolder(tmp_path).layers()}
-    assert rows["again"] == ("layer02", said[0].partition(": ")[2]) and rows["conv"] == ("layer01", "")
+    assert rows["again"] == ("layer02", messages[0].partition(": ")[2]) and rows["conv"] == ("layer01", "")
     log = RunFolder(tmp_path).log()
     assert (
         not log["name"].str.startswith("cushion/layer02").any() and log["name"].str.startswith("cushion/layer03").any()

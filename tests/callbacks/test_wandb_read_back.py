@@ -217,6 +217,10 @@ def test_the_run_of_the_job(four_nets):
     pooled = {f"{{}}/{arm}": [f"{arm}-seed{seed:02d}" for seed in SEEDS] for arm in ARMS}
     assert_same_histograms(histograms_of(history), saved(four_nets, pooled))
     assert_steps_of_the_log(four_nets, history)
+    (records,) = records_of(four_nets.path).values()
+    metrics = [record["metric"] for record in records if record["type"] == "metric"]
+    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in metrics}
+    assert axes["seed/*"] == axes["cushion/*"] == "epoch"
 
 
 def over_seeds(own: Numbers) -> Numbers:

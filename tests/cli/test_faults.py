@@ -16,8 +16,8 @@ class Failing(Measure):
 
     family = "failing"
 
-    def measure(self, trainer, net):
-        if trainer.global_step and trainer.current_epoch == 0 and not getattr(net, "residual", True):
+    def measure(self, context):
+        if context.epoch == 1 and not getattr(context.net, "residual", True):
             raise LookupError("no such layer")
         return {"fine": 1.0}
 '''

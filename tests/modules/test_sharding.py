@@ -14,13 +14,12 @@ import torch
 import yaml
 from torch import nn
 
-import callbacks
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.sharding import shares
 from lightning_app.runs import RunFolder
 from tests.forked import MAIN, Popen
-from tests.helpers import ROOT, TINY, callbacks_in, command, log_rows
+from tests.helpers import ROOT, TINY, callbacks_in, command, log_rows, shipped
 
 
 def bank(arms: int, seeds: int) -> list[Member]:
@@ -72,7 +71,7 @@ def looking() -> list[dict]:
 
     Otherwise one that measures the final epoch would measure where the first half ends.
     """
-    known = {name: getattr(callbacks, name) for name in callbacks.__all__}
+    known = {callback.__name__: callback for callback in shipped()}
     names = sorted(name for name, callback in known.items() if callback.__module__ != "callbacks.progress")
     assert callbacks_in() <= set(names)
     schedule = {"every_n_epochs": 1}

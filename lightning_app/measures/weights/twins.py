@@ -9,8 +9,9 @@ So three things are measured: the gap, its growth law, and the first such sign f
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,18 @@ from torch import Tensor, nn
 from lightning_app.identity import id_entries, shortcut
 from lightning_app.networks.layers import Layer, layers_of
 
-__all__ = ["Divergence", "Flip", "Gap", "Growth", "SignWatch", "growth", "sign_flips", "twin_divergence"]
+__all__ = [
+    "Divergence",
+    "Flip",
+    "Gap",
+    "Growth",
+    "SignWatch",
+    "Steps",
+    "TwinHistory",
+    "growth",
+    "sign_flips",
+    "twin_divergence",
+]
 
 SATURATED = (
     1e-3  # about 1 % of a weight: beyond it the twins are two nets like any other, and nothing grows exponentially
@@ -217,3 +229,73 @@ def _line(x: Tensor, y: Tensor, weights: Tensor) -> tuple[float, float, float]:
     intercept = y_mean - slope * x_mean
     error = (w * (y - slope * x - intercept).square()).sum().sqrt()
     return float(slope), float(intercept.exp()), float(error)
+
+
+# -- what is recorded of a pair in training -------------------------------------------------------------------------------
+
+SECOND = "layer02"  # where the paper saw a difference of 1e-16 after one iteration
+SECOND_KEYS = {0: f"{SECOND}_at_start", 1: f"{SECOND}_after_one_step"}  # by steps done before the batch
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What was recorded step by step during one epoch."""
+
+    number: Tensor  # (n,) int64, optimizer steps done
+    divergence: Tensor  # (n,) float64, after the step
+    divergence_id: Tensor  # (n,) float64
+    risk_original: Tensor  # (n,) float64, nats, of the step's batch, before the step
+    risk_twin: Tensor  # (n,) float64
+    risk_difference: Tensor  # (n,) float64, twin - original
+
+
+@dataclass
+class TwinHistory:
+    """All that is known of one pair since training began: what a checkpoint keeps."""
+
+    steps: list[list[float]] = field(default_factory=list)  # of the epoch under way: `Steps` but for the difference
+    history: Tensor = field(default_factory=lambda: torch.empty(0, 2).double())  # before: (n, 2) number, divergence
+    flip: dict[str, Any] | None = None  # the first one: step, and the fields of `Flip`
+    second: dict[str, float] = field(default_factory=dict)  # |difference| of layer 2's ReLU inputs, by key
+
+    def wants_watching(self, steps_done: int) -> bool:
+        """Whether the forward passes of the next batch show something that is not known yet."""
+        return self.flip is None or steps_done in SECOND_KEYS
+
+    def layer_to_compare(self, steps_done: int) -> str | None:
+        """The layer whose ReLU inputs are compared in the next batch."""
+        return SECOND if steps_done in SECOND_KEYS else None
+
+    def note(self, watch: SignWatch, steps_done: int) -> None:
+        """What the watch saw in the batch that came after so many steps."""
+        if steps_done in SECOND_KEYS:
+            key = SECOND_KEYS[steps_done]
+            self.second |= {key: watch.gap.maximum, f"{key}_mean": watch.gap.mean}
+        if self.flip is None and watch.flip is not None:
+            self.flip = {"step": steps_done + 1, **asdict(watch.flip)}
+
+    def take_steps(self) -> Steps:
+        """The epoch's steps as arrays; the next epoch starts empty."""
+        rows = torch.tensor(self.steps, dtype=torch.float64)
+        self.steps, self.history = [], torch.cat([self.history, rows[:, :2]])
+        number, divergence, divergence_id, original, twin = rows.unbind(1)
+        return Steps(number.long(), divergence, divergence_id, original, twin, twin - original)
+
+    def scalars(self) -> dict[str, float]:
+        """Growth so far and the first flip, by key."""
+        flip_step = self.flip["step"] if self.flip else math.nan
+        law = asdict(growth(*self.history.unbind(1), flip_step))
+        numbers = {f"growth/{name}": value for name, value in law.items()}
+        numbers |= self.second | {"first_flip_step": flip_step}
+        if self.flip:
+            numbers |= {f"first_flip_{name}": self.flip[name] for name in ("units", "original", "twin")}
+            numbers["first_flip_layer"] = int(self.flip["layer"].removeprefix("layer"))
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint. Series as tensors: plain lists of a long run would be slow to save."""
+        return vars(self) | {"steps": torch.tensor(self.steps, dtype=torch.float64)}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> "TwinHistory":
+        return cls(state["steps"].tolist(), state["history"], state["flip"], dict(state["second"]))

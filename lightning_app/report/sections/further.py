@@ -32,7 +32,9 @@ def _figures(evidence: Evidence, family: str, names: list[str]) -> list[Figure]:
     caption = f"{family}: every number that was logged of whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
     shown = [Curve(f"own-{name.replace('/', '-')}", name, name, name.split("/")[-1]) for name in whole[:MOST]]
-    found = [figure_of_curves(evidence, f"own-{family}", caption + rest, shown)] if shown else []
+    meanings = {name: text for run in evidence.runs for name, text in run.described.items() if name in whole[:MOST]}
+    described = "".join(f" {name}: {text.rstrip('.')}." for name, text in meanings.items())
+    found = [figure_of_curves(evidence, f"own-{family}", caption + described + rest, shown)] if shown else []
     quantities = {key: (f"{key[0]}/{key[1]}", key[1]) for key in [*layered][:MOST]}
     several = SEVERAL_SEEDS * any(len(nets) > 1 for nets in evidence.groups.values())
     by_layer = profiles(evidence, f"own-{family}-layers", BY_LAYER.format(family) + several, quantities)

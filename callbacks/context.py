@@ -1,0 +1,221 @@
+"""What a measure is given: one net with its loss, fixed samples and memory limit. It knows torch and no trainer."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures import needs_recalibration, recalibrated
+from lightning_app.measures.curvature.hessian import MEMORY
+
+__all__ = ["Batch", "Loss", "MeasureContext", "State", "cross_entropy"]
+
+Batch = tuple[Tensor, Tensor]  # inputs (B, ...), labels (B, ...)
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean loss of the batch
+State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
+
+RECALIBRATION = 256  # samples whose statistics a normalisation gets that has seen none
+PAIRS = "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels)."
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy in nats; a UserError for labels that are no classes."""
+    if labels.is_floating_point():
+        raise UserError(
+            f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
+            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels)."
+        )
+    return F.cross_entropy(outputs, labels)
+
+
+class MeasureContext:
+    """One net, and what a measure needs to measure it.
+
+    In a run a `Measure` gets it from the trainer. It can also be made by hand, in a notebook or a test:
+
+    >>> net = nn.Linear(1, 2)
+    >>> context = MeasureContext(net, [(torch.ones(3, 1), torch.tensor([0, 1, 1]))])
+    >>> [len(labels) for _, labels in context.batches()], context.samples(2)[0][1]
+    ([3], tensor([0, 1]))
+
+    Args:
+        net: the network.
+        probe: batches of fixed samples, pairs of tensors (inputs, labels). Iterated anew whenever samples are requested.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty.
+        name: of the net, different for each net of a run.
+        epoch: completed epochs.
+        arm: the net's architecture in a bank of nets.
+        seed: the net's seed in a bank of nets.
+        others: arm -> name of the net of the same seed, for the bank's other arms.
+
+    Attributes:
+        max_batch: at most so many samples may be in memory together, since more ran out of it; None: no limit is known.
+        largest: samples in the largest batch that was handed out.
+        state: what a `StatefulMeasure` keeps; None for a measure that keeps nothing.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        probe: Iterable[Any] = (),
+        loss: Loss = cross_entropy,
+        name: str = "net",
+        *,
+        epoch: int = 0,
+        arm: str = "net",
+        seed: int = 0,
+        others: Mapping[str, str] | None = None,
+    ) -> None:
+        self.net = net
+        self.loss = loss
+        self.name = name
+        self.epoch = epoch
+        self.arm = arm
+        self.seed = seed
+        self.others = dict(others or {})
+        self.max_batch: int | None = None
+        self.largest = 0
+        self.state: State | None = None
+        self._probe = probe
+
+    # -- samples ------------------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Batch]:
+        """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
+
+        Raises:
+            UserError: if a batch is no pair of tensors, or the net has no parameters.
+        """
+        return self._in_pieces(self._moved())
+
+    def samples(self, count: int) -> list[Batch]:
+        """So many of the probe samples, evenly spread over them, since a data set may be sorted by class.
+
+        In batches as large as the probe's, as far as shapes allow: six samples of each of its batches by themselves would
+        take a Hessian 1.3 times as long.
+        """
+        batches = list(self._moved())
+        largest = max((len(labels) for _, labels in batches), default=0)
+        return list(self._in_pieces(_joined(_spread(batches, count), largest)))
+
+    def example(self) -> Tensor:
+        """The inputs of one sample (1, ...), to see which layers a forward pass calls."""
+        return next(self._moved())[0][:1]
+
+    # -- the net ------------------------------------------------------------------------------------------------------
+
+    def recalibrated(self) -> nn.Module:
+        """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
+        if not needs_recalibration(self.net):
+            return self.net
+        inputs = torch.cat([inputs for inputs, _ in self.samples(RECALIBRATION)])
+        return recalibrated(self.net, inputs, self.max_batch)
+
+    def gradient(self) -> dict[str, Tensor]:
+        """The gradient of the mean loss of all probe samples, by name of the trained parameter.
+
+        Summed up batch by batch, and independent of whether gradients are enabled.
+
+        >>> net = nn.Linear(1, 1, bias=False)
+        >>> half_square = lambda outputs, labels: (outputs - labels).square().mean() / 2
+        >>> context = MeasureContext(net, [(torch.ones(2, 1), torch.ones(2, 1))], half_square)
+        >>> bool(torch.isclose(context.gradient()["weight"], net.weight - 1))
+        True
+        """
+        weights = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
+        for inputs, labels in self.batches():
+            with torch.enable_grad():
+                loss = self.loss(self.net(inputs), labels)
+                found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
+            for name, one in zip(weights, found):
+                sums[name] += one * len(labels)
+            count += len(labels)
+        return {name: one / count for name, one in sums.items()}
+
+    @property
+    def graph_memory(self) -> int:
+        """Bytes for graphs that a Hessian may keep: none after memory ran out."""
+        return MEMORY if self.max_batch is None else 0
+
+    # -- what is kept from one measurement to the next ----------------------------------------------------------------
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep tensors or plain Python values of this net, also in checkpoints; it replaces what was kept as ``key``."""
+        if self.state is None:
+            raise TypeError(
+                "only a StatefulMeasure keeps something from one measurement to the next: derive yours from it."
+            )
+        self.state.setdefault(key, {})[self.name] = value
+
+    def kept(self, key: str, default: Any = None, name: str | None = None) -> Any:
+        """What was kept as ``key`` of this net, or of the one with that name; ``default`` if nothing was."""
+        return (self.state or {}).get(key, {}).get(name or self.name, default)
+
+    # -- internals ----------------------------------------------------------------------------------------------------
+
+    def _in_pieces(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for inputs, labels in batches:
+            size = self.max_batch or max(1, len(labels))
+            self.largest = max(self.largest, min(size, len(labels)))
+            yield from zip(inputs.split(size), labels.split(size), strict=True)
+
+    def _moved(self) -> Iterator[Batch]:
+        like = next(self.net.parameters(), None)
+        if like is None:
+            raise UserError(f"there is nothing to measure in a {type(self.net).__name__} without parameters.")
+        found = False
+        for batch in self._probe:
+            found, (inputs, labels) = True, _checked(batch)
+            yield inputs.to(like.device, like.dtype if inputs.is_floating_point() else None), labels.to(like.device)
+        if not found:
+            raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
+
+
+def _checked(batch: Any) -> Batch:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise UserError(f"probe batches are pairs (inputs, labels), got {described(batch)}: {PAIRS}")
+    inputs, labels = batch
+    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+        got = f"{described(inputs)} and {described(labels)}"
+        raise UserError(f"probe batches are two tensors (inputs, labels), got {got}: {PAIRS}")
+    return inputs, labels
+
+
+def described(thing: Any) -> str:
+    """What something is, for an error message."""
+    if isinstance(thing, dict):
+        return f"a dict with {', '.join(map(str, thing))}"
+    return f"{len(thing)} of them" if isinstance(thing, (tuple, list)) else f"a {type(thing).__name__}"
+
+
+def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
+    total, start = sum(len(labels) for _, labels in batches), 0
+    few = min(count, total)
+    for inputs, labels in batches:
+        first, last = (-(-number * few // total) for number in (start, start + len(labels)))  # samples before and after
+        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
+        if len(rows):
+            yield inputs[rows], labels[rows]
+        start += len(labels)
+
+
+def _joined(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """Neighbours together, where they are of the same shape and type and no more than ``size`` samples."""
+    waiting: list[Batch] = []
+    for batch in batches:
+        alike = not waiting or all((a.shape[1:], a.dtype) == (b.shape[1:], b.dtype) for a, b in zip(batch, waiting[0]))
+        if not alike or sum(len(labels) for _, labels in (*waiting, batch)) > size:
+            yield _as_one(waiting)
+            waiting = []
+        waiting.append(batch)
+    if waiting:
+        yield _as_one(waiting)
+
+
+def _as_one(batches: Sequence[Batch]) -> Batch:
+    inputs, labels = zip(*batches)
+    return torch.cat(inputs), torch.cat(labels)

@@ -1,0 +1,125 @@
+"""What a measure is given, without a trainer: its samples in order and within memory, its gradient, what it keeps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from callbacks import Measure, MeasureContext, StatefulMeasure, WeightMass
+from lightning_app.common.errors import UserError
+from lightning_app.measures import weight_mass
+from lightning_app.networks import layers_of
+from tests.helpers import arm, context
+
+BATCHES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([3, 4])), min_size=1, max_size=6)
+
+
+def probe(sizes) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of so many samples of so many numbers each, every sample with its own label."""
+    batches, start = [], 0
+    for count, width in sizes:
+        labels = torch.arange(start, start + count)
+        batches.append((labels[:, None].double().expand(count, width), labels))
+        start += count
+    return batches
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=BATCHES, count=st.integers(1, 40), limit=st.none() | st.integers(1, 5))
+def test_samples_are_spread_evenly_in_order_and_no_more_at_a_time_than_memory_allows(sizes, count, limit):
+    of_net = MeasureContext(nn.Linear(3, 2), probe(sizes))
+    of_net.max_batch = limit
+    total = sum(size for size, _ in sizes)
+    few = min(count, total)
+    assert torch.cat([labels for _, labels in of_net.batches()]).tolist() == list(range(total))
+    samples = of_net.samples(count)
+    assert torch.cat([labels for _, labels in samples]).tolist() == [number * total // few for number in range(few)]
+    for inputs, labels in (*of_net.batches(), *samples):
+        assert len(labels) <= min(limit or 9, max(size for size, _ in sizes))
+        assert inputs.dtype == torch.float32 and inputs[:, 0].tolist() == labels.tolist()
+    assert of_net.largest == max(len(labels) for _, labels in of_net.batches())
+
+
+def test_few_samples_of_each_batch_are_joined_where_their_shapes_allow():
+    """As large as the probe's batches of 7, 7 and 6, which hold 4, 3 and 3 of ten samples; texts may be padded apart."""
+    of_net = MeasureContext(nn.Linear(3, 2), probe([(7, 3), (7, 3), (6, 3)]))
+    sizes = {count: [len(labels) for _, labels in of_net.samples(count)] for count in (1, 3, 10, 20, 50)}
+    assert sizes == {1: [1], 3: [3], 10: [7, 3], 20: [7, 7, 6], 50: [7, 7, 6]}
+    padded = MeasureContext(nn.Linear(3, 2), probe([(2, 3), (1, 3), (2, 4), (3, 4)]))
+    assert [tuple(inputs.shape) for inputs, _ in padded.samples(8)] == [(3, 3), (2, 4), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "got"),
+    [
+        (
+            {"pixels": torch.zeros(1), "label": torch.zeros(1)},
+            r"pairs \(inputs, labels\), got a dict with pixels, label",
+        ),
+        (((torch.zeros(1),) * 2, torch.zeros(1)), r"two tensors \(inputs, labels\), got 2 of them and a Tensor"),
+    ],
+)
+def test_batches_that_are_no_pairs_of_tensors_are_refused(batch, got):
+    with pytest.raises(UserError, match=got + ": give the datamodule or the LightningModule a method probe_loader"):
+        next(MeasureContext(nn.Linear(1, 1), [batch]).batches())
+
+
+def test_a_net_without_parameters_and_a_probe_without_samples_are_refused():
+    with pytest.raises(UserError, match="nothing to measure in a ReLU without parameters"):
+        MeasureContext(nn.ReLU(), probe([(1, 3)])).samples(1)
+    with pytest.raises(UserError, match="there are no samples to measure 'net' on"):
+        MeasureContext(nn.Linear(1, 1)).gradient()
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_the_gradient_is_that_of_the_mean_loss_of_all_samples(limit):
+    net, of_net = (made := arm(True).net().eval()), context(made, eval_batch_size=7)
+    of_net.max_batch = limit
+    with torch.no_grad():
+        found = of_net.gradient()
+    images, labels = map(torch.cat, zip(*of_net.batches()))
+    F.cross_entropy(net(images), labels).backward()
+    assert found.keys() == dict(net.named_parameters()).keys()
+    for name, weight in net.named_parameters():
+        torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_any_measure_runs_without_a_trainer():
+    net = arm(True).net()
+    assert WeightMass().evaluate(MeasureContext(net))["weight_mass"].all == weight_mass(layers_of(net))[""].all
+
+
+class Change(StatefulMeasure):
+    family = "change"
+
+    def measure(self, context):
+        before = context.kept("bias", 0.0)
+        context.keep("bias", float(context.net.bias))
+        if context.epoch == 2:
+            raise ArithmeticError("after it was kept")
+        return {"change": float(context.net.bias) - before}
+
+
+def test_what_is_kept_is_of_the_last_measurement_that_worked_and_of_its_net():
+    measure, found = Change(), []
+    for epoch, bias in enumerate([1.0, 4.0, 6.0, 10.0]):
+        of_nets = [MeasureContext(nn.Linear(1, 1), name=name, epoch=epoch) for name in ("a", "b")]
+        for of_net, sign in zip(of_nets, (1, -1)):
+            nn.init.constant_(of_net.net.bias, sign * bias)
+            try:
+                found.append(measure.evaluate(of_net)["change"])
+            except ArithmeticError:
+                found.append(None)
+    assert found == [1, -1, 3, -3, None, None, 6, -6]
+    assert measure.state_dict() == {"bias": {"a": 10.0, "b": -10.0}}
+
+
+def test_a_measure_without_state_that_keeps_something_is_refused():
+    class Forgetful(Measure):
+        family = "forgetful"
+        measure = Change.measure
+
+    with pytest.raises(TypeError, match="only a StatefulMeasure keeps"):
+        Forgetful().evaluate(MeasureContext(nn.Linear(1, 1)))
