@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib import ticker
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
+from numpy.typing import ArrayLike
 
 from lightning_app.plots.style import Style
 
@@ -109,7 +110,7 @@ def from_zero(axes: Axes) -> None:
     axes.set_ylim(0, 1.06 * top if np.isfinite(top) and top > 0 else 1)
 
 
-def dots(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style) -> None:
+def dots(axes: Axes, x: ArrayLike, y: ArrayLike, style: Style) -> None:
     """Markers without a line."""
     axes.plot(x, y, color=style.colour, marker=style.marker, markersize=6, linestyle="none")
 
@@ -128,10 +129,10 @@ def rescale(axis: Axis, log: bool) -> None:
     if not (np.isfinite(high) and high > 0):
         log = False
     if not log:
-        if isinstance(axis.get_major_locator(), ticker.AutoLocator):
-            axis.get_major_locator().set_params(nbins=TICKS)
+        if isinstance(locator := axis.get_major_locator(), ticker.AutoLocator):
+            locator.set_params(nbins=TICKS)
         return
-    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
     set_scale("log", nonpositive="mask")
     low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
     decades = np.log10(axis.get_view_interval()[1] / low)
@@ -164,7 +165,7 @@ def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None
         return
     last = round(float(np.log10(sizes.max())))
     first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
-    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
     set_scale("symlog", linthresh=10.0**first, linscale=0.5)
     axis.axes.autoscale_view()
     gap = max(1, -(-(last - first) // 3))  # decades between ticks

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,7 +19,7 @@ __all__ = ["FORMATS", "INK", "band", "canvas", "colour", "legend", "note", "outl
 
 FORMATS = ("pdf", "svg", "png")
 PANEL = (3.6, 2.9)  # inches
-RC = AXES | {
+RC: Any = AXES | {
     "font.size": 9,
     "axes.titlesize": 9,
     "lines.linewidth": 1.5,
@@ -35,7 +36,7 @@ def styled() -> AbstractContextManager:
     return mpl.rc_context(RC)
 
 
-def canvas(rows: int = 1, columns: int = 1, **more) -> tuple[Figure, np.ndarray]:
+def canvas(rows: int = 1, columns: int = 1, **more: Any) -> tuple[Figure, np.ndarray]:
     """A figure with a grid of axes, (rows, columns)."""
     figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.3), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)

@@ -53,7 +53,7 @@ class Style:
     """Colour, dash, marker and opacity of one curve."""
 
     colour: str  # the light value: a matplotlib colour
-    dash: str | tuple
+    dash: str | tuple[float, tuple[float, ...]]  # "-", or matplotlib's offset and lengths
     marker: str
     alpha: float | None = None
 

@@ -19,6 +19,7 @@ from lightning_app.plots.style import Style
 from lightning_app.report.safety import neutral, visible
 
 __all__ = [
+    "Block",
     "Cell",
     "Data",
     "Entry",
@@ -71,7 +72,7 @@ def _deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(set(values)) > 1 else 0.0
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Rows as CSV with every digit; NaN and infinity by name, so that "not measured" and "diverged" stay two things.
 
     Texts that a spreadsheet would run as a formula have an apostrophe before them; hidden characters are written out.
@@ -89,7 +90,7 @@ def _safe(text: str) -> str:
     return neutral(visible(text))
 
 
-def seeds_csv(spreads: Sequence[tuple]) -> dict[str, str]:
+def seeds_csv(spreads: Sequence[Iterable[object]]) -> dict[str, str]:
     """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
     columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
     return {"seeds": csv_text(columns, spreads)} if spreads else {}
@@ -183,6 +184,9 @@ class Text:
     text: str
 
 
+Block = Figure | Table | Text
+
+
 @dataclass(frozen=True)
 class Section:
     """One question the page answers; without blocks its notices say why."""
@@ -190,8 +194,8 @@ class Section:
     key: str
     title: str
     lead: str = ""
-    blocks: list[Figure | Table | Text] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)  # what these runs do not hold, what went wrong
+    blocks: Sequence[Block] = ()
+    notices: Sequence[str] = ()  # what these runs do not hold, what went wrong
     families: Sequence[str] = ()  # beginnings of the keys it shows, up to a slash: no other section has to show these
 
     def name_of(self, table: Table) -> str:
@@ -199,6 +203,6 @@ class Section:
         tables = (block for block in self.blocks if block.kind == "table")
         return f"{self.key}-table-{next(number for number, block in enumerate(tables, 1) if block is table)}"
 
-    def by_kind(self) -> list[tuple[str, list[Figure | Table | Text]]]:
+    def by_kind(self) -> list[tuple[str, list[Block]]]:
         """Blocks in order, neighbours of one kind together."""
         return [(kind, list(blocks)) for kind, blocks in itertools.groupby(self.blocks, lambda block: block.kind)]

@@ -211,7 +211,10 @@ def _contrasts(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Contrast]
     positive = [bool(np.all((plain > 0) & (residual > 0))) for plain, residual in sides]
     logarithms = [np.log(values) for values, of in zip(sides, positive, strict=True) if of]
     together = iter(_contrast(logarithms, True))
-    return [next(together) if of else _contrast([values], False)[0] for values, of in zip(sides, positive, strict=True)]
+    return [
+        next(together) if of else _contrast([np.asarray(values)], False)[0]
+        for values, of in zip(sides, positive, strict=True)
+    ]
 
 
 def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast]:
@@ -220,14 +223,15 @@ def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast
     plain, residual = np.stack(sides, axis=-1)  # (2, S, E)
     curve = paired_curve(residual, plain)
     ends = zip(curve.mean, curve.low, curve.high, strict=True)
-    return [Contrast(*map(float, each), of_logarithms) for each in ends]
+    return [Contrast(float(mean), float(low), float(high), of_logarithms) for mean, low, high in ends]
 
 
 def _compared(pair: Pair, convention: Convention, table: Table, contrast: Contrast) -> Compared:
     plain, residual = _sides(pair, table)
-    ratio = [math.exp(x) if contrast.of_logarithms else math.nan for x in (contrast.mean, contrast.low, contrast.high)]
+    ends = (contrast.mean, contrast.low, contrast.high)
+    ratio, low, high = (math.exp(x) if contrast.of_logarithms else math.nan for x in ends)
     conclusion = _one_seed(plain, residual) if len(plain) == 1 else _conclusion(contrast.low, contrast.high)
-    return Compared(convention, pair, plain, residual, *ratio, conclusion, *_agreement(table))
+    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, *_agreement(table))
 
 
 def _conclusion(low: float, high: float) -> str:

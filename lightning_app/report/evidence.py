@@ -25,6 +25,12 @@ class Net(reader.Net):
     group: str  # the label without its seed: nets of one group share a style and a mean
     style: Style
 
+    @cached_property
+    def diverged(self) -> int | None:
+        """The first epoch at which a risk on training samples was NaN or infinite; None if never."""
+        risks = [self.series(name) for name in ("train/risk", "train/risk_running")]
+        return min((int(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]), default=None)
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -48,7 +54,7 @@ class Evidence:
             for epoch, value in net.series(name).items()
         ]
 
-    def spreads(self, names: Iterable[str]) -> list[tuple[int, str, str, float, float, float, float, int]]:
+    def spreads(self, names: Iterable[str]) -> list[tuple[object, ...]]:
         """(epoch, group, name, mean, sd, min, max, count) over the seeds of each group that has several."""
         return [
             (epoch, group, name, *numbers)

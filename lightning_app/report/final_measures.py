@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.report.evidence import Evidence, Final, Net
-from lightning_app.report.sections.headline import diverged
 
 __all__ = ["GAPS", "LAYER", "FinalMeasures", "final_measures"]
 
@@ -42,7 +41,7 @@ def final_measures(evidence: Evidence) -> FinalMeasures:
     """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
     every = [net for nets in evidence.groups.values() for net in nets]
     twins = [net for net in every if net.twin_of]
-    lost = [net for net in every if net not in twins and diverged(net) is not None]
+    lost = [net for net in every if net not in twins and net.diverged is not None]
     nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
     without = [net for net in every if net not in twins + lost + nets]
     gaps = {kind: np.array([_value(_gap(net, kind)) for net in nets]) for kind in GAPS}
@@ -73,9 +72,10 @@ def _values(nets: Sequence[Net]) -> pd.DataFrame:
 
 def _of_net(net: Net) -> dict[str, float]:
     """What was measured at the epoch of its gap."""
-    epoch = _gap(net, "error").epoch
+    gap = _gap(net, "error")
     finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
-    return _with_transferred({name: last.value for name, last in finals.items() if last.epoch == epoch})
+    found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
+    return _with_transferred(found)
 
 
 def _with_transferred(found: dict[str, float]) -> dict[str, float]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from lightning_app.report.evidence import Evidence, Net
-from lightning_app.report.sections.headline import diverged
 from lightning_app.runs.configuration import compared, flatten
 
 __all__ = ["Pair", "counterparts", "pairs"]
@@ -117,8 +116,8 @@ def _stem(net: Net) -> str:
 
 def _pair(plain: str, residual: str, evidence: Evidence) -> tuple[Pair, list[str]]:
     sides = _by_seed(evidence.groups[plain], evidence.groups[residual])
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    lost = [seed for seed in shared if any(diverged(side[seed]) is not None for side in sides)]
+    shared = sorted(sides[0].keys() & sides[1].keys(), key=_order)
+    lost = [seed for seed in shared if any(side[seed].diverged is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
     label = _label(plain, residual)
     pair = Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides))
@@ -156,10 +155,14 @@ def _left_out(
 
 
 def _seeds(seeds: Iterable[int | None]) -> str:
-    listed = [*map(str, sorted(seeds))]
+    listed = [*map(str, sorted(seeds, key=_order))]
     if listed == ["None"]:
         return "the only pair"
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
+
+
+def _order(seed: int | None) -> int:
+    return -1 if seed is None else seed
 
 
 def _words(groups: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from html import escape
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import ticker
@@ -23,7 +24,7 @@ from lightning_app.report.safety import visible
 
 __all__ = ["legend", "panel"]
 
-RC = AXES | {
+RC: Any = AXES | {
     "text.parse_math": False,  # a net may be called "$x$"
     "font.size": 9.5,
     "axes.titlesize": 9.5,
@@ -93,7 +94,7 @@ def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence
     rc = {"svg.hashsalt": key, "pdf.fonttype": 42, "font.size": 8}  # 42: TrueType, which publishers ask for
     with mpl.rc_context(RC | rc):
         handles = [_handle(entry) for entry in entries]
-        below = 0.17 * sum(handle.get_label().count("\n") + 1 for handle in handles)  # inches
+        below = 0.17 * sum(str(handle.get_label()).count("\n") + 1 for handle in handles)  # inches
         canvas = Canvas(figsize=(SIZE[0], SIZE[1] + below))
         left, bottom, width, height = MARGINS
         share = SIZE[1] / (SIZE[1] + below)
@@ -138,9 +139,9 @@ def _make_room(axes: Axes) -> None:
     then replaces: that was two thirds of the time of a page.
     """
     em, axis = mpl.rcParams["font.size"], axes.yaxis
-    names = axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
+    names = axis.get_major_formatter().format_ticks([*axis.get_majorticklocs()])
     letters = max((len(line) for name in names for line in name.split("\n")), default=0)
-    ticks = 0.62 * letters * axis.get_major_ticks(1)[0].label1.get_fontsize() + 0.7 * em  # points
+    ticks = 0.62 * letters * float(axis.get_major_ticks(1)[0].label1.get_fontsize()) + 0.7 * em  # points
     left = (ticks + em * (2.2 if axes.get_ylabel() else 0.4)) / 72 / SIZE[0]
     place = axes.get_position()
     axes.set_position((left, place.y0, place.x1 - left, place.height))
@@ -161,7 +162,9 @@ def swatch(style: Style) -> str:
         for points, code in shape.iter_segments(simplify=False)
     )
     colour, alpha = _css(style.colour), 1 if style.alpha is None else style.alpha
-    dash = "" if style.dash == "-" else f' stroke-dasharray="{" ".join(f"{1.6 * x:g}" for x in style.dash[1])}"'
+    dash = (
+        "" if isinstance(style.dash, str) else f' stroke-dasharray="{" ".join(f"{1.6 * x:g}" for x in style.dash[1])}"'
+    )
     return (
         f'<svg class="swatch" aria-hidden="true" viewBox="0 0 43 14" style="opacity: {alpha}">'
         f'<path d="M1 7H42" style="fill: none; stroke: {colour}; stroke-width: 1.6"{dash}/>'

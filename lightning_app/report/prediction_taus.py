@@ -58,7 +58,7 @@ def predict(measures: FinalMeasures) -> Prediction:
     for kind, gap in measures.gaps.items():
         taus[kind, "all"] = kendall(values, gap)
         taus[kind, "within"] = kendall(values, gap, strata)
-        if strata.max() > 1:  # two architectures are one pair: tau is 1 or -1 whatever they are
+        if max(strata) > 1:  # two architectures are one pair: tau is 1 or -1 whatever they are
             taus[kind, "across"] = kendall(_means(values, strata), _means(gap[None], strata))
     tables = {key: _table(found, measures.values.index) for key, found in taus.items()}
     return Prediction(measures, {key: table for key, table in tables.items() if table["tau"].notna().any()})
@@ -70,18 +70,18 @@ def _table(found: Kendall, names: Sequence[str]) -> pd.DataFrame:
     return table
 
 
-def _strata(measures: FinalMeasures) -> np.ndarray:
-    return np.unique(measures.groups, return_inverse=True)[1]
+def _strata(measures: FinalMeasures) -> list[int]:
+    return np.unique(measures.groups, return_inverse=True)[1].tolist()
 
 
-def _means(values: np.ndarray, strata: np.ndarray) -> np.ndarray:
+def _means(values: np.ndarray, strata: Sequence[int]) -> np.ndarray:
     """Means over the nets of each stratum that have the number, (M, strata); NaN where none has.
 
-    >>> _means(np.array([[1.0, 3.0, 5.0, np.nan]]), np.array([0, 0, 1, 1]))
+    >>> _means(np.array([[1.0, 3.0, 5.0, np.nan]]), [0, 0, 1, 1])
     array([[2., 5.]])
     """
     known = ~np.isnan(values)
-    members = np.eye(strata.max() + 1)[strata]  # (n, strata)
+    members = np.eye(max(strata) + 1)[[*strata]]  # (n, strata)
     counts = known @ members
     with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
         return np.where(known, values, 0) @ members / np.where(counts > 0, counts, np.nan)

@@ -121,7 +121,7 @@ def table(evidence: Evidence, prefix: str, title: str) -> Table:
     """A column a net; where an arm has several seeds, their mean and standard deviation beside them."""
     names = _eigenvalues(evidence.nets, prefix) | FIELDS
     names = {key: head for key, head in names.items() if any(f"{prefix}/{key}" in net.names for net in evidence.nets)}
-    columns = [column for group, nets in evidence.groups.items() for column in _columns(group, nets, prefix, names)]
+    columns = [column for group, nets in evidence.groups.items() for column in _columns(group, nets, prefix, [*names])]
     heads = (Cell(head.replace(" ", "\u00a0")) for head in ["Epoch", *names.values()])
     rows = zip(heads, *(cells for _, cells in columns), strict=True)
     return Table(CAPTION, ["", *(label for label, _ in columns)], [list(row) for row in rows], title=title)

@@ -1,7 +1,7 @@
 """What was run: facts and configuration of each run, where they differ, and every number of the last epoch."""
 
 from lightning_app.common.safe_io import read_text
-from lightning_app.report.blocks import Cell, Section, Table, Text, csv_text
+from lightning_app.report.blocks import Block, Cell, Section, Table, Text, csv_text
 from lightning_app.report.evidence import Evidence, Run
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import CONFIG, MEMBERS
@@ -13,7 +13,7 @@ ABSENT = "–"
 
 def section(evidence: Evidence) -> Section:
     configs = {run.label: run.config for run in evidence.runs}
-    blocks = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
+    blocks: list[Block] = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     # This is the last section: all that was to be read has been.
     damage = [f"Left out, {sentence}" for run in evidence.runs for sentence in run.damage]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from lightning_app.common.numbers import number
 from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
+from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
 from lightning_app.report.conventions import (
     ALIKE,
     LARGER,
@@ -69,8 +69,8 @@ def section(evidence: Evidence) -> Section:
     alone = [table for table in others if table]
     if not entries and not alone:
         return Section("conventions", TITLE, notices=[NOTHING])
-    blocks = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
-    return Section("conventions", TITLE, WHAT, blocks + alone, [*_decided(entries), *said])
+    blocks: list[Block] = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
+    return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *said])
 
 
 def _decided(entries: Sequence[Comparison]) -> list[str]:
@@ -145,8 +145,8 @@ def _row(each: Compared, several: bool) -> list[Cell]:
     return [Cell(each.convention.label), *pair, *values, _ratio(each), Cell(each.conclusion), *at]
 
 
-def _mean(values: Sequence[float]) -> Cell:
-    return cell(float(values[0])) if len(values) == 1 else mean_cell([*map(float, values)])
+def _mean(values: np.ndarray) -> Cell:
+    return cell(float(values[0])) if len(values) == 1 else mean_cell(values.tolist())
 
 
 def _ratio(each: Compared) -> Cell:

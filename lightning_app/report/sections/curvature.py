@@ -345,7 +345,7 @@ def _profiles(evidence: Evidence, prefix: str, what: str) -> dict[Net, pd.Series
 def _leading_by_layer(net: Net, prefix: str, what: str) -> Sequence[float]:
     """The array of the last epoch; empty if there is none."""
     epoch = last_epoch(net, prefix)
-    return () if epoch is None else net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())
+    return [] if epoch is None else [*net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())]
 
 
 def _of_blocks(net: Net, prefix: str, what: str) -> Sequence[float | None]:

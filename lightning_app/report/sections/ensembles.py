@@ -172,7 +172,7 @@ def _depth_rows(group: str, nets: Sequence[Net]) -> list[list[Cell]]:
 
 def _depth_row(label: str, nets: Sequence[Net], epoch: int) -> list[Cell]:
     found = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
-    return [Cell(label), Cell(str(epoch)), *(mean_cell(x) if len(x) > 1 else cell(*x) for x in found)]
+    return [Cell(label), Cell(str(epoch)), *(mean_cell(x) if len(x) > 1 else cell(x[0]) for x in found)]
 
 
 def _ends(net: Net) -> list[int]:
@@ -255,7 +255,7 @@ def _length_panel(evidence: Evidence, what: str, when: float, by_net: dict[Net, 
         )
         from_zero(axes)
 
-    epochs = " and ".join(map(str, sorted({_epoch(net, when) for net in by_net})))
+    epochs = " and ".join(map(str, sorted({epoch for net in by_net if (epoch := _epoch(net, when)) is not None})))
     key = f"ensembles-lengths-{what}-{WHEN[when]}"
     return panel(key, f"{LENGTHS[what]}, epoch {epochs}", draw, x="length r", y="share of the sum", whole_x=True)
 

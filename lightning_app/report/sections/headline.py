@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
 from lightning_app.report.evidence import Evidence, Final, Net
 
-__all__ = ["diverged", "failures", "section", "spell_epochs"]
+__all__ = ["failures", "section", "spell_epochs"]
 
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
@@ -44,16 +42,6 @@ def section(evidence: Evidence) -> Section:
     return Section("headline", "Where each net ended", blocks=[table], notices=notes, families=("failed",))
 
 
-def diverged(net: Net) -> int | None:
-    """The first epoch at which a risk on training samples was NaN or infinite; None if never."""
-    lost = [
-        series.index[~np.isfinite(series)]
-        for name in ("train/risk", "train/risk_running")
-        if len(series := net.series(name))
-    ]
-    return min((int(epochs[0]) for epochs in lost if len(epochs)), default=None)
-
-
 def failures(net: Net) -> list[str]:
     """A sentence for each measure that failed: which, and when. Why is with the layers."""
     return [
@@ -74,7 +62,7 @@ def spell_epochs(epochs: Iterable[int]) -> str:
 
 
 def _lost(evidence: Evidence) -> list[tuple[Net, int]]:
-    return [(net, since) for net in evidence.nets if (since := diverged(net)) is not None]
+    return [(net, since) for net in evidence.nets if (since := net.diverged) is not None]
 
 
 def _finals(net: Net) -> list[Final | None]:

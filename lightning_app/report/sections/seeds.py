@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
+from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
 from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
@@ -63,7 +63,7 @@ def section(evidence: Evidence) -> Section | None:
         return None
     found, said = pairs(evidence)
     at_risk = {pair: errors for pair in found if (errors := _at_risk(pair)) is not None}
-    blocks = [_spreads(evidence, found)]
+    blocks: list[Block] = [_spreads(evidence, found)]
     if found:
         blocks += [*_over_epochs(found), _tests(found)]
     if reached := {pair: errors for pair, errors in at_risk.items() if len(errors.levels)}:
@@ -145,7 +145,8 @@ def _test_row(pair: Pair, name: str) -> list[Cell] | None:
     if common.empty:
         return None
     values = common.iloc[-1].to_numpy()
-    result = paired(*np.split(values, 2))
+    plain, residual = np.split(values, 2)
+    result = paired(plain.tolist(), residual.tolist())
     numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
     cells = (cell(None if np.isnan(value) else value) for value in numbers)
     epoch = str(common.index[-1])
