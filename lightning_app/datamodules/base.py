@@ -23,7 +23,7 @@ from lightning_app.datamodules.pictures import Pictures
 from lightning_app.datamodules.resident import Resident
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
-__all__ = ["ResidentData", "Splits", "at_least", "stratified_rows"]
+__all__ = ["ResidentData", "Splits", "at_least", "stratified_mask", "stratified_rows"]
 
 T = TypeVar("T")
 
@@ -227,13 +227,17 @@ class ResidentData(pl.LightningDataModule, ABC):
                 f"val_size must leave some of the {len(labels)} training samples to train on, got {self.val_size}: "
                 "choose a smaller one."
             )
-        val = stratified_rows(labels, self.val_size, self.split_seed, _VAL)
-        train = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, val, False).nonzero().flatten()
+        val = stratified_mask(labels, self.val_size, self.split_seed, _VAL)
+        train = (~val).nonzero().flatten()
         if self.train_limit is not None and self.train_limit < len(train):
             train = train[stratified_rows(labels[train], self.train_limit, self.split_seed, _LIMIT)]
         test_labels = self.splits.test_labels
         size = len(test_labels) if self.test_limit is None else min(self.test_limit, len(test_labels))
-        return {"train": train, "val": val, "test": stratified_rows(test_labels, size, self.split_seed, _TEST)}
+        return {
+            "train": train,
+            "val": val.nonzero().flatten(),
+            "test": stratified_rows(test_labels, size, self.split_seed, _TEST),
+        }
 
     def _source_of(self, split: str) -> tuple[Tensor | Pictures, Tensor]:
         """All samples and labels that a split is taken from: validation samples are some of the training samples."""
@@ -315,6 +319,11 @@ def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Te
     of = labels[by_class]
     rank = (torch.arange(len(labels)) - before[of] + 0.5).double() / counts[of]
     return by_class[rank.argsort(stable=True)[:size]].sort().values
+
+
+def stratified_mask(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
+    """(N,) bool: the rows that `stratified_rows` draws."""
+    return torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, stratified_rows(labels, size, seed, stream), True)
 
 
 def at_least(minimum: int, **named: int) -> int:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.datamodules.base import Splits, stratified_rows
+from lightning_app.datamodules.base import Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 
 __all__ = ["Digits", "split_digits"]
@@ -41,8 +41,7 @@ def split_digits(images_of: Callable[[np.ndarray], Tensor]) -> Splits:
 
     digits = load_digits()
     images, labels = images_of(digits.images), torch.from_numpy(digits.target.astype(np.int64))
-    test = torch.zeros(len(labels), dtype=torch.bool)
-    test[stratified_rows(labels, TEST_SIZE, seed=0)] = True
+    test = stratified_mask(labels, TEST_SIZE, seed=0)
     return Splits(images[~test], labels[~test], images[test], labels[test], tuple("0123456789"))
 
 

@@ -4,13 +4,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_text
-from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_rows
+from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
 
@@ -100,9 +99,9 @@ class ImageFolder(ImageData):
         train, test = self._folders
         files, labels = list_pictures(train, self.class_names)
         if test is None:
-            chosen = self._test_rows(labels)
-            test_files, test_labels = [files[row] for row in chosen.nonzero().flatten()], labels[chosen]
-            files, labels = [files[row] for row in (~chosen).nonzero().flatten()], labels[~chosen]
+            chosen = self._for_testing(labels)
+            test_files, test_labels = [files[row] for row in chosen.nonzero()], labels[chosen]
+            files, labels = [files[row] for row in (~chosen).nonzero()], labels[~chosen]
         elif self.test_size is not None:
             raise UserError(f"data.test_size is for pictures that no folder splits, got {self.test_size} and {test}.")
         else:
@@ -114,7 +113,7 @@ class ImageFolder(ImageData):
     def _folders(self) -> tuple[Path, Path | None]:
         return _training_and_test(Path(self.root))
 
-    def _test_rows(self, labels: Tensor) -> Tensor:
+    def _for_testing(self, labels: Tensor) -> Tensor:
         """(N,) bool: the pictures set aside for testing."""
         size = len(labels) // SHARE if self.test_size is None else self.test_size
         if not 0 < size < len(labels):
@@ -122,9 +121,7 @@ class ImageFolder(ImageData):
                 f"data.test_size must leave some of the {len(labels)} pictures for training and some for testing, got "
                 f"{size}: choose another one."
             )
-        test = torch.zeros(len(labels), dtype=torch.bool)
-        test[stratified_rows(labels, size, self.split_seed, TEST_SPLIT)] = True
-        return test
+        return stratified_mask(labels, size, self.split_seed, TEST_SPLIT)
 
 
 def _training_and_test(root: Path) -> tuple[Path, Path | None]:
@@ -140,16 +137,9 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
     raise UserError(
         f"expected pictures in {root}/train/<class>/ and {root}/test/<class>/ (or val), or in {root}/<class>/, found "
         + (
-            f"classes in {root / there[0]} only: "
+            f"classes in {root / there[0]} only: set data.root to that to set a part aside for testing."
             if there
-            else "no folders there: "
-            if root.is_dir()
-            else "no such folder: "
-        )
-        + (
-            f"set data.root to {root / there[0]} to set a part aside for testing."
-            if there
-            else "set data.root to theirs."
+            else f"no {'folders there' if root.is_dir() else 'such folder'}: set data.root to theirs."
         )
     )
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.base import Splits
+from lightning_app.datamodules.base import Splits, at_least
 from lightning_app.datamodules.vectors import VectorData
 
 __all__ = ["GaussianMixture"]
@@ -55,13 +55,14 @@ class GaussianMixture(VectorData):
         **of_data: Any,
     ) -> None:
         super().__init__(root=root, batch_size=batch_size, **of_data)
-        _check(classes, dimensions, separation, samples, test_samples, seed)
-        self.classes = classes
-        self.dimensions = dimensions
+        if not 0 <= separation < float("inf"):
+            raise UserError(f"separation must be finite and not negative, got {separation}.")
+        self.classes = at_least(2, classes=classes)
+        self.dimensions = at_least(1, dimensions=dimensions)
         self.separation = separation
-        self.samples = samples
-        self.test_samples = test_samples
-        self.seed = seed
+        self.samples = at_least(classes, samples=samples)  # one of each class
+        self.test_samples = at_least(classes, test_samples=test_samples)
+        self.seed = at_least(0, seed=seed)
 
     @property
     def means(self) -> Tensor:
@@ -95,17 +96,3 @@ class GaussianMixture(VectorData):
     def sample_shape(self) -> tuple[int, ...]:
         """(dimensions,)."""
         return (self.dimensions,)
-
-
-def _check(classes: int, dimensions: int, separation: float, samples: int, test_samples: int, seed: int) -> None:
-    if classes < 2:
-        raise UserError(f"a mixture to tell apart has at least 2 classes, got {classes}.")
-    if dimensions < 1:
-        raise UserError(f"a mixture has at least 1 dimension, got {dimensions}.")
-    if not 0 <= separation < float("inf"):
-        raise UserError(f"a mixture's separation is finite and not negative, got {separation}.")
-    for name, size in (("samples", samples), ("test_samples", test_samples)):
-        if size < classes:
-            raise UserError(f"each of the {classes} classes needs a sample: {name} is at least {classes}, got {size}.")
-    if seed < 0:
-        raise UserError(f"a mixture's seed is not negative, got {seed}.")

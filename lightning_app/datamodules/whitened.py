@@ -74,15 +74,11 @@ def _mean_and_covariance(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 def _check_rank(samples: Tensor, components: int, rank: int) -> None:
     m, p = samples.shape
-    if m < components:
-        raise UserError(
-            f"{components} components cannot be whitened with {m} samples: fewer samples than dimensions. Use more samples "
-            "or fewer components."
-        )
     if rank < components:
         raise UserError(
             f"{components} components cannot be whitened: the covariance of these {m} samples of {p} pixels is singular beyond "
-            f"{rank}, where nothing varies that could be divided to variance 1. Set components to at most {rank}."
+            f"{rank}, where nothing varies that could be divided to variance 1. Use more samples, or set components to at "
+            f"most {rank}."
         )
 
 

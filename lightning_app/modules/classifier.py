@@ -258,35 +258,19 @@ class ImageClassifier(pl.LightningModule):
             self.evaluated[loader][name].update(risk, logits, labels)
 
     @override
-    def on_train_epoch_start(self) -> None:
-        self._reset_evaluation()  # an epoch that is not evaluated must not repeat the last evaluation's numbers
-
-    @override
     def on_train_epoch_end(self) -> None:
+        """Stop what diverged; step the schedule."""
         self._check_finite()
         if (scheduler := self.lr_schedulers()) is not None:
             cast(torch.optim.lr_scheduler.LRScheduler, scheduler).step()
-
-    @override
-    def on_validation_epoch_start(self) -> None:
-        self._reset_evaluation()
-
-    @override
-    def on_test_epoch_start(self) -> None:
-        self._reset_evaluation()
-
-    @override
-    def on_validation_epoch_end(self) -> None:
-        self._log_evaluation()
-
-    @override
-    def on_test_epoch_end(self) -> None:
-        self._log_evaluation()
 
     def _reset_evaluation(self) -> None:
         for metrics in self.evaluated:
             for metric in metrics.values():
                 metric.reset()
+
+    # An epoch that is not evaluated must not repeat the last evaluation's numbers: so when one starts, too.
+    on_train_epoch_start = on_validation_epoch_start = on_test_epoch_start = _reset_evaluation
 
     def _log_evaluation(self) -> None:
         """For the progress bar, of several seeds their mean; the run's log is written by the `TrainingMetrics` callback."""
@@ -300,6 +284,8 @@ class ImageClassifier(pl.LightningModule):
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
             self._show(f"test/error/{arm}", error, in_bar=True)
+
+    on_validation_epoch_end = on_test_epoch_end = _log_evaluation
 
     def _show(self, label: str, value: float, in_bar: bool) -> None:
         self.log(label, value, logger=False, prog_bar=in_bar, add_dataloader_idx=False)

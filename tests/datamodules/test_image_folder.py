@@ -72,7 +72,7 @@ SAVED_AS = {
 }
 
 
-@pytest.mark.parametrize("size", [(300, 200), (201, 517), (256, 256), (33, 20), (257, 640)])
+@pytest.mark.parametrize("size", [(300, 200), (201, 517), (33, 20)])
 def test_pretrained_weights_see_what_they_were_evaluated_on(size, tmp_path):
     file = save(noise(*size), tmp_path / "picture.png")
     with Image.open(file) as picture:
@@ -217,11 +217,6 @@ def test_pictures_are_decoded_in_threads_and_in_order(tmp_path, monkeypatch):
     assert pictures[torch.tensor([5, 2])][:, 3, 3, 0].tolist() == [5, 2]
 
 
-def test_fingerprints_tell_pictures_apart(tmp_path):
-    one, same, other = (small(tree(tmp_path), split_seed=seed).fingerprint() for seed in (0, 0, 1))
-    assert one == same != other
-
-
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +260,7 @@ def test_anything_in_a_file_is_a_picture_or_a_sentence(tmp_path):
     ("there", "arguments", "message"),
     [
         ((), {}, r"expected pictures in .*/train/<class>/ and .*, found no folders there: set data.root to theirs"),
-        (("train",), {}, r"found classes in .*/train only: set data.root to .*/train to set a part aside"),
+        (("train",), {}, r"found classes in .*/train only: set data.root to that to set a part aside"),
         (("val",), {}, r"found classes in .*/val only"),
         (("test", "val"), {}, r"found classes in .*/test only"),
         (

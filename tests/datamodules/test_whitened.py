@@ -47,13 +47,6 @@ def test_the_largest_loading_is_positive():
         assert (scale.gather(1, scale.abs().argmax(1, keepdim=True)) > 0).all()
 
 
-def test_whitened_twice_is_whitened_once():
-    """I has no leading directions, but what is white stays white."""
-    z = Whitening.of(samples(), 7)(samples())
-    again = Whitening.of(z, 7)(z)
-    close(again.T @ again / 200, torch.eye(7, dtype=torch.float64))
-
-
 def test_invariant_to_shift_and_scale_of_all_samples():
     x = samples()
     close(Whitening.of(3 * x - 5, 4)(3 * x - 5), Whitening.of(x, 4)(x))
@@ -66,8 +59,6 @@ def test_bytes_are_whitened_as_numbers():
 
 def test_what_cannot_be_whitened():
     x = samples()
-    with pytest.raises(UserError, match="fewer samples than dimensions"):
-        Whitening.of(x[:3], 4)
     with pytest.raises(UserError, match=r"singular beyond 3, .* at most 3"):
         Whitening.of(x[:4], 4)  # centring takes one
     with pytest.raises(UserError, match="singular beyond 7"):
@@ -92,12 +83,6 @@ def test_full_batch_is_every_sample_once():
     assert torch.equal(labels.bincount(), classes.bincount())
 
 
-def test_small_batches():
-    data = WhitenedDigits(batch_size=100, train_limit=250)
-    assert [len(labels) for _, labels in data.train_dataloader()] == [100, 100, 50]
-    assert data.batch_size == 100
-
-
 def test_what_classifier_and_callbacks_ask():
     data = WhitenedDigits(components=6, probe_size=50, test_limit=40, val_size=30)
     data.setup()
@@ -105,6 +90,8 @@ def test_what_classifier_and_callbacks_ask():
     assert [sum(len(labels) for _, labels in loader) for loader in data.val_dataloader()] == [1407, 30, 40]
     assert sum(len(labels) for _, labels in data.probe_loader()) == 50
     assert all(x.shape[1:] == (6,) and x.dtype == torch.float32 for x, _ in data.test_dataloader())
+    small = WhitenedDigits(batch_size=100, train_limit=250)
+    assert [len(labels) for _, labels in small.train_dataloader()] == [100, 100, 50] and small.batch_size == 100
 
 
 def test_only_what_is_trained_on_is_white():
