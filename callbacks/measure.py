@@ -26,12 +26,22 @@ from callbacks.protocol import contexts_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
 
-__all__ = ["EpochCallback", "Measure", "Scalar", "StatefulMeasure", "isolated"]
+__all__ = ["EpochCallback", "LoggingCallback", "Measure", "Scalar", "StatefulMeasure", "isolated"]
 
 log = logging.getLogger(__name__)
 
 
-class EpochCallback(pl.Callback, ABC):
+class LoggingCallback(pl.Callback):
+    """A callback that logs results.
+
+    Attributes:
+        strict: re-raise what cannot be measured or logged.
+    """
+
+    strict = False
+
+
+class EpochCallback(LoggingCallback, ABC):
     """Runs `observe` before training (epoch 0) and after epochs, on every rank.
 
     Args:
@@ -39,11 +49,9 @@ class EpochCallback(pl.Callback, ABC):
         at_start: also before the first training step. Not repeated after a resume.
 
     Attributes:
-        strict: re-raise what cannot be measured or logged.
         lenient: record what cannot be measured and go on, also for user errors before training.
     """
 
-    strict = False
     lenient = False
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:

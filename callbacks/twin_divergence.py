@@ -10,6 +10,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.log import log_results
+from callbacks.measure import LoggingCallback
 from callbacks.protocol import metrics_of
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 Pair = tuple[Member, Member]  # the original and its twin
 
 
-class TwinDivergence(pl.Callback):
+class TwinDivergence(LoggingCallback):
     """Logs, for every member that is the T-twin of another (``twin_of``), how far the two are apart. Else does nothing.
 
     Definition:
@@ -77,12 +78,7 @@ class TwinDivergence(pl.Callback):
         every_n_steps: compare the weights after step 1 and after every so many steps.
         watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are
             compiled or in a CUDA graph are not watched: graphs run no hooks.
-
-    Attributes:
-        strict: re-raise what loggers raise.
     """
-
-    strict = False
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
         if every_n_steps < 1:

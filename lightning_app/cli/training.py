@@ -18,8 +18,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
-from callbacks import EpochBar, ProgressLines, TwinDivergence
-from callbacks.measure import EpochCallback
+from callbacks import EpochBar, ProgressLines
+from callbacks.measure import LoggingCallback
 from lightning_app.cli.borrowed import check_borrowed
 from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
@@ -293,7 +293,7 @@ class TrainingCLI(LightningCLI):
 
 def _set_strict(callbacks: list[pl.Callback]) -> None:
     for callback in callbacks:
-        if isinstance(callback, (EpochCallback, TwinDivergence)):
+        if isinstance(callback, LoggingCallback):
             callback.strict = True
 
 

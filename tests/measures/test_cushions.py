@@ -307,7 +307,7 @@ def test_layers_without_norms_are_left_out():
 
 
 def test_every_field_can_be_logged():
-    """`emit` knows numbers, histograms and tensors."""
+    """`log_results` knows numbers, histograms and tensors."""
     for result in measure(net(depth=5), noise(5)).values():
         for field in dataclasses.fields(result):
             value = getattr(result, field.name)
