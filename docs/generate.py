@@ -181,7 +181,7 @@ def function_page(stem: str) -> str:
 
 def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     """Figures that there are, and pages: the list of all artefacts, and what `reproduce` has found of each."""
-    from lightning_app.reproduce.papers import PAPERS, paper
+    from lightning_app.papers import PAPERS, paper
 
     figures, pages, listing = [], {}, ["# Papers"]
     for key in PAPERS:
@@ -207,7 +207,7 @@ def registration_page() -> str:
 
 
 def counts(folder: Path) -> str:
-    from lightning_app.verdicts import in_words
+    from lightning_app.papers.verdicts import in_words
 
     file = folder / "verdict.json"
     return in_words(json.loads(file.read_text())["counts"]) if file.exists() else "not run at paper scale"

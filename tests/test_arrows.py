@@ -15,10 +15,6 @@ ALLOWED = {
     "lightning_app.identity": SCIENCE,
     "lightning_app.statistics": {"numpy", "scipy", "lightning_app.common"},
     "lightning_app.plots": {"numpy", "pandas", "matplotlib"},
-    "lightning_app.verdicts": {"numpy"},
-    "lightning_app.records": {"lightning_app.common", "lightning_app.verdicts"},
-    "lightning_app.claims": {"lightning_app.checks", "lightning_app.verdicts"},
-    "lightning_app.checks": {"numpy", "pandas", "scipy", "lightning_app.statistics", "lightning_app.verdicts"},
     "lightning_app.cli.console": {"rich"},
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.common"},
     "lightning_app.theory": SCIENCE | {"lightning_app.common"},
@@ -36,14 +32,16 @@ ALLOWED = {
     | LIGHTNING
     | {"lightning_app.identity", "lightning_app.networks.layers", "lightning_app.common"},
     "lightning_app.runs": SCIENCE | LIGHTNING | {"wandb", "pandas", "yaml", "safetensors", "lightning_app.common"},
+    # Claims of the papers: where the report and the reproduction meet. Neither of these imports the other.
+    "lightning_app.papers": {"numpy", "pandas", "scipy", "matplotlib", "yaml", "torch"}
+    | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
+    | {"lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
-    | {"lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims", "lightning_app.records"},
-    "lightning_app.reproduce": {"numpy", "pandas", "scipy", "matplotlib", "yaml", "torch"}
-    | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
-    | {"lightning_app.verdicts", "lightning_app.checks", "lightning_app.claims", "lightning_app.records"}
-    | {"lightning_app.report", "lightning_app.cli.console"}
-    | {"lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules"},
+    | {"lightning_app.papers"},
+    "lightning_app.reproduce": {"numpy", "pandas", "yaml"}
+    | {"lightning_app.common", "lightning_app.plots", "lightning_app.runs", "lightning_app.papers"}
+    | {"lightning_app.cli.console"},
     "callbacks": SCIENCE
     | LIGHTNING
     | {"wandb", "lightning_app.common", "lightning_app.measures", "lightning_app.runs", "lightning_app.networks"}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_app.common.numbers import number, with_sd
-from lightning_app.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
+from lightning_app.papers.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
 from lightning_app.report.blocks import Cell, Table
 
 __all__ = ["artefacts", "tables"]

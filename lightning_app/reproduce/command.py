@@ -18,13 +18,13 @@ from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
-from lightning_app.records import RECORD, counts_of, read_record
-from lightning_app.reproduce.plan import PAPER, REDUCED, SCALES, Scale
+from lightning_app.papers.parts import PAPER, REDUCED, SCALES, Scale
+from lightning_app.papers.records import RECORD, counts_of, read_record
+from lightning_app.papers.verdicts import in_words
 from lightning_app.runs.configuration import MACHINE_OPTIONS
-from lightning_app.verdicts import in_words
 
 if TYPE_CHECKING:
-    from lightning_app.reproduce.artefact import Artefact, Paper
+    from lightning_app.papers.artefact import Artefact, Paper
     from lightning_app.reproduce.making import Made
 
 __all__ = ["main"]
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
+        return done.code if isinstance(done.code, int) else 0
 
 
 @contextlib.contextmanager
@@ -118,9 +118,10 @@ def _seconds(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lightning_app.reproduce.making import Work, make
-    from lightning_app.reproduce.papers import find
-    from lightning_app.reproduce.runner import RunFailed
+    from lightning_app.papers import find
+    from lightning_app.reproduce.job import Work
+    from lightning_app.reproduce.making import make
+    from lightning_app.reproduce.training import RunFailed
 
     if options.list:
         _list(options)
@@ -131,7 +132,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError(
             f"{', '.join(options.artefacts)} cannot be made at {options.scale.name} scale: use smoke or paper."
         )
-    _check_names(options.only, [part.name for _, artefact in chosen for part in artefact.runs + artefact.computations])
+    _check_names(options.only, [name for _, artefact in chosen for name in artefact.parts])
     _check_against_plans(options, chosen)
     if options.no_train and not options.runs.is_dir() and not options.out.is_dir():
         raise UserError(
@@ -166,7 +167,9 @@ def _check_names(only: Sequence[str] | None, known: Sequence[str]) -> None:
 
 def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
     """Seeds that nothing plans, and options of place that a plan has decided."""
-    plans = [plan for paper, artefact in chosen for plan in artefact.plans(paper.key, options.scale).values()]
+    from lightning_app.reproduce.evidence import trainings_of
+
+    plans = [job for paper, artefact in chosen for job in trainings_of(paper, artefact, options.scale)]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
         planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
         raise UserError(
@@ -180,7 +183,7 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
 
 def _list(options: argparse.Namespace) -> None:
     """One line an artefact: the verdicts there are at each scale, by class, and how far what is open is."""
-    from lightning_app.reproduce.papers import PAPERS, find
+    from lightning_app.papers import PAPERS, find
 
     rows = [
         [f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in (PAPER, REDUCED))]
@@ -193,18 +196,12 @@ def _list(options: argparse.Namespace) -> None:
 
 def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> str:
     """Verdicts as recorded, and what is open; a dash where there is no such scale."""
-    from lightning_app.reproduce import computation, runner
+    from lightning_app.reproduce.evidence import jobs_of
     from lightning_app.reproduce.making import folder_of
 
     if not artefact.has(scale):
         return "–"
-    states = {
-        name: runner.state(plan, options.runs, options.out) for name, plan in artefact.plans(paper.key, scale).items()
-    }
-    states |= {
-        name: computation.state(task, options.runs, options.out)
-        for name, task in artefact.tasks(paper.key, scale).items()
-    }
+    states = {job.name: job.state(options.runs, options.out) for job in jobs_of(paper, artefact, scale)}
     open_parts = "; ".join(f"{name}: {how}" for name, how in states.items() if how != "finished")
     folder = folder_of(options.out, paper, artefact, scale)
     if not (folder / RECORD).exists():

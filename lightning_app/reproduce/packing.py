@@ -26,8 +26,7 @@ from typing import Any
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
-from lightning_app.common.seeds import spell_seeds
-from lightning_app.reproduce.plan import PAPER, Plan, Scale
+from lightning_app.papers.parts import PAPER, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import (
@@ -55,7 +54,6 @@ __all__ = [
     "home_of_pieces",
     "home_of_runs",
     "pack",
-    "packed_name",
     "unpack",
 ]
 
@@ -77,11 +75,6 @@ def home_of_pieces(out: Path, paper: str, scale: Scale) -> Path:
 
 def _home(out: Path, paper: str, scale: Scale) -> Path:
     return out / paper / ("" if scale is PAPER else scale.name)
-
-
-def packed_name(plan: Plan, seeds: Collection[int]) -> str:
-    """A packed run is called as its plan, with its seeds where it has not all of them: "depth20~0-0"."""
-    return plan.name if set(seeds) == set(plan.seeds) else f"{plan.name}~{spell_seeds(seeds)}"
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,18 @@ from typing import Any
 import yaml
 
 from lightning_app.common.files import write_atomically
-from lightning_app.records import rows_of
-from lightning_app.reproduce.artefact import Artefact, Paper
-from lightning_app.reproduce.making import results_of
-from lightning_app.reproduce.papers import PAPERS, paper
-from lightning_app.reproduce.plan import PAPER, REDUCED
+from lightning_app.papers import PAPERS, paper
+from lightning_app.papers.artefact import Artefact, Paper
+from lightning_app.papers.parts import PAPER, REDUCED
+from lightning_app.papers.records import rows_of
+from lightning_app.reproduce.evidence import evidence_of
 
 __all__ = ["FILE", "differences", "of_code", "page", "registered"]
 
 FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
-JUDGING = ("checks.py", "verdicts.py", "claims.py", "statistics/paired.py", "reproduce/yu_tomasi.py")
+JUDGING = ("papers/*.py", "papers/*/*.py", "statistics/paired.py", "statistics/fitting.py")
 SAID = (
     "quantity",
     "class",
@@ -60,7 +60,7 @@ def of_code() -> Entries:
 
 def _code() -> Iterator[tuple[str, dict[str, Any]]]:
     """A hash of each file that claims and tests are made of."""
-    for file in [PACKAGE / name for name in JUDGING] + sorted(PACKAGE.glob("reproduce/*/*.py")):
+    for file in sorted(file for pattern in JUDGING for file in PACKAGE.glob(pattern)):
         name = file.relative_to(PACKAGE.parent).as_posix()
         yield name, {"test": "code", "class": "", "hash": hashlib.sha256(_skeleton(file).encode()).hexdigest()[:12]}
 
@@ -71,14 +71,14 @@ def _skeleton(file: Path) -> str:
     silent = {
         number
         for node in ast.walk(ast.parse(text))
-        if _is_silent(node)
-        for number in range(node.lineno, node.end_lineno + 1)
+        if isinstance(node, ast.stmt) and _is_silent(node)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
     lines = [line.rstrip() for number, line in enumerate(text.splitlines(), 1) if number not in silent]
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
 
 
-def _is_silent(node: ast.AST) -> bool:
+def _is_silent(node: ast.stmt) -> bool:
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     imports = isinstance(node, ast.Import | ast.ImportFrom)
     return text or imports or (isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith("draw"))
@@ -87,7 +87,7 @@ def _is_silent(node: ast.AST) -> bool:
 def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[str, Any]]]:
     for scale in (PAPER, REDUCED):
         if artefact.has(scale):
-            results = results_of(its_paper, artefact, scale, None, NOWHERE)
+            results = evidence_of(its_paper, artefact, scale, None, NOWHERE).results
             for row in rows_of(artefact.claims(results), artefact.about, scale.name):
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
                 about = {"test": row["test"], "class": row["class"]}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lightning_app.common.files import write_atomically
 from lightning_app.common.numbers import brief
-from lightning_app.records import number, reduced_of, value, verdict_of, words_of_test
+from lightning_app.papers.records import number, reduced_of, value, verdict_of, words_of_test
 
 __all__ = ["frame", "shown", "texts", "write_tables"]
 

@@ -22,14 +22,17 @@ from typing import Any
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes
-from lightning_app.records import RECORD, counts_of, read_record, value
-from lightning_app.reproduce import computation, making, papers, runner, tables
-from lightning_app.reproduce.artefact import Artefact, Paper
-from lightning_app.reproduce.making import described, folder_of, results_of
-from lightning_app.reproduce.packing import MANIFEST, damage, file_digest, home_of_pieces
-from lightning_app.reproduce.plan import PAPER, REDUCED, Scale
-from lightning_app.reproduce.results import Results
-from lightning_app.verdicts import in_words
+from lightning_app.papers import PAPERS, find
+from lightning_app.papers.artefact import Artefact, Paper
+from lightning_app.papers.parts import PAPER, REDUCED, Scale
+from lightning_app.papers.records import RECORD, counts_of, read_record, value
+from lightning_app.papers.verdicts import in_words
+from lightning_app.reproduce import making, tables
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.evidence import evidence_of, jobs_of
+from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.making import described, folder_of
+from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
 
 __all__ = ["Compared", "compare", "main", "recompute", "verify"]
 
@@ -87,7 +90,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    named = [pair for name in options.artefacts or papers.PAPERS for pair in papers.find(name)]
+    named = [pair for name in options.artefacts or PAPERS for pair in find(name)]
     recorded, wrong = [], 0
     with tempfile.TemporaryDirectory() as root:  # of what is computed again: once for all artefacts that share it
         for paper, artefact in named:
@@ -145,20 +148,18 @@ def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: P
     folder = folder_of(out, paper, artefact, scale)
     if artefact.runs:
         yield Compared("its nets are not trained again: their runs are those that are kept", note=True)
-    tasks = artefact.tasks(paper.key, scale)
+    jobs = [ComputationJob(paper.key, computation, scale) for computation in artefact.computations]
     try:
         record = read_record(folder)
-        for task in tasks.values():
-            computation.complete(task, root, data)
-        computed = {name: computation.found(task, root) for name, task in tasks.items()}
-        runs = results_of(paper, artefact, scale, None, out)
+        for job in jobs:
+            job.complete(root, Work(data))
+        evidence = evidence_of(paper, artefact, scale, None, out, [job.found(root) for job in jobs])
     except (ValueError, OSError) as error:  # missing data, damaged evidence, a full disk
         yield Compared("computing it again", " ".join(str(error).split()))
         return
 
     def compared() -> Iterator[Compared]:  # claims are asked within the guard
-        results = Results(runs.plans, runs.found, scale, computed)
-        yield from compare(record, making.rows(paper, artefact, scale, results, out), RECOMPUTED, ROUNDING)
+        yield from compare(record, making.rows(paper, artefact, evidence, out), RECOMPUTED, ROUNDING)
 
     for each in _guarded(compared(), folder):
         yield Compared(f"{each.what} (computed again)", each.difference)
@@ -189,22 +190,11 @@ def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -
         yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
     nowhere = out / ".none"  # no run is ever there
-    states = [runner.state(plan, nowhere, out) for plan in artefact.plans(paper.key, scale).values()]
-    states += [computation.state(task, nowhere, out) for task in artefact.tasks(paper.key, scale).values()]
+    states = [job.state(nowhere, out) for job in jobs_of(paper, artefact, scale)]
     if states and all(state == "finished" for state in states):
         yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
-    elif alone := sorted(_kept(paper, artefact, scale, out) - _rested_on(paper, out)):
+    elif alone := sorted(evidence_of(paper, artefact, scale, None, out).folders(out) - _rested_on(paper, out)):
         yield Compared("record", f"no record rests on the evidence in {', '.join(alone)}: make one with {again}")
-
-
-def _kept(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> set[str]:
-    """Folders of an artefact's evidence, below the results."""
-    results = results_of(paper, artefact, scale, None, out)
-    runs = [run.folder.path for found in results.found.values() for run in found]
-    pieces = [
-        home_of_pieces(out, paper.key, scale) / name for name, found in results.computations.items() if found.pieces
-    ]
-    return {folder.relative_to(out).as_posix() for folder in [*runs, *pieces]}
 
 
 def _rested_on(paper: Paper, out: Path) -> set[str]:
@@ -232,8 +222,8 @@ def _judged_again(
     if any(each.difference for each in files):
         yield Compared("rows are not judged again, as the evidence is not that of the record", note=True)
         return
-    results = results_of(paper, artefact, scale, None, out)
-    said = described(paper, artefact, scale, results, out)
+    found = evidence_of(paper, artefact, scale, None, out)
+    said = described(paper, artefact, found, out)
     evidence = [*_evidence(record["evidence"], said.pop("evidence"))]
     yield from evidence
     if any(each.difference.startswith(OTHER) for each in evidence):
@@ -243,7 +233,7 @@ def _judged_again(
         yield Compared(key, _first_difference(record.get(key), now))
     if more := record.keys() - said.keys() - {"evidence", "rendered", "counts", "rows"}:
         yield Compared(RECORD, f"has {', '.join(sorted(more))}, which `reproduce` does not write")
-    yield from compare(record, making.rows(paper, artefact, scale, results, out), SAME)
+    yield from compare(record, making.rows(paper, artefact, found, out), SAME)
 
 
 def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:

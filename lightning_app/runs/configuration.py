@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["MACHINE_OPTIONS", "NOT_COMPARED", "compared", "flatten"]
+__all__ = ["MACHINE_OPTIONS", "NOT_COMPARED", "compared", "flatten", "layered"]
 
 # Where and how fast a run computes: options that a user may add to a run that `reproduce` has planned.
 MACHINE_OPTIONS = (
@@ -25,14 +25,25 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flatten(config) if not key.startswith(NOT_COMPARED)}
 
 
-def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested dicts and lists as (dotted key, value).
+def flatten(node: Any, path: str = "", lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dicts and lists as (dotted key, value); without ``lists`` these are leaves too.
 
     >>> dict(flatten({"model": {"betas": [0.9, 0.99], "norm": {}}}))
     {'model.betas.0': 0.9, 'model.betas.1': 0.99, 'model.norm': {}}
     """
-    if isinstance(node, dict | list) and node:
+    if isinstance(node, dict | list if lists else dict) and node:
         for key, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from flatten(child, f"{path}.{key}" if path else str(key))
+            yield from flatten(child, f"{path}.{key}" if path else str(key), lists)
     elif path:
         yield path, node
+
+
+def layered(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """One configuration on top of another. A class that replaces another one brings its own arguments, as in jsonargparse."""
+    result = dict(base)
+    if over.get("class_path", base.get("class_path")) != base.get("class_path"):
+        result.pop("init_args", None)
+    for key, value in over.items():
+        deep = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = layered(result[key], value) if deep else value
+    return result

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lightning_app.records import RECORD, rows_of
+from lightning_app.papers.records import RECORD, rows_of
+from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, holds
 from lightning_app.report import main
-from lightning_app.verdicts import Claim, Class, Reading, Sample, holds
 from tests.report.test_page import Page, section
 
 

@@ -11,13 +11,15 @@ import pytest
 import yaml
 
 from lightning_app.common.seeds import spell_seeds
-from lightning_app.reproduce.plan import PAPER, Plan, Run, Scale, _merged
+from lightning_app.papers.parts import PAPER, Run, Scale
+from lightning_app.reproduce.training import TrainingJob
 from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.configuration import layered
 
 Numbers = Callable[[str, int, int], Mapping[str, float]]  # of (arm, seed, epoch)
 
 
-def written_config(plan: Plan, seeds: tuple[int, ...]) -> dict:
+def written_config(plan: TrainingJob, seeds: tuple[int, ...]) -> dict:
     """config.yaml as the plan asks for it, as far as a plan can tell."""
     options: dict = {}
     for key, value in plan.options.items():
@@ -26,7 +28,7 @@ def written_config(plan: Plan, seeds: tuple[int, ...]) -> dict:
         for part in path:
             place = place.setdefault(part, {})
         place[last] = yaml.safe_load(value)
-    config = copy.deepcopy(_merged(plan._layers, options))
+    config = copy.deepcopy(layered(plan.recipe, options))
     config["model"]["seeds"] = spell_seeds(seeds)
     config["run"]["plan"] = plan.digest
     return config
@@ -45,7 +47,7 @@ def leave_run(
     paper: str = "yu-tomasi",
 ) -> RunFolder:
     """Leave a run of a plan behind in home/runs: rows for each epoch given, finished or not."""
-    plan = Plan(paper, run, scale)
+    plan = TrainingJob(paper, run, scale)
     seeds = seeds or plan.seeds
     folder = RunFolder(home / "runs" / plan.group / (name or run.name))
     folder.path.mkdir(parents=True)
@@ -81,8 +83,8 @@ def made(tmp_path) -> Callable[..., dict[str, str]]:
     """Verdicts by quantity of an artefact, from the runs that were left."""
 
     def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi") -> dict[str, str]:
+        from lightning_app.papers import find
         from lightning_app.reproduce.making import make
-        from lightning_app.reproduce.papers import find
 
         ((its_paper, found),) = find(f"{paper}/{artefact}")
         result = make(its_paper, found, scale, tmp_path / "runs", tmp_path / "results")

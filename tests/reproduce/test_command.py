@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from lightning_app.papers import PAPERS, paper
+from lightning_app.papers.parts import REDUCED
 from lightning_app.reproduce import main
-from lightning_app.reproduce.papers import PAPERS, paper
-from lightning_app.reproduce.plan import REDUCED
 from tests.helpers import command
 
 
@@ -15,7 +15,7 @@ from tests.helpers import command
     [
         (["yu-tomasi/tabel-1"], "Did you mean 'yu-tomasi/table-1'?"),
         (["yu-tomsi/table-1"], "Did you mean 'yu-tomasi'?"),
-        (["yu-tomasi/fig-99"], "It has: table-1, "),
+        (["yu-tomasi/fig-99"], "Expected one of: yu-tomasi/table-1, "),
         ([], "name an artefact"),
         (["yu-tomasi", "--scale", "huge"], "invalid choice: 'huge'"),
         (["yu-tomasi/fig-3", "--seeds", "0-"], "numbers and ranges"),
@@ -50,12 +50,13 @@ def test_every_artefact_is_listed_with_its_state(tmp_path):
 
 
 def test_the_run_s_yaml_exists_for_every_artefact():
-    from lightning_app.reproduce.plan import SCALES
+    from lightning_app.papers.parts import SCALES
+    from lightning_app.reproduce.evidence import trainings_of
 
     for key in PAPERS:
         for artefact in paper(key).artefacts:
             for scale in SCALES.values():
-                for plan in artefact.plans(key, scale).values():
+                for plan in trainings_of(paper(key), artefact, scale):
                     assert plan.config.exists()
                     assert plan.epochs > 0
 

@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.checks import Within, tested
 from lightning_app.common.errors import UserError
-from lightning_app.reproduce.artefact import Artefact, Paper
-from lightning_app.reproduce.computation import Computation, Source, Task, complete, found, state
-from lightning_app.reproduce.making import Work, make
-from lightning_app.reproduce.plan import PAPER, SMOKE
+from lightning_app.papers import predicates
+from lightning_app.papers.artefact import Artefact, Paper
+from lightning_app.papers.parts import PAPER, SMOKE, Computation, Source
+from lightning_app.papers.predicates import Within
+from lightning_app.papers.verdicts import Class, Verdict
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.making import make
 from lightning_app.runs.lock import claimed
-from lightning_app.verdicts import Class, Verdict
 
 PIECES = {f"depth{depth}": {"depth": depth, "seeds": 3, "epochs": 100, "limit": None} for depth in (2, 4, 8)}
 
@@ -34,29 +36,29 @@ class Depths:
         return {"depths": asked["depth"] * np.arange(asked["seeds"], dtype=float), "data": "three numbers"}
 
 
-def task(compute, pieces=PIECES, scale=PAPER, version: int = 1) -> Task:
-    return Task("paper", Computation("depths", compute, pieces, version), scale)
+def task(compute, pieces=PIECES, scale=PAPER, version: int = 1) -> ComputationJob:
+    return ComputationJob("paper", Computation("depths", compute, pieces, version), scale)
 
 
 def test_all_is_computed_once(tmp_path):
     compute = Depths()
-    assert state(task(compute), tmp_path) == "not run"
+    assert task(compute).state(tmp_path) == "not run"
     for _ in range(2):
-        complete(task(compute), tmp_path, Path("data"))
+        task(compute).complete(tmp_path, Work(Path("data")))
     assert [asked["depth"] for asked in compute.asked] == [2, 4, 8]
-    assert state(task(compute), tmp_path) == "finished"
-    computed = found(task(compute), tmp_path)
+    assert task(compute).state(tmp_path) == "finished"
+    computed = task(compute).found(tmp_path)
     assert computed.pieces["depth8"]["depths"].tolist() == [0, 8, 16]
     assert (computed.missing, computed.data) == ("", "three numbers")
 
 
 def test_an_interruption_costs_one_piece(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        complete(task(Depths(fail_at=4)), tmp_path, Path("data"))
-    assert state(task(Depths()), tmp_path) == "1 of 3 pieces"
-    assert list(found(task(Depths()), tmp_path).pieces) == ["depth2"]
+        task(Depths(fail_at=4)).complete(tmp_path, Work(Path("data")))
+    assert task(Depths()).state(tmp_path) == "1 of 3 pieces"
+    assert list(task(Depths()).found(tmp_path).pieces) == ["depth2"]
     compute = Depths()
-    complete(task(compute), tmp_path, Path("data"))
+    task(compute).complete(tmp_path, Work(Path("data")))
     assert [asked["depth"] for asked in compute.asked] == [4, 8]
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -71,25 +73,25 @@ def test_an_interruption_costs_one_piece(tmp_path):
     ],
 )
 def test_what_decides_a_piece_makes_it_anew(tmp_path, changed, again):
-    complete(task(Depths()), tmp_path, Path("data"))
+    task(Depths()).complete(tmp_path, Work(Path("data")))
     compute = Depths()
-    complete(task(compute, **changed), tmp_path, Path("elsewhere"))  # the place of the data decides nothing
+    task(compute, **changed).complete(tmp_path, Work(Path("elsewhere")))  # the place of the data decides nothing
     assert [asked["depth"] for asked in compute.asked] == again
 
 
 def test_a_file_that_is_no_piece_is_made_anew(tmp_path):
-    complete(task(Depths()), tmp_path, Path("data"))
+    task(Depths()).complete(tmp_path, Work(Path("data")))
     task(Depths()).file("depth2", tmp_path).write_bytes(b"torn")
     np.savez(task(Depths()).file("depth4", tmp_path), depths=np.zeros(3))
-    assert state(task(Depths()), tmp_path) == "1 of 3 pieces"
-    complete(task(Depths()), tmp_path, Path("data"))
-    assert state(task(Depths()), tmp_path) == "finished"
+    assert task(Depths()).state(tmp_path) == "1 of 3 pieces"
+    task(Depths()).complete(tmp_path, Work(Path("data")))
+    assert task(Depths()).state(tmp_path) == "finished"
 
 
 def test_a_scale_caps_epochs_seeds_and_subset_only(tmp_path):
     for scale, caps, stand_in in ((PAPER, (100, 3, None), False), (SMOKE, (2, 2, 512), True)):
         compute = Depths()
-        complete(task(compute, scale=scale), tmp_path, tmp_path / "data")
+        task(compute, scale=scale).complete(tmp_path, Work(tmp_path / "data"))
         assert [(a["epochs"], a["seeds"], a["limit"]) for a in compute.asked] == [caps] * 3
         assert [a["depth"] for a in compute.asked] == [2, 4, 8]
         assert compute.sources[0] == Source(tmp_path / "data", stand_in)
@@ -99,14 +101,12 @@ def test_a_scale_caps_epochs_seeds_and_subset_only(tmp_path):
 def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
     slow, second = Depths(), Depths()
     with claimed(tmp_path / "paper", "depths", "computation depths"):
-        waiting = threading.Thread(target=complete, args=(task(second), tmp_path, Path("data")))
+        waiting = threading.Thread(target=task(second).complete, args=(tmp_path, Work(Path("data"))))
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
         for piece in PIECES:  # what the holder of the lock does
-            from lightning_app.reproduce.computation import _write
-
-            _write(task(slow), piece, tmp_path, slow(None, depth=2, seeds=1), seconds=0.1)
+            task(slow)._write(piece, tmp_path, slow(None, depth=2, seeds=1), seconds=0.1)
     waiting.join(10)
     assert not waiting.is_alive()
     assert second.asked == []
@@ -116,13 +116,13 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
 def test_where_nothing_can_be_written_a_sentence_says_so(tmp_path):
     (tmp_path / "paper").write_text("a file")
     with pytest.raises(UserError, match="Choose another --runs"):
-        complete(task(Depths()), tmp_path, Path("data"))
+        task(Depths()).complete(tmp_path, Work(Path("data")))
 
 
 def artefact(compute) -> Artefact:
     def claims(results):
         ours = results.of_pieces("depths", ["depth2", "depth8"], lambda two, eight: eight["depths"] - two["depths"])
-        return [tested("difference", 6.0, Within(6.0, 0.1), ours)]
+        return [predicates.tested("difference", 6.0, Within(6.0, 0.1), ours)]
 
     computation = Computation("depths", compute, PIECES)
     return Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,), about=Class.FORMULA)

@@ -10,27 +10,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.records import rows_of
-from lightning_app.reproduce import main
-from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.computation import Computation, Computed, Source, Task, complete, found
-from lightning_app.reproduce.li_et_al import PAPER as LI_ET_AL
-from lightning_app.reproduce.li_et_al import (
-    cifar,
-    constructions,
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.li_et_al import PAPER as LI_ET_AL
+from lightning_app.papers.li_et_al import (
     eigenvalues,
-    initial,
-    losses,
-    norms,
-    spectra,
-    zero_point,
+    fig_2_3,
+    fig_4,
+    fig_5_6,
+    fig_7_8,
+    fig_9,
+    theorem_1_lemmas,
+    theorem_2,
 )
-from lightning_app.reproduce.li_et_al.fitting import exponential, power
-from lightning_app.reproduce.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
-from lightning_app.reproduce.plan import PAPER
-from lightning_app.reproduce.results import Results
+from lightning_app.papers.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
+from lightning_app.papers.parts import PAPER, Computation, Source
+from lightning_app.papers.records import rows_of
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Sample, Verdict, judge
+from lightning_app.reproduce import main
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.tables import frame
-from lightning_app.verdicts import Sample, Verdict, judge
+from lightning_app.statistics.fitting import exponential, power
 
 REPRODUCED, NOT, REBUILT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.REBUILT
 
@@ -41,7 +42,7 @@ def left(tmp_path) -> Callable[[Computation, Callable], None]:
 
     def left(computation: Computation, numbers: Callable[..., dict]) -> None:
         compute = replace(computation, compute=lambda source, **asked: numbers(**asked))
-        complete(Task("li-et-al", compute, PAPER), tmp_path / "runs", tmp_path / "nowhere")
+        ComputationJob("li-et-al", compute, PAPER).complete(tmp_path / "runs", Work(tmp_path / "nowhere"))
 
     return left
 
@@ -56,8 +57,8 @@ def results(tmp_path) -> Callable[[str], Results]:
     """What was left of an artefact, at paper scale."""
 
     def results(key: str) -> Results:
-        tasks = artefact_of(key).tasks("li-et-al", PAPER)
-        return Results({}, {}, PAPER, {name: found(task, tmp_path / "runs") for name, task in tasks.items()})
+        jobs = [ComputationJob("li-et-al", each, PAPER) for each in artefact_of(key).computations]
+        return Results({}, {}, PAPER, {job.name: job.found(tmp_path / "runs").pieces for job in jobs})
 
     return results
 
@@ -76,7 +77,7 @@ def verdicts(results) -> Callable[[str], dict[str, str]]:
 
 def empty(*computations: Computation) -> Results:
     """Of which nothing was computed."""
-    return Results({}, {}, PAPER, {each.name: Computed(Task("li-et-al", each, PAPER), {}) for each in computations})
+    return Results({}, {}, PAPER, {each.name: {} for each in computations})
 
 
 def judged(found: dict[str, str]) -> Counter:
@@ -136,7 +137,7 @@ def small_norms(exponent: float = -0.5, error: float = 1e-14):
     ],
 )
 def test_theorem_1(left, verdicts, wrong, which):
-    left(constructions.SMALL_NORM, small_norms(**wrong))
+    left(theorem_1_lemmas.SMALL_NORM, small_norms(**wrong))
     found = verdicts("theorem-1")
     assert len(found) == 3
     assert [q for q in only(found, NOT) if any(q.startswith(w) for w in which)] == only(found, NOT)
@@ -144,20 +145,20 @@ def test_theorem_1(left, verdicts, wrong, which):
     assert len(only(found, REBUILT)) == 3 - len(which)
 
 
-@pytest.mark.parametrize("broken", [None, *constructions.STATEMENTS])
+@pytest.mark.parametrize("broken", [None, *theorem_1_lemmas.STATEMENTS])
 def test_lemmas_one_by_one(left, verdicts, broken):
     def numbers(**_) -> dict:
-        return {key: np.array([1e-9 if key == broken else 0.0]) for key in constructions.STATEMENTS}
+        return {key: np.array([1e-9 if key == broken else 0.0]) for key in theorem_1_lemmas.STATEMENTS}
 
-    left(constructions.GEOMETRIC, numbers)
-    left(constructions.DERIVATIVES, numbers)
+    left(theorem_1_lemmas.GEOMETRIC, numbers)
+    left(theorem_1_lemmas.DERIVATIVES, numbers)
     found = verdicts("lemmas")
-    assert only(found, NOT) == ([constructions.STATEMENTS[broken]] if broken else [])
+    assert only(found, NOT) == ([theorem_1_lemmas.STATEMENTS[broken]] if broken else [])
     rebuilt, kept = (
-        {name for name in constructions.STATEMENTS if (name[0] in "12") == early} for early in (True, False)
+        {name for name in theorem_1_lemmas.STATEMENTS if (name[0] in "12") == early} for early in (True, False)
     )
     for verdict, names in ((REBUILT, rebuilt), (REPRODUCED, kept)):
-        assert set(only(found, verdict)) == {constructions.STATEMENTS[name] for name in names - {broken}}
+        assert set(only(found, verdict)) == {theorem_1_lemmas.STATEMENTS[name] for name in names - {broken}}
 
 
 def test_theorem_2_of_depths_that_differ(left, verdicts):
@@ -170,9 +171,9 @@ def test_theorem_2_of_depths_that_differ(left, verdicts):
         zeros = 10 * R if form.get("bias") else 0 * R
         return {"condition": 1.5 + 1e-9 * R if n == 2 else R, "index": np.full(len(R), 0.5), "zeros": zeros}
 
-    left(zero_point.ZERO, deviations)
-    left(zero_point.BY_DEPTH, by_depth)
-    left(zero_point.EQUIVALENCE, lambda seeds, **_: {"deviation": np.full(seeds, 1e-9)})
+    left(theorem_2.ZERO, deviations)
+    left(theorem_2.BY_DEPTH, by_depth)
+    left(theorem_2.EQUIVALENCE, lambda seeds, **_: {"deviation": np.full(seeds, 1e-9)})
     shown = verdicts("theorem-2")
     assert judged(shown) == {REPRODUCED: 7, NOT: 2, REBUILT: 2, Verdict.CHECKED: 1}
     wrong = only(shown, NOT)
@@ -211,24 +212,24 @@ def grids(
 
 
 def test_norms_that_fall_from_the_first_tenth_on(left, verdicts):
-    left(norms.NORMS, falling_norms(-0.4, from_epoch=100))
-    left(losses.LINEAR, grids())
+    left(fig_2_3.NORMS, falling_norms(-0.4, from_epoch=100))
+    left(fig_7_8.LINEAR, grids())
     assert judged(verdicts("fig-2")) == {REPRODUCED: 5, Verdict.NOT_TESTED: 1}  # the one about CIFAR-10
     assert judged(verdicts("fig-3")) == {REPRODUCED: 2}
 
 
 def test_norms_that_fall_too_late_or_rise(left, verdicts):
-    left(norms.NORMS, falling_norms(-0.4, from_epoch=101))
-    left(losses.LINEAR, grids(norm_exponent=0.1))
+    left(fig_2_3.NORMS, falling_norms(-0.4, from_epoch=101))
+    left(fig_7_8.LINEAR, grids(norm_exponent=0.1))
     assert judged(verdicts("fig-2")) == {NOT: 5, Verdict.NOT_TESTED: 1}
     assert judged(verdicts("fig-3")) == {Verdict.DEPENDS: 2}  # not at the rate of least loss
 
 
 def test_the_row_on_cifar_10_says_what_it_needs(left, verdicts):
-    left(norms.NORMS, falling_norms(-0.4))
+    left(fig_2_3.NORMS, falling_norms(-0.4))
     (row,) = only(verdicts("fig-2"), Verdict.NOT_TESTED)
     assert "CIFAR-10" in row
-    (claim,) = (claim for claim in norms.fig_2_claims(empty(norms.NORMS)) if claim.quantity == row)
+    (claim,) = (claim for claim in fig_2_3.fig_2_claims(empty(fig_2_3.NORMS)) if claim.quantity == row)
     assert judge(claim)[1] == "needs trained CIFAR-10 nets; not run"
 
 
@@ -262,7 +263,7 @@ def starts(**laws: Callable[[int], float]):
     ],
 )
 def test_fig_4_by_its_laws(left, verdicts, laws, wrong):
-    left(initial.INITIAL, starts(**{("2_shortcut" if key == "two" else key): law for key, law in laws.items()}))
+    left(fig_4.INITIAL, starts(**{("2_shortcut" if key == "two" else key): law for key, law in laws.items()}))
     found = verdicts("fig-4")
     assert [any(q.startswith(start) for q in only(found, NOT)) for start in wrong] == [True] * len(wrong)
     assert len(only(found, NOT)) == len(wrong)
@@ -275,7 +276,7 @@ def test_fig_4_by_its_laws(left, verdicts, laws, wrong):
     [((1e16, 1e16), "> 1e+16"), ((2.0, 1e16), "2 to 1e+16; > 1e+16 in 1 of 2 seeds"), ((2.0, 9e15), "2 to 9e+15")],
 )
 def test_a_condition_number_beyond_rounding_is_said_to_be_so(values, said):
-    assert initial._range(Sample(values)) == said
+    assert fig_4._range(Sample(values)) == said
 
 
 def descents(cond10: dict[str, float], index: dict[str, float], peak: int = 40, fall: int = 40, growing: float = 1.0):
@@ -299,35 +300,35 @@ def descents(cond10: dict[str, float], index: dict[str, float], peak: int = 40, 
 
 
 def test_fig_5_and_6_as_the_paper_says(left, verdicts):
-    left(spectra.SPECTRA, descents({"Xavier": 1e4, "orthogonal": 15, "2-shortcut": 1}, {"2-shortcut": 0.4}))
+    left(fig_5_6.SPECTRA, descents({"Xavier": 1e4, "orthogonal": 15, "2-shortcut": 1}, {"2-shortcut": 0.4}))
     assert judged(verdicts("fig-5")) == {REPRODUCED: 11}
     assert judged(verdicts("fig-6")) == {REPRODUCED: 8}
 
 
 def test_fig_5_of_an_advantage_that_grows_as_the_loss_falls(left, verdicts):
     conds = {"Xavier": 1e4, "orthogonal": 0.5, "2-shortcut": 1}
-    left(spectra.SPECTRA, descents(conds, {"2-shortcut": 0.4}, growing=-1))
+    left(fig_5_6.SPECTRA, descents(conds, {"2-shortcut": 0.4}, growing=-1))
     wrong = only(verdicts("fig-5"), NOT)
     assert [q for q in wrong if q.startswith("that ratio")] == [
-        f"that ratio at gap 1 over the one at gap 0.1, {net}, {spectra.LOST}" for net in ("Xavier", "orthogonal")
+        f"that ratio at gap 1 over the one at gap 0.1, {net}, {fig_5_6.LOST}" for net in ("Xavier", "orthogonal")
     ]
-    assert f"cond10 at gap 1, orthogonal / 2-shortcut, {spectra.LOST}" in wrong
-    assert f"cond10 at gap 0.4, orthogonal / 2-shortcut, {spectra.LOST}" not in wrong  # 0.5 / 0.4 > 1
-    assert f"cond10 where the loss is small (gap 0.1), orthogonal / 2-shortcut, {spectra.LOST}" in wrong  # 5
+    assert f"cond10 at gap 1, orthogonal / 2-shortcut, {fig_5_6.LOST}" in wrong
+    assert f"cond10 at gap 0.4, orthogonal / 2-shortcut, {fig_5_6.LOST}" not in wrong  # 0.5 / 0.4 > 1
+    assert f"cond10 where the loss is small (gap 0.1), orthogonal / 2-shortcut, {fig_5_6.LOST}" in wrong  # 5
 
 
-@pytest.mark.parametrize("claims", [spectra.fig_5_claims, spectra.fig_6_claims])
+@pytest.mark.parametrize("claims", [fig_5_6.fig_5_claims, fig_5_6.fig_6_claims])
 def test_figs_5_and_6_say_that_they_are_about_one_depth(claims):
     """The text lost the paper's own."""
-    for claim in claims(empty(spectra.SPECTRA)):
+    for claim in claims(empty(fig_5_6.SPECTRA)):
         assert "at depth 8" in claim.quantity + claim.test or claim.test.startswith("none: ")
         assert claim.readings[0].convention.startswith("depth 8, rate 0.1")
 
 
 @pytest.mark.parametrize(("orthogonal", "verdict"), [(15, REPRODUCED), (0.5, NOT)])
 def test_a_verdict_of_fig_5_says_that_no_other_depth_was_tried(left, results, orthogonal, verdict):
-    left(spectra.SPECTRA, descents({"Xavier": 1e4, "orthogonal": orthogonal, "2-shortcut": 1}, {"2-shortcut": 0.4}))
-    (claim,) = (c for c in spectra.fig_5_claims(results("fig-5")) if c.quantity.startswith("cond10 at gap 0.1, orth"))
+    left(fig_5_6.SPECTRA, descents({"Xavier": 1e4, "orthogonal": orthogonal, "2-shortcut": 1}, {"2-shortcut": 0.4}))
+    (claim,) = (c for c in fig_5_6.fig_5_claims(results("fig-5")) if c.quantity.startswith("cond10 at gap 0.1, orth"))
     found, why = judge(claim)
     assert found is verdict
     assert why.endswith("at depth 8, the only one tried")
@@ -337,14 +338,14 @@ def test_a_verdict_of_fig_5_says_that_no_other_depth_was_tried(left, results, or
 def test_fig_6_describes_when_the_index_falls(left, verdicts, peak, fall):
     """A tenth of training is so much that nearly everything is within it: there is no test."""
     conds = {"Xavier": 1e4, "orthogonal": 15, "2-shortcut": 1}
-    left(spectra.SPECTRA, descents(conds, {"2-shortcut": 0.4}, peak, fall))
+    left(fig_5_6.SPECTRA, descents(conds, {"2-shortcut": 0.4}, peak, fall))
     assert [quantity[:10] for quantity in only(verdicts("fig-6"), Verdict.DESCRIBED)] == ["from the g", "share of t"]
 
 
 def test_a_seed_that_starts_below_the_gap_is_not_compared_there():
     arrays = {"losses": np.array([[1.0, 0.6, 0.4], [0.5, 0.4, 0.35]]), "optimum": np.array(0.3)}
     index = np.array([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]])
-    first, second = spectra.at_gap(arrays, index, 0.3)
+    first, second = fig_5_6.at_gap(arrays, index, 0.3)
     assert first == pytest.approx(0.4)
     assert np.isnan(second)
 
@@ -361,12 +362,12 @@ def more_for_two(net: str, depth: int) -> int:
 
 
 def test_fig_7_as_the_paper_says(left, verdicts):
-    left(losses.LINEAR, grids(gap=near_for("2-shortcut"), usable=more_for_two))
+    left(fig_7_8.LINEAR, grids(gap=near_for("2-shortcut"), usable=more_for_two))
     assert judged(verdicts("fig-7")) == {REPRODUCED: 7}
 
 
 def test_fig_7_where_nothing_drifts_off_and_rates_are_equal(left, verdicts):
-    left(losses.LINEAR, grids(gap=lambda net, depth: 1e-4))
+    left(fig_7_8.LINEAR, grids(gap=lambda net, depth: 1e-4))
     found = verdicts("fig-7")
     assert only(found, REPRODUCED) == ["gap to the optimum / optimum at the depth where it is largest, 2-shortcut"]
     assert judged(found) == {REPRODUCED: 1, NOT: 6}
@@ -381,14 +382,14 @@ def test_fig_7_is_about_rates_in_deep_networks(left, verdicts, where, rates):
     def usable(net: str, depth: int) -> int:
         return 4 if (net, depth) == ("2-shortcut", where) else more_for_two(net, depth)
 
-    left(losses.LINEAR, grids(usable=usable))
+    left(fig_7_8.LINEAR, grids(usable=usable))
     assert [verdict for quantity, verdict in verdicts("fig-7").items() if "usable" in quantity] == [rates] * 3
 
 
 def test_fig_8(left, verdicts):
-    left(losses.RELU, grids(gap=near_for("2-shortcut"), usable=more_for_two))
+    left(fig_7_8.RELU, grids(gap=near_for("2-shortcut"), usable=more_for_two))
     assert judged(verdicts("fig-8")) == {REPRODUCED: 4}
-    left(replace(losses.RELU, version=0), grids())  # other files of the same names
+    left(replace(fig_7_8.RELU, version=0), grids())  # other files of the same names
     assert judged(verdicts("fig-8")) == {Verdict.NOT_TESTED: 7}
 
 
@@ -397,7 +398,7 @@ def test_fig_8_compares_nets_from_depth_8_on_like_fig_7(left, verdicts, where, o
     def gap(net, depth):
         return 0.5 if net == "2-shortcut" and depth == where else near_for("2-shortcut")(net, depth)
 
-    left(losses.RELU, grids(gap=gap))
+    left(fig_7_8.RELU, grids(gap=gap))
     assert [verdict for quantity, verdict in verdicts("fig-8").items() if "ratio" in quantity] == [order] * 2
 
 
@@ -407,10 +408,10 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds_and_no_seed_may_diverge():
         "losses": np.array([[0.5, 0.4, 0.3], [0.5, 0.45, np.inf]]),
         "initial": np.array([5.0, 0.48]),
     }
-    assert losses.best_rate(arrays) == 1
-    assert losses.best_of(arrays, arrays["losses"]).tolist() == [0.4, 0.45]
-    assert losses.largest_usable(arrays) == 0.3
-    assert np.isnan(losses.largest_usable(arrays | {"initial": np.array([5.0, 0.1])}))
+    assert fig_7_8.best_rate(arrays) == 1
+    assert fig_7_8.best_of(arrays, arrays["losses"]).tolist() == [0.4, 0.45]
+    assert fig_7_8.largest_usable(arrays) == 0.3
+    assert np.isnan(fig_7_8.largest_usable(arrays | {"initial": np.array([5.0, 0.1])}))
 
 
 # -- everything through the command
@@ -491,7 +492,7 @@ CONDITION = {  # (net, depth) -> (cond or None where a seed's luck decides it, c
 @pytest.mark.parametrize(("net", "depth"), CONDITION)
 def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
     cond, cond10 = CONDITION[net, depth]
-    found = initial.initial(mnist, initial.STARTS[net].parameters, depth, seeds=2, limit=10_000)
+    found = fig_4.initial(mnist, fig_4.STARTS[net].parameters, depth, seeds=2, limit=10_000)
     assert eigenvalues.cond10(found) == pytest.approx(cond10, rel=0.15)
     if cond is not None:
         assert eigenvalues.cond(found) == pytest.approx(cond, rel=0.15)
@@ -501,14 +502,14 @@ def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
 def test_xavier_is_ill_conditioned_at_the_start_on_real_mnist(mnist):
     """Heavy tails: right to an order of magnitude."""
     for depth, cond10 in ((2, 39), (8, 5.5e5)):
-        found = initial.initial(mnist, XAVIER.parameters, depth, seeds=3, limit=10_000)
+        found = fig_4.initial(mnist, XAVIER.parameters, depth, seeds=3, limit=10_000)
         assert abs(np.log10(eigenvalues.cond10(found) / cond10)).max() < 1
 
 
 @pytest.mark.slow
 def test_an_orthogonal_net_has_the_1_shortcut_net_s_condition_number(mnist):
     one, other = (
-        initial.initial(mnist, initial.STARTS[net].parameters, 12, seeds=1, limit=10_000)
+        fig_4.initial(mnist, fig_4.STARTS[net].parameters, 12, seeds=1, limit=10_000)
         for net in ("orthogonal", "1-shortcut")
     )
     assert eigenvalues.cond10(one) == pytest.approx(eigenvalues.cond10(other), rel=0.15)
@@ -526,8 +527,8 @@ def test_pieces_name_every_parameter_that_their_function_takes():
 
 
 def test_smoke_has_the_paper_s_pieces(tmp_path):
-    task = Task("li-et-al", losses.RELU, PAPER)
-    assert found(task, tmp_path).missing == f"0 of {len(losses.RELU.pieces)} pieces"
+    task = ComputationJob("li-et-al", fig_7_8.RELU, PAPER)
+    assert task.found(tmp_path).missing == f"0 of {len(fig_7_8.RELU.pieces)} pieces"
     assert ORTHOGONAL.n == XAVIER.n == SHORTCUT_2.n  # as many ReLUs at equal depth
 
 
@@ -547,6 +548,6 @@ def errors(gain_of_two: float = -0.01):
 
 @pytest.mark.parametrize(("gain", "wrong"), [(-0.01, 0), (0.01, 1)])
 def test_fig_9(leave, made, gain, wrong):
-    for depth, run in cifar.RUNS.items():
+    for depth, run in fig_9.RUNS.items():
         leave(run, errors(gain)(depth), paper="li-et-al")
     assert judged(made("fig-9", paper="li-et-al")) == Counter({REPRODUCED: 7 - wrong} | ({NOT: wrong} if wrong else {}))

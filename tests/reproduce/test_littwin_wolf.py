@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.records import rows_of
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.littwin_wolf import fig_1abc, fig_1f_theorem_5, identities, lemmas
+from lightning_app.papers.parts import PAPER, Computation, Source
+from lightning_app.papers.records import rows_of
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Verdict
 from lightning_app.reproduce import main
-from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.computation import Computation, Computed, Source, Task, complete, found
-from lightning_app.reproduce.littwin_wolf import critical_points, lemmas, theorems_3_4, weights
-from lightning_app.reproduce.plan import PAPER
-from lightning_app.reproduce.results import Results
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.tables import frame
-from lightning_app.verdicts import Verdict
 
 NOT = Verdict.NOT_REPRODUCED
 CHECKED = {  # how many rows of an artefact are identities, executed proofs or additions of ours
@@ -34,9 +35,9 @@ FALSE = {  # as the paper has them
     "lemma-3": [*lemmas.LOSSES.values(), "sign of C2 of both losses, label beyond all outputs"],
 }
 ARTEFACTS = [
-    *(weights.FIG_1A, weights.FIG_1B, weights.FIG_1C, critical_points.FIG_1F),
-    *(weights.THEOREM_1, weights.THEOREM_2, theorems_3_4.THEOREM_3, theorems_3_4.THEOREM_4, critical_points.THEOREM_5),
-    *(lemmas.LEMMA_1, lemmas.LEMMA_2, lemmas.LEMMA_3, weights.LEMMA_4),
+    *(fig_1abc.FIG_1A, fig_1abc.FIG_1B, fig_1abc.FIG_1C, fig_1f_theorem_5.FIG_1F),
+    *(fig_1abc.THEOREM_1, fig_1abc.THEOREM_2, identities.THEOREM_3, identities.THEOREM_4, fig_1f_theorem_5.THEOREM_5),
+    *(lemmas.LEMMA_1, lemmas.LEMMA_2, lemmas.LEMMA_3, fig_1abc.LEMMA_4),
 ]
 Change = Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]]  # of a piece's arrays
 
@@ -46,7 +47,7 @@ def computed(computation: str, piece: str) -> dict[str, np.ndarray]:
     """A piece's arrays, of few seeds and small spectra."""
     every = {each.name: each for artefact in ARTEFACTS for each in artefact.computations}
     asked = dict(every[computation].pieces[piece])
-    caps = {"seeds": 20 if computation == critical_points.SPIN_GLASS.name else 7, "spectra": 2000, "mixtures": 100}
+    caps = {"seeds": 20 if computation == fig_1f_theorem_5.SPIN_GLASS.name else 7, "spectra": 2000, "mixtures": 100}
     asked |= {key: min(asked[key], cap) for key, cap in caps.items() if key in asked}
     return dict(every[computation].compute(Source(Path("nowhere"), stand_in=False), **asked))
 
@@ -59,7 +60,7 @@ def verdicts(tmp_path) -> Callable[..., dict[str, str]]:
         there = {}
         for computation in artefact.computations:
             _leave(computation, change, tmp_path)
-            there[computation.name] = found(Task("littwin-wolf", computation, PAPER), tmp_path)
+            there[computation.name] = ComputationJob("littwin-wolf", computation, PAPER).found(tmp_path).pieces
         table = frame(rows_of(artefact.claims(Results({}, {}, PAPER, there)), artefact.about, "paper"))
         return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
 
@@ -75,7 +76,7 @@ def _leave(computation: Computation, change: Change, root: Path) -> None:
         piece = next(stems)
         return {**by_piece[piece], **change(piece, by_piece[piece])}
 
-    complete(Task("littwin-wolf", replace(computation, compute=changed), PAPER), root, root / "nowhere")
+    ComputationJob("littwin-wolf", replace(computation, compute=changed), PAPER).complete(root, Work(root / "nowhere"))
 
 
 def only(found: dict[str, str], *verdicts: Verdict) -> list[str]:
@@ -106,7 +107,7 @@ def test_the_words_of_claims_are_those_before_any_number(artefact):
     """What is asked, of what and under which readings: a registration has it before anything is computed."""
 
     def words(pieces: Callable[[Computation], dict]) -> list:
-        there = {c.name: Computed(Task("littwin-wolf", c, PAPER), pieces(c)) for c in artefact.computations}
+        there = {c.name: pieces(c) for c in artefact.computations}
         claims = artefact.claims(Results({}, {}, PAPER, there))
         return [(c.quantity, c.paper, c.test, c.power, [each.convention for each in c.readings]) for c in claims]
 
@@ -122,35 +123,35 @@ IDENTITIES = [f"{quantity}, label beyond" for quantity in lemmas.LOSSES.values()
 SIGNS = ("not skipped", "skipped, ‖g_p‖² + g_p·g_m >", "skipped, ‖g_p‖² + g_p·g_m <")
 BOUNDS = ["distance from the bound: lower", "distance from the bound: upper"]
 WRONG: list[tuple[Artefact, Change, list[str]]] = [
-    (weights.FIG_1B, off("weights", lambda w: 1.001 * w), ["Σ ε_r²", "ε_r against binomials"]),
-    (weights.FIG_1B, off("weights", lambda w: np.roll(w, 3)), ["ε_r against", "argmax", "share of Σ"]),
-    (weights.FIG_1C, off("weights", lambda w: np.full(100, 0.1)), ["ε_r against", "argmax", "share of Σ"]),
-    (weights.THEOREM_1, off("argmax", lambda a: a + 2), ["largest |argmax", "|argmax / p", "depths where"]),
-    (weights.THEOREM_1, off("of_weights", lambda a: a + 2), ["depths where"]),
-    (weights.THEOREM_2, off("mass", lambda a: 0.9 * a), ["Σ ε_r² over the band"]),
-    (weights.THEOREM_2, off("log_outside", lambda a: a / 2), ["slope of"]),
-    (weights.THEOREM_2, off("log_outside", lambda a: a[::-1]), ["largest change", "slope of"]),
-    (weights.THEOREM_2, off("spread", lambda a: a**1.2), ["width of the band"]),
-    (weights.LEMMA_4, off("argmax", lambda a: np.minimum(a, len(a) - 1)), ["k = 1..p", "the same by"]),
-    (weights.LEMMA_4, off("high", lambda a: 0.99 * a), ["gaps"]),
-    (weights.LEMMA_4, off("low", lambda a: a + 1e-3), ["gaps", "what they leave"]),
-    (critical_points.FIG_1F, off("theta", lambda a: a[::-1]), ["least step of θ"]),
-    (critical_points.FIG_1F, off("complete", lambda a: np.zeros_like(a)), ["share of Hamiltonians"]),
-    (critical_points.FIG_1F, off("expected", lambda a: np.ones_like(a)), ["Kac-Rice means", "counted against"]),
+    (fig_1abc.FIG_1B, off("weights", lambda w: 1.001 * w), ["Σ ε_r²", "ε_r against binomials"]),
+    (fig_1abc.FIG_1B, off("weights", lambda w: np.roll(w, 3)), ["ε_r against", "argmax", "share of Σ"]),
+    (fig_1abc.FIG_1C, off("weights", lambda w: np.full(100, 0.1)), ["ε_r against", "argmax", "share of Σ"]),
+    (fig_1abc.THEOREM_1, off("argmax", lambda a: a + 2), ["largest |argmax", "|argmax / p", "depths where"]),
+    (fig_1abc.THEOREM_1, off("of_weights", lambda a: a + 2), ["depths where"]),
+    (fig_1abc.THEOREM_2, off("mass", lambda a: 0.9 * a), ["Σ ε_r² over the band"]),
+    (fig_1abc.THEOREM_2, off("log_outside", lambda a: a / 2), ["slope of"]),
+    (fig_1abc.THEOREM_2, off("log_outside", lambda a: a[::-1]), ["largest change", "slope of"]),
+    (fig_1abc.THEOREM_2, off("spread", lambda a: a**1.2), ["width of the band"]),
+    (fig_1abc.LEMMA_4, off("argmax", lambda a: np.minimum(a, len(a) - 1)), ["k = 1..p", "the same by"]),
+    (fig_1abc.LEMMA_4, off("high", lambda a: 0.99 * a), ["gaps"]),
+    (fig_1abc.LEMMA_4, off("low", lambda a: a + 1e-3), ["gaps", "what they leave"]),
+    (fig_1f_theorem_5.FIG_1F, off("theta", lambda a: a[::-1]), ["least step of θ"]),
+    (fig_1f_theorem_5.FIG_1F, off("complete", lambda a: np.zeros_like(a)), ["share of Hamiltonians"]),
+    (fig_1f_theorem_5.FIG_1F, off("expected", lambda a: np.ones_like(a)), ["Kac-Rice means", "counted against"]),
     (
-        critical_points.FIG_1F,
+        fig_1f_theorem_5.FIG_1F,
         lambda piece, arrays: {"counts": np.arange(100).reshape(20, 5)} if "counts" in arrays else {},
         ["counted on sampled", "least ratio", "counted against"],
     ),
     (
-        critical_points.THEOREM_5,
+        fig_1f_theorem_5.THEOREM_5,
         off("largest", lambda a: a + 0.2),
         ["θ of a random mixture", "Kac-Rice mean of a random"],
     ),
-    (critical_points.THEOREM_5, off("steps", lambda a: -a), ["from pure p"]),
+    (fig_1f_theorem_5.THEOREM_5, off("steps", lambda a: -a), ["from pure p"]),
     (
-        critical_points.THEOREM_5,
-        lambda piece, arrays: {"counts": arrays["counts"] // 9} if piece == critical_points.PURE else {},
+        fig_1f_theorem_5.THEOREM_5,
+        lambda piece, arrays: {"counts": arrays["counts"] // 9} if piece == fig_1f_theorem_5.PURE else {},
         [
             "counted, Λ = 5, same couplings: pure 4-spin minus a mixture with equal",
             "counted, Λ = 5, same couplings: pure 4-spin minus a mixture with β = 1",
@@ -165,13 +166,13 @@ WRONG: list[tuple[Artefact, Change, list[str]]] = [
     (lemmas.LEMMA_3, off("3/absolute", lambda a: a + 1e-9), [IDENTITIES[0]]),
     (lemmas.LEMMA_3, off("3/hinge", lambda a: a + 1e-9), [IDENTITIES[1]]),
     (lemmas.LEMMA_3, off("3/expectation", lambda a: a + 1e-9), ["E_A[Y] as a sum"]),
-    (theorems_3_4.THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
-    (theorems_3_4.THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
-    (theorems_3_4.THEOREM_3, off("growth", lambda a: -a), [f"share with ∂L/∂λ_l = 0, l {which}" for which in SIGNS]),
-    (theorems_3_4.THEOREM_3, off("norms", lambda a: np.full_like(a, 2.0)), ["share with ‖g_p‖ > ‖g_m‖"]),
-    (theorems_3_4.THEOREM_4, off("euler", lambda a: a + 1e-7), ["C ∂L/∂C"]),
-    (theorems_3_4.THEOREM_4, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂C"]),
-    (theorems_3_4.THEOREM_4, off("drive", lambda a: -a), ["share with cos(g_m, g_p) >"]),
+    (identities.THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
+    (identities.THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
+    (identities.THEOREM_3, off("growth", lambda a: -a), [f"share with ∂L/∂λ_l = 0, l {which}" for which in SIGNS]),
+    (identities.THEOREM_3, off("norms", lambda a: np.full_like(a, 2.0)), ["share with ‖g_p‖ > ‖g_m‖"]),
+    (identities.THEOREM_4, off("euler", lambda a: a + 1e-7), ["C ∂L/∂C"]),
+    (identities.THEOREM_4, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂C"]),
+    (identities.THEOREM_4, off("drive", lambda a: -a), ["share with cos(g_m, g_p) >"]),
 ]
 
 
@@ -201,7 +202,7 @@ def test_pieces_name_every_parameter_that_their_function_takes():
 
 def test_exact_weights_by_hand():
     """p = 3, beta = 1/2: (1/2, 2/4, 1/8) / Z, Z^2 = 33/64."""
-    np.testing.assert_allclose(weights._exact_weights(3, 0.5), np.array([4, 4, 1]) / 33**0.5, rtol=1e-15)
+    np.testing.assert_allclose(fig_1abc._exact_weights(3, 0.5), np.array([4, 4, 1]) / 33**0.5, rtol=1e-15)
 
 
 @pytest.mark.slow

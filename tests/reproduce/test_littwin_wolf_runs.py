@@ -10,25 +10,27 @@ import pandas as pd
 import pytest
 
 from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
-from lightning_app.records import rows_of
-from lightning_app.reproduce.artefact import Artefact
-from lightning_app.reproduce.computation import Source, Task, complete, found
-from lightning_app.reproduce.littwin_wolf import PAPER as LITTWIN_WOLF
-from lightning_app.reproduce.littwin_wolf import cifar, ensemble, eq22, training
-from lightning_app.reproduce.littwin_wolf.lambdas import SETTINGS, mean_lambda
-from lightning_app.reproduce.littwin_wolf.training import (
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.littwin_wolf import PAPER as LITTWIN_WOLF
+from lightning_app.papers.littwin_wolf import ensemble, eq_22, fig_2_3, training
+from lightning_app.papers.littwin_wolf.fig_1d import SETTINGS, mean_lambda
+from lightning_app.papers.littwin_wolf.training import (
     DURATION,
     NORMALISED,
     UNNORMALISED,
     Setting,
     runs_of,
 )
-from lightning_app.reproduce.plan import PAPER, SMOKE, Plan
-from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.runner import found_runs
+from lightning_app.papers.parts import PAPER, SMOKE, Source
+from lightning_app.papers.records import rows_of
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Verdict
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.tables import frame
+from lightning_app.reproduce.training import TrainingJob
 from lightning_app.statistics.paired import ENOUGH
-from lightning_app.verdicts import Verdict
 from tests.helpers import ROOT, command
 from tests.test_configs import build, check_recipe_of_fb_resnet_torch
 
@@ -46,10 +48,7 @@ def results(tmp_path) -> Callable[[str], tuple[Artefact, Results]]:
 
     def results(key: str) -> tuple[Artefact, Results]:
         (artefact,) = (artefact for artefact in LITTWIN_WOLF.artefacts if artefact.key == key)
-        plans, root = artefact.plans(KEY, PAPER), tmp_path / "runs"
-        runs = {name: found_runs(plan, root) for name, plan in plans.items()}
-        computed = {name: found(task, root) for name, task in artefact.tasks(KEY, PAPER).items()}
-        return artefact, Results(plans, runs, PAPER, computed)
+        return artefact, evidence_of(LITTWIN_WOLF, artefact, PAPER, tmp_path / "runs", tmp_path / "results").results
 
     return results
 
@@ -85,7 +84,7 @@ def trained(leave) -> Callable:
 
 @pytest.mark.parametrize("setting", BOTH, ids=lambda setting: f"{setting.run.name}-{setting.arm}")
 def test_a_setting_says_what_its_yaml_does(setting):
-    config = Plan(KEY, setting.run, PAPER)._layers  # with base.yaml below
+    config = TrainingJob(KEY, setting.run, PAPER).recipe  # with base.yaml below
     net = config["model"]["arms"][setting.arm]["net"]
     assert (net["class_path"], net["init_args"]) == ("ResidualMLP", setting.arguments)
     assert config["data"]["init_args"]["separation"] == setting.separation
@@ -95,9 +94,9 @@ def test_a_setting_says_what_its_yaml_does(setting):
 
 @pytest.mark.parametrize("run", runs_of(BOTH), ids=lambda run: run.name)
 def test_all_arms_of_a_run_are_settings(run):
-    assert Plan(KEY, run, PAPER).arms == [setting.arm for setting in BOTH if setting.run == run]
+    assert TrainingJob(KEY, run, PAPER).arms == [setting.arm for setting in BOTH if setting.run == run]
     assert len({setting.words for setting in BOTH}) == len(BOTH)
-    assert Plan(KEY, run, PAPER).epochs == training.EPOCHS
+    assert TrainingJob(KEY, run, PAPER).epochs == training.EPOCHS
 
 
 @pytest.mark.parametrize("key", ["fig-1d", "fig-1e", "ensemble", "theorem-3", "theorem-4"])
@@ -132,7 +131,7 @@ def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, monke
     assert (len(net.layers()), net.residual, net.fc.out_features) == (32, True, classes)
     assert (type(cli.datamodule), cli.datamodule.num_classes) == (data, classes)
     check_recipe_of_fb_resnet_torch(cli)
-    assert cli.model.configure_optimizers()["lr_scheduler"].milestones.keys() == {cifar.DROP, 121}
+    assert cli.model.configure_optimizers()["lr_scheduler"].milestones.keys() == {fig_2_3.DROP, 121}
 
 
 def test_the_user_s_resnet_on_cifar_100(monkeypatch, tmp_path):
@@ -192,7 +191,8 @@ def test_unfinished_runs_and_missing_seeds_test_nothing(trained, verdicts, more)
 
 def left(computation, numbers, root: Path) -> None:
     """A computation whose numbers another function makes of the same parameters."""
-    complete(Task(KEY, replace(computation, compute=lambda source, **asked: numbers(**asked)), PAPER), root, root)
+    other = replace(computation, compute=lambda source, **asked: numbers(**asked))
+    ComputationJob(KEY, other, PAPER).complete(root, Work(root))
 
 
 @pytest.mark.parametrize("artefact", ["fig-1d", "fig-1e", "ensemble", "eq-22", "fig-2", "fig-3"])
@@ -310,28 +310,28 @@ def test_an_agreement_that_could_not_be_told_does_not_count(trained, results):
 
 def test_eq_22_under_the_conditions_of_its_derivation():
     """Increments of 1 where sigma is a root mean square, the same for all units, and branches have random signs."""
-    asked = dict(eq22.MOMENTS.pieces["rms-signs-equal-200"]) | {"seeds": 10, "samples": 500}
-    found = eq22.moments(Source(Path(), False), **asked)
+    asked = dict(eq_22.MOMENTS.pieces["rms-signs-equal-200"]) | {"seeds": 10, "samples": 500}
+    found = eq_22.moments(Source(Path(), False), **asked)
     assert found["branch"] == pytest.approx(1, abs=0.05)  # dead units have none
     increments = np.diff(found["squares"], axis=1).mean(axis=1)
     assert increments.mean() == pytest.approx(1, abs=5 * increments.std() / 10**0.5)
 
 
 def test_half_normal_units_have_1_467_times_their_variance():
-    asked = dict(eq22.MOMENTS.pieces["deviation-200"]) | {"seeds": 2, "samples": 4000}
-    first = eq22.moments(Source(Path(), False), **asked)["squares"][:, 0]
-    assert pytest.approx(1.467, abs=5e-4) == eq22.HALF_NORMAL
-    assert first == pytest.approx(eq22.HALF_NORMAL, rel=0.03)
+    asked = dict(eq_22.MOMENTS.pieces["deviation-200"]) | {"seeds": 2, "samples": 4000}
+    first = eq_22.moments(Source(Path(), False), **asked)["squares"][:, 0]
+    assert pytest.approx(1.467, abs=5e-4) == eq_22.HALF_NORMAL
+    assert first == pytest.approx(eq_22.HALF_NORMAL, rel=0.03)
 
 
 def moments(increment: float, kinds: tuple[str, ...]):
     """Squares that rise by so much under some kinds, twice as much under the others."""
-    known = {(centred, signs, equal): kind for kind, (centred, signs, equal, _) in eq22.KINDS.items()}
+    known = {(centred, signs, equal): kind for kind, (centred, signs, equal, _) in eq_22.KINDS.items()}
 
     def numbers(centred, signs, equal, blocks, seeds, **_) -> dict:
         rise = increment * (1 if known[centred, signs, equal] in kinds else 2)
         layers = np.tile(np.arange(blocks, dtype=float), (seeds, 1))
-        return {"squares": eq22.HALF_NORMAL + rise * layers, "branch": np.ones_like(layers), "sigma": 1 + layers}
+        return {"squares": eq_22.HALF_NORMAL + rise * layers, "branch": np.ones_like(layers), "sigma": 1 + layers}
 
     return numbers
 
@@ -339,13 +339,13 @@ def moments(increment: float, kinds: tuple[str, ...]):
 @pytest.mark.parametrize(
     ("increment", "kinds", "verdict"),
     [
-        (1.05, tuple(eq22.KINDS), REPRODUCED),
+        (1.05, tuple(eq_22.KINDS), REPRODUCED),
         (1.05, ("rms-signs-equal",), DEPENDS),  # nets that differ, measured alike
-        (1.2, tuple(eq22.KINDS), NOT),
+        (1.2, tuple(eq_22.KINDS), NOT),
     ],
 )
 def test_eq_22(verdicts, tmp_path, increment, kinds, verdict):
-    left(eq22.MOMENTS, moments(increment, kinds), tmp_path / "runs")
+    left(eq_22.MOMENTS, moments(increment, kinds), tmp_path / "runs")
     assert list(verdicts("eq-22").values()) == [verdict, REPRODUCED, Verdict.CHECKED, REPRODUCED, DESCRIBED]
 
 
@@ -355,15 +355,15 @@ def test_eq_22(verdicts, tmp_path, increment, kinds, verdict):
 def test_slopes_are_fitted_between_epochs():
     epochs = np.arange(0, 164)
     curve = pd.Series(np.where(epochs <= 80, 0.5 * epochs, 40 + 3.0 * (epochs - 80)), index=epochs)
-    assert cifar.slope(curve, 60, 80) == pytest.approx(0.5) and cifar.slope(curve, 80, 100) == pytest.approx(3)
-    assert np.isnan(cifar.slope(curve, 163, 180))
-    assert np.isnan(cifar.slope(curve.where(epochs < 90), 80, 100))
+    assert fig_2_3.slope(curve, 60, 80) == pytest.approx(0.5) and fig_2_3.slope(curve, 80, 100) == pytest.approx(3)
+    assert np.isnan(fig_2_3.slope(curve, 163, 180))
+    assert np.isnan(fig_2_3.slope(curve.where(epochs < 90), 80, 100))
 
 
 def curves(before: float, after: float):
     def numbers(_, seed, epoch):
         grown = before * min(epoch, 80) + after * max(epoch - 80, 0)
-        return {cifar.ABSORBED: 20 + grown + seed / 10, cifar.LAMBDA: 20 + grown + seed / 10}
+        return {fig_2_3.ABSORBED: 20 + grown + seed / 10, fig_2_3.LAMBDA: 20 + grown + seed / 10}
 
     return numbers
 
@@ -377,7 +377,7 @@ def curves(before: float, after: float):
     ],
 )
 def test_figs_2_and_3(leave, verdicts, before, after, second, third):
-    for run in cifar.RUNS.values():
+    for run in fig_2_3.RUNS.values():
         leave(run, curves(before, after), epochs=tuple(range(165)), paper=KEY)
     assert list(verdicts("fig-2").values()) == second * 2
     assert list(verdicts("fig-3").values()) == third * 2
@@ -426,8 +426,8 @@ def test_the_mixture_s_artefacts_at_smoke_scale(tmp_path):
 def test_pieces_name_every_parameter_that_their_function_takes():
     import inspect
 
-    wanted = set(inspect.signature(eq22.moments).parameters) - {"source"}
-    for piece, parameters in eq22.MOMENTS.pieces.items():
+    wanted = set(inspect.signature(eq_22.moments).parameters) - {"source"}
+    for piece, parameters in eq_22.MOMENTS.pieces.items():
         assert set(parameters) == wanted, piece
 
 

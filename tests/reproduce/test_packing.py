@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.safe_io import read_xz
 from lightning_app.common.seeds import spell_seeds
-from lightning_app.reproduce import packing, runner
+from lightning_app.papers import find
+from lightning_app.papers.parts import PAPER, Run
+from lightning_app.reproduce import packing, training
+from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import keep_evidence
-from lightning_app.reproduce.packing import MANIFEST, PackedRun, damage, pack, packed_name, restore, unpack
-from lightning_app.reproduce.papers import find
-from lightning_app.reproduce.plan import PAPER, Plan, Run
-from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
+from lightning_app.reproduce.packing import MANIFEST, PackedRun, damage, pack, restore, unpack
+from lightning_app.reproduce.training import Found, RunFailed, TrainingJob
 from lightning_app.runs import LayerRow, Row, RunFolder, find_runs, notebook
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.reproduce.conftest import leave_run
@@ -32,7 +33,7 @@ from tests.reproduce.test_runner import Recorder, finishing, one
 PROPERTY = settings(max_examples=30, deadline=None)
 WEIGHTS, LAST = "checkpoints/weights.safetensors", "checkpoints/last.ckpt"
 RUN = Run("depth20", seeds=3)
-PLAN = Plan("yu-tomasi", RUN, PAPER)
+PLAN = TrainingJob("yu-tomasi", RUN, PAPER)
 KEPT = {("cushion", 0), ("cushion", 2), ("spectrum", 2)}  # arrays that something reads
 
 
@@ -46,7 +47,7 @@ def hurry():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(runner, "itertools", SimpleNamespace(**vars(itertools) | {"count": few}), raising=False)
+        patch.setattr(training, "itertools", SimpleNamespace(**vars(itertools) | {"count": few}), raising=False)
         yield
 
 
@@ -176,9 +177,11 @@ def test_no_folder_of_the_machine_is_kept(tmp_path):
     assert RunFolder(tmp_path / "packed").config() == {"run": {"root": "runs", "plan": "abc"}, "data": "~/data"}
 
 
-def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some():
-    plan = Plan("yu-tomasi", Run("depth20", seeds=3), PAPER)
-    assert [packed_name(plan, seeds) for seeds in ((0, 1, 2), (0,), (0, 2))] == [
+def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some(tmp_path):
+    plan = TrainingJob("yu-tomasi", Run("depth20", seeds=3), PAPER)
+    assert [
+        Found(plan, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))
+    ] == [
         "depth20",
         "depth20~0-0",
         "depth20~0,2",
@@ -248,10 +251,10 @@ def test_an_interruption_while_unpacking_costs_nothing(tmp_path_factory, cut):
     with pytest.MonkeyPatch.context() as patch:
         recorder = Recorder(patch, code=1)
         with power_cut(cut), contextlib.suppress(RunFailed):
-            complete(PLAN, home / "runs", kept=home / "results")
+            PLAN.complete(home / "runs", Work(), home / "results")
         recorder.asked.clear()
         with pytest.raises(RunFailed):
-            complete(PLAN, home / "runs", kept=home / "results")
+            PLAN.complete(home / "runs", Work(), home / "results")
         checkpoint = recorder.option("--ckpt_path")
     assert checkpoint is not None, "training began anew"
     assert Path(checkpoint).read_bytes() == evidence["yu-tomasi/runs/depth20/checkpoints/last.ckpt"]
@@ -425,8 +428,8 @@ def test_a_damaged_packed_log_is_a_sentence_for_readers(tmp_path):
 def keep(folder: RunFolder, home: Path) -> Path:
     """Pack a run that was left below home/runs, and take it away there: as in a fresh clone."""
     folder.identifier()
-    (run,) = [run for run in found_runs(PLAN, home / "runs") if run.folder.path == folder.path]
-    target = home / "results" / "yu-tomasi" / "runs" / packed_name(PLAN, run.seeds)
+    (run,) = [run for run in PLAN.found(home / "runs") if run.folder.path == folder.path]
+    target = home / "results" / "yu-tomasi" / "runs" / run.packed_name
     pack(folder, target, run.state == "finished", ())
     shutil.rmtree(folder.path)
     return target
@@ -435,25 +438,25 @@ def keep(folder: RunFolder, home: Path) -> Path:
 def test_finished_evidence_is_not_trained_again(leave, tmp_path, monkeypatch):
     keep(leave(RUN, one), tmp_path)
     recorder = Recorder(monkeypatch)
-    complete(PLAN, tmp_path / "runs", kept=tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     assert recorder.asked == []
-    assert state(PLAN, tmp_path / "runs", tmp_path / "results") == "finished"
-    assert state(PLAN, tmp_path / "runs") == "not run"
+    assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "finished"
+    assert PLAN.state(tmp_path / "runs") == "not run"
 
 
 def test_only_the_seeds_that_are_not_kept_are_trained(leave, tmp_path, monkeypatch):
     keep(leave(RUN, one, seeds=(0, 2)), tmp_path)
     recorder = Recorder(monkeypatch, finishing(leave))
-    complete(PLAN, tmp_path / "runs", kept=tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["1-1"]
 
 
 def test_interrupted_evidence_goes_on_where_it_was_in_a_folder_of_the_runs(leave, tmp_path, monkeypatch, capsys):
     target = keep(leave(RUN, one, epochs=(0, 12), finished=False), tmp_path)
     before = contents(target)
-    assert state(PLAN, tmp_path / "runs", tmp_path / "results") == "epoch 12 of 200"
+    assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "epoch 12 of 200"
     recorder = Recorder(monkeypatch, finishing(leave))
-    complete(PLAN, tmp_path / "runs", kept=tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     checkpoint = Path(recorder.option("--ckpt_path"))
     assert checkpoint == tmp_path / "runs" / "yu-tomasi" / "depth20" / "checkpoints" / "last.ckpt"
     assert checkpoint.read_bytes() == before["checkpoints/last.ckpt"]
@@ -468,7 +471,7 @@ def test_damaged_evidence_stops_before_anything_is_trained(leave, tmp_path, monk
     (target / "checkpoints" / "last.ckpt").write_bytes(b"other bytes")
     recorder = Recorder(monkeypatch)
     with pytest.raises(UserError, match=r"last\.ckpt is not the file that was packed"):
-        complete(PLAN, tmp_path / "runs", kept=tmp_path / "results")
+        PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     assert recorder.asked == []
 
 
@@ -478,7 +481,7 @@ def test_of_two_copies_of_a_run_the_further_one_counts(leave, tmp_path, live_epo
     keep(leave(RUN, one, epochs=(0, 30), finished=False), tmp_path)
     live = leave(RUN, one, epochs=(0, live_epoch), finished=False)
     shutil.copy(tmp_path / "results" / "yu-tomasi" / "runs" / "depth20" / "id", live.path / "id")
-    (run,) = found_runs(PLAN, tmp_path / "runs", tmp_path / "results")
+    (run,) = PLAN.found(tmp_path / "runs", tmp_path / "results")
     assert run.epoch == max(30, live_epoch)
     assert run.folder.path.is_relative_to(tmp_path / counts)
 
@@ -486,9 +489,9 @@ def test_of_two_copies_of_a_run_the_further_one_counts(leave, tmp_path, live_epo
 def test_runs_of_different_seeds_kept_in_folders_of_their_own_all_count(leave, tmp_path, monkeypatch):
     for seed in PLAN.seeds:
         keep(leave(RUN, one, seeds=(seed,)), tmp_path)
-    runs = found_runs(PLAN, tmp_path / "runs", tmp_path / "results")
+    runs = PLAN.found(tmp_path / "runs", tmp_path / "results")
     assert [run.folder.label for run in runs] == ["depth20~0-0", "depth20~1-1", "depth20~2-2"]
-    assert state(PLAN, tmp_path / "runs", tmp_path / "results") == "finished"
+    assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "finished"
 
 
 def kept(home: Path) -> dict[str, str | int | None]:

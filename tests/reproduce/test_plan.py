@@ -3,15 +3,17 @@
 import pytest
 import yaml
 
-from lightning_app.reproduce.papers import PAPERS
-from lightning_app.reproduce.plan import CONFIGS, EARLIER, PAPER, SMOKE, Plan, Run
+from lightning_app.papers import PAPERS
+from lightning_app.papers.parts import PAPER, SMOKE, Run
+from lightning_app.papers.recipes import CONFIGS
+from lightning_app.reproduce.training import EARLIER, TrainingJob
 from tests.reproduce.conftest import written_config
 
-DEPTH_20 = Plan("yu-tomasi", Run("depth20", seeds=3), PAPER)
-SMOKE_20 = Plan("yu-tomasi", Run("depth20", seeds=3), SMOKE)
+DEPTH_20 = TrainingJob("yu-tomasi", Run("depth20", seeds=3), PAPER)
+SMOKE_20 = TrainingJob("yu-tomasi", Run("depth20", seeds=3), SMOKE)
 
 
-def changed(plan: Plan, key: str, value) -> dict:
+def changed(plan: TrainingJob, key: str, value) -> dict:
     config = written_config(plan, plan.seeds)
     place = config
     *path, last = key.split(".")
@@ -51,11 +53,11 @@ def test_a_run_that_a_user_started_is_not_taken_for_the_plan_s():
 
 def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp_path):
     def digest(text: str, over: str = "") -> str:
-        monkeypatch.setattr("lightning_app.reproduce.plan.CONFIGS", tmp_path)
+        monkeypatch.setattr("lightning_app.papers.recipes.CONFIGS", tmp_path)
         (tmp_path / "papers" / "yu-tomasi").mkdir(parents=True, exist_ok=True)
         (tmp_path / "base.yaml").write_text(text)
         (tmp_path / "papers" / "yu-tomasi" / "depth20.yaml").write_text(f"run: {{name: depth20}}\n{over}")
-        return Plan("yu-tomasi", Run("depth20"), PAPER).digest
+        return TrainingJob("yu-tomasi", Run("depth20"), PAPER).digest
 
     base = "model: {weight_decay: 0.1}\ntrainer: {max_epochs: 3, callbacks: [{class_path: TrainingMetrics}]}\n"
     assert digest(base) == digest(base + "run: {group: elsewhere}\n") == digest(base + "data: {init_args: {root: x}}\n")
@@ -72,7 +74,7 @@ def test_the_digest_hangs_on_the_experiment_and_on_nothing_else(monkeypatch, tmp
 def test_runs_trained_under_the_digests_of_before_stay_usable():
     """Those hashed the callbacks of base.yaml and the YAML too; what was trained is the same."""
     assert DEPTH_20.matches(changed(DEPTH_20, "run.plan", "a3abc04591b02f37"))
-    trained_before = Plan("littwin-wolf", Run("separable", seeds=6), PAPER)
+    trained_before = TrainingJob("littwin-wolf", Run("separable", seeds=6), PAPER)
     assert trained_before.matches({"run": {"plan": "690fc22abd8b3c34"}})
     assert not SMOKE_20.matches(changed(SMOKE_20, "run.plan", "a3abc04591b02f37"))
     assert not DEPTH_20.matches(changed(DEPTH_20, "run.plan", "ba3793286f3f8a3b"))
@@ -85,13 +87,13 @@ def test_they_do_not_once_the_experiment_is_another_one(monkeypatch, tmp_path):
     theirs = (CONFIGS / "papers" / "yu-tomasi" / "plain44.yaml").read_text()
     (tmp_path / "papers" / "yu-tomasi" / "plain44.yaml").write_text(theirs.replace("lr: 0.001", "lr: 0.5"))
     old = {"run": {"plan": "468159c8b4f998a2"}}
-    assert Plan("yu-tomasi", Run("plain44"), PAPER).matches(old)
-    monkeypatch.setattr("lightning_app.reproduce.plan.CONFIGS", tmp_path)
-    assert not Plan("yu-tomasi", Run("plain44"), PAPER).matches(old)
+    assert TrainingJob("yu-tomasi", Run("plain44"), PAPER).matches(old)
+    monkeypatch.setattr("lightning_app.papers.recipes.CONFIGS", tmp_path)
+    assert not TrainingJob("yu-tomasi", Run("plain44"), PAPER).matches(old)
 
 
 def test_what_the_plan_s_own_yaml_decides():
-    twins = Plan("yu-tomasi", Run("equivalent20"), PAPER)
+    twins = TrainingJob("yu-tomasi", Run("equivalent20"), PAPER)
     assert twins.decides("trainer.accelerator")
     assert not DEPTH_20.decides("trainer.accelerator")
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_app.checks import Within, tested
 from lightning_app.common.errors import UserError
-from lightning_app.records import read_record, rows_of, value
-from lightning_app.verdicts import Basis, Class, Sample, Varies, Verdict
+from lightning_app.papers import predicates
+from lightning_app.papers.predicates import Within
+from lightning_app.papers.records import read_record, rows_of, value
+from lightning_app.papers.verdicts import Basis, Class, Sample, Varies, Verdict
 from tests.helpers import ROOT
 
 SCHEMA = json.loads((ROOT / "results" / "verdict.schema.json").read_text())
@@ -37,7 +38,7 @@ COMMITTED = [path for path in tracked("results") if path.name == "verdict.json"]
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of sums beyond the largest float
 @given(values=st.lists(st.floats(), max_size=4), scale=st.sampled_from(["paper", "reduced", "smoke"]))
 def test_any_numbers_go_through_json_and_keep_to_the_schema(values, scale):
-    claim = tested("mu", 1.0, Within(1.0, 0.5), Sample(tuple(values)))
+    claim = predicates.tested("mu", 1.0, Within(1.0, 0.5), Sample(tuple(values)))
     (row,) = json.loads(json.dumps(rows_of([claim], Class.TRAINED, scale), allow_nan=False))
     ROW.validate(row)
     (reading,) = row["readings"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import yaml
 
-from lightning_app.checks import Within
-from lightning_app.claims import as_printed
+from lightning_app.papers.predicates import Within
+from lightning_app.papers.yu_tomasi.table_1 import as_printed
 from lightning_app.reproduce import registration
 from lightning_app.reproduce.registration import differences, main, of_code, page, registered, updated
 
@@ -27,7 +27,7 @@ def test_a_changed_tolerance_is_noticed(monkeypatch):
         claim = as_printed(symbol, arm, depth, paper, ours, seeds)
         return replace(claim, test=str(Within(paper, 9.0)))
 
-    monkeypatch.setattr("lightning_app.reproduce.yu_tomasi.as_printed", looser)
+    monkeypatch.setattr("lightning_app.papers.yu_tomasi.table_1.as_printed", looser)
     found = differences(of_code(), registered())
     assert any("table-1: 'L, plain, depth 20'" in each and "within 9" in each for each in found)
 
@@ -51,10 +51,10 @@ def test_new_changed_and_withdrawn_claims_are_said():
 
 def test_what_judges_cannot_change_behind_the_same_words(tmp_path, monkeypatch):
     """The hash of a file: another bound changes it, another comment, docstring or drawing does not."""
-    text = registration.FILE.parents[1].joinpath("checks.py").read_text()
+    text = registration.FILE.parents[1].joinpath("papers", "predicates.py").read_text()
 
     def hashed(content: str) -> str:
-        file = tmp_path / "checks.py"
+        file = tmp_path / "predicates.py"
         file.write_text(content)
         return registration._skeleton(file)
 
@@ -66,8 +66,8 @@ def test_what_judges_cannot_change_behind_the_same_words(tmp_path, monkeypatch):
 
 
 def test_the_schedule_of_reduced_scale_is_registered(monkeypatch):
-    from lightning_app.reproduce import yu_tomasi
-    from lightning_app.reproduce.plan import Reduced
+    from lightning_app.papers import yu_tomasi
+    from lightning_app.papers.parts import Reduced
 
     table_1 = next(artefact for artefact in yu_tomasi.PAPER.artefacts if artefact.key == "table-1")
     before = dict(registration._claims(yu_tomasi.PAPER, table_1))

@@ -10,14 +10,15 @@ import time
 import pytest
 
 from lightning_app.common.seeds import parse_seeds, spell_seeds
-from lightning_app.reproduce.plan import PAPER, SMOKE, Plan, Run
-from lightning_app.reproduce.runner import RunFailed, complete, found_runs, state
+from lightning_app.papers.parts import PAPER, SMOKE, Run
+from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.training import RunFailed, TrainingJob
 from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import tiny_cifar10
 
 RUN = Run("depth20", seeds=3)
-PLAN = Plan("yu-tomasi", RUN, PAPER)
+PLAN = TrainingJob("yu-tomasi", RUN, PAPER)
 
 
 def one(*_) -> dict[str, float]:
@@ -26,32 +27,32 @@ def one(*_) -> dict[str, float]:
 
 def test_states_in_words(leave, tmp_path):
     runs = tmp_path / "runs"
-    assert state(PLAN, runs) == "not run"
+    assert PLAN.state(runs) == "not run"
     leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
-    assert state(PLAN, runs) == "epoch 12 of 200"
+    assert PLAN.state(runs) == "epoch 12 of 200"
     leave(RUN, one, seeds=(2,), name="depth20~2")
-    assert state(PLAN, runs) == "epoch 12 of 200"
+    assert PLAN.state(runs) == "epoch 12 of 200"
     leave(RUN, one, seeds=(0, 1), name="depth20~3")
-    assert state(PLAN, runs) == "finished"
+    assert PLAN.state(runs) == "finished"
 
 
 def test_some_of_the_seeds(leave, tmp_path):
     leave(RUN, one, seeds=(0, 1))
-    assert state(PLAN, tmp_path / "runs") == "2 of 3 seeds"
+    assert PLAN.state(tmp_path / "runs") == "2 of 3 seeds"
 
 
 def test_a_run_stopped_before_its_first_checkpoint_counts_for_nothing(leave, tmp_path):
     folder = leave(RUN, one, epochs=(0,), finished=False)
     (folder.checkpoints / "last.ckpt").unlink()
-    (found,) = found_runs(PLAN, tmp_path / "runs")
+    (found,) = PLAN.found(tmp_path / "runs")
     assert found.state == "lost"
-    assert state(PLAN, tmp_path / "runs") == "not run"
+    assert PLAN.state(tmp_path / "runs") == "not run"
 
 
 def test_runs_of_other_names_and_settings_are_left_alone(leave, tmp_path):
     leave(RUN, one, name="depth200")
     leave(RUN, one, scale=SMOKE)
-    assert found_runs(PLAN, tmp_path / "runs") == []
+    assert PLAN.found(tmp_path / "runs") == []
 
 
 class Recorder:
@@ -60,7 +61,7 @@ class Recorder:
     def __init__(self, monkeypatch, finish=None, code: int = 0):
         self.asked: list[list[str]] = []
         self.finish, self.code = finish, code
-        monkeypatch.setattr("lightning_app.reproduce.runner.subprocess.Popen", self)
+        monkeypatch.setattr("lightning_app.reproduce.training.subprocess.Popen", self)
 
     def __call__(self, words: list[str], **_):
         self.asked.append(words)
@@ -83,7 +84,7 @@ def finishing(leave):
 def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
     leave(RUN, one, seeds=(1,))
     recorder = Recorder(monkeypatch, finishing(leave))
-    complete(PLAN, tmp_path / "runs")
+    PLAN.complete(tmp_path / "runs", Work())
     assert len(recorder.asked) == 1
     assert recorder.option("--model.seeds") == "0,2"
     assert recorder.option("--trainer.max_epochs") == "200"
@@ -91,21 +92,21 @@ def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
 
 def test_other_seeds_are_left_to_other_machines(leave, tmp_path, monkeypatch):
     recorder = Recorder(monkeypatch, finishing(leave))
-    complete(PLAN, tmp_path / "runs", seeds=(2, 7))
+    PLAN.complete(tmp_path / "runs", Work(seeds=(2, 7)))
     assert recorder.option("--model.seeds") == "2-2"
 
 
 def test_nothing_is_trained_when_all_is_there(leave, tmp_path, monkeypatch):
     leave(RUN, one)
     recorder = Recorder(monkeypatch)
-    complete(PLAN, tmp_path / "runs")
+    PLAN.complete(tmp_path / "runs", Work())
     assert recorder.asked == []
 
 
 def test_an_interrupted_run_is_resumed_with_its_own_seeds(leave, tmp_path, monkeypatch):
     folder = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 2))
     recorder = Recorder(monkeypatch, finishing(leave))
-    complete(PLAN, tmp_path / "runs")
+    PLAN.complete(tmp_path / "runs", Work())
     assert recorder.option("--ckpt_path") == str(folder.checkpoints / "last.ckpt")
     assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["0,2", "1-1"]
 
@@ -114,7 +115,7 @@ def test_an_interrupted_run_whose_seeds_are_finished_elsewhere_is_left_alone(lea
     leave(RUN, one, epochs=(0, 12), finished=False)
     leave(RUN, one, name="depth20~2")
     recorder = Recorder(monkeypatch)
-    complete(PLAN, tmp_path / "runs")
+    PLAN.complete(tmp_path / "runs", Work())
     assert recorder.asked == []
 
 
@@ -122,7 +123,7 @@ def test_a_run_that_ends_well_before_its_last_epoch_is_not_begun_anew(leave, tmp
     leave(RUN, one, epochs=(0, 12), finished=False)
     recorder = Recorder(monkeypatch)
     with pytest.raises(RunFailed):
-        complete(PLAN, tmp_path / "runs")
+        PLAN.complete(tmp_path / "runs", Work())
     assert len(recorder.asked) == 1
 
 
@@ -136,7 +137,7 @@ def test_one_seed_is_spelled_so_that_fit_does_not_count_to_it(capsys, tmp_path):
 def test_a_run_that_fails_stops_everything_with_its_code(tmp_path, monkeypatch):
     Recorder(monkeypatch, code=2)
     with pytest.raises(RunFailed, match=r"depth20 stopped \(exit code 2\)") as failure:
-        complete(PLAN, tmp_path / "runs")
+        PLAN.complete(tmp_path / "runs", Work())
     assert failure.value.code == 2
 
 
@@ -161,7 +162,7 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     said = process.communicate(timeout=120)
     assert process.returncode == 143, said
     assert "goes on where it stopped" in said[1]
-    assert state(Plan("yu-tomasi", Run("fig2", seeds=13), SMOKE), tmp_path / "runs") == "epoch 1 of 2"
+    assert TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(tmp_path / "runs") == "epoch 1 of 2"
 
     resumed = command(*words, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr

@@ -17,18 +17,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lightning_app.checks import Within, at_least, tested
+from lightning_app import papers
 from lightning_app.common.errors import UserError
-from lightning_app.records import rows_of
+from lightning_app.papers import predicates
+from lightning_app.papers.artefact import Artefact, Paper
+from lightning_app.papers.parts import PAPER, SMOKE, Computation
+from lightning_app.papers.predicates import Within, at_least
+from lightning_app.papers.records import rows_of
+from lightning_app.papers.verdicts import Class, Sample
+from lightning_app.papers.yu_tomasi.nets import SEED_RUNS
+from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT as TABLE_3
 from lightning_app.reproduce import command as reproducing
-from lightning_app.reproduce import papers, verify
-from lightning_app.reproduce.artefact import Artefact, Paper
-from lightning_app.reproduce.computation import Computation
-from lightning_app.reproduce.making import Work, make
+from lightning_app.reproduce import verify
+from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.making import make
 from lightning_app.reproduce.packing import MANIFEST, file_digest
-from lightning_app.reproduce.plan import PAPER, SMOKE
-from lightning_app.reproduce.yu_tomasi import SEED_RUNS, TABLE_3
-from lightning_app.verdicts import Class, Sample
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import leave_run
 from tests.reproduce.test_records import COMMITTED, VALID, tracked
@@ -67,9 +70,9 @@ def small_paper(compute=None, pieces=(2, 4, 8)) -> Paper:
         ]
         infinite = results.known(math.inf)
         return [
-            tested("difference", 9.0, Within(9.0, 0.1), ours),
-            tested("first depth", 2.0, Within(2.0, 0.01), by_piece[0]),
-            tested("no bound", "infinite", at_least(1e9), infinite),
+            predicates.tested("difference", 9.0, Within(9.0, 0.1), ours),
+            predicates.tested("first depth", 2.0, Within(2.0, 0.01), by_piece[0]),
+            predicates.tested("no bound", "infinite", at_least(1e9), infinite),
         ]
 
     computation = Computation("depths", compute or depths(), {f"depth{depth}": {"depth": depth} for depth in pieces})
@@ -103,7 +106,8 @@ def replace_paper(monkeypatch, small: Paper) -> None:
     def found(name: str):
         return [(small, artefact) for artefact in small.artefacts] if name.startswith("paper") else find(name)
 
-    monkeypatch.setattr("lightning_app.reproduce.papers.find", found)
+    for user in ("papers", "reproduce.verify"):
+        monkeypatch.setattr(f"lightning_app.{user}.find", found)
 
 
 @pytest.fixture
@@ -230,12 +234,11 @@ ROW_CHANGES = {
 
 
 @pytest.mark.parametrize("what", ROW_CHANGES)
-@pytest.mark.parametrize("artefact", [TRAINED, COMPUTED])
-def test_a_changed_row_is_found_and_named(said, results, artefact, what):
-    """Every field of a row, and no other row is blamed."""
+def test_a_changed_row_is_found_and_named(said, results, what, artefact=COMPUTED):
+    """Every field of a row, and no other row is blamed. Of an artefact that is judged in a moment; of runs: below."""
     change, words = ROW_CHANGES[what]
     file = results / RECORDS[artefact]
-    quantity = {TRAINED: "standard deviation, t_200", COMPUTED: "difference"}[artefact]
+    quantity = "difference"
     edit(file, lambda record: change(row(record, quantity)))
     code, output = said()
     assert code == 1, output
@@ -261,25 +264,16 @@ def test_a_changed_row_is_found_and_named(said, results, artefact, what):
         (lambda record: record["evidence"][0].update(folder="elsewhere"), "elsewhere"),
     ],
 )
-@pytest.mark.parametrize("artefact", [TRAINED, COMPUTED])
-def test_a_changed_record_is_found_and_named(said, results, artefact, change, words):
+def test_a_changed_record_is_found_and_named(said, results, change, words, artefact=TRAINED):
     edit(results / RECORDS[artefact], change)
     code, output = said()
     assert code == 1, output
     assert any(words in line and artefact in line for line in differing(output)), output
 
 
-@pytest.mark.parametrize("key", ["epochs", "seeds", "manifest", "state", "digest", "of_epochs"])
-def test_a_run_that_the_record_tells_wrongly_is_found(said, results, key):
-    others = {
-        "epochs": 199,
-        "seeds": [0, 1],
-        "manifest": "0" * 64,
-        "state": "lost",
-        "digest": "0" * 16,
-        "of_epochs": 199,
-    }
-    edit(results / RECORDS[TRAINED], lambda record: record["evidence"][0].update({key: others[key]}))
+@pytest.mark.parametrize(("key", "value"), [("epochs", 199), ("seeds", [0, 1]), ("manifest", "0" * 64)])
+def test_a_run_that_the_record_tells_wrongly_is_found(said, results, key, value):
+    edit(results / RECORDS[TRAINED], lambda record: record["evidence"][0].update({key: value}))
     code, output = said()
     assert code == 1, output
     assert any(TRAINED in line for line in differing(output))
@@ -321,8 +315,10 @@ def test_one_digit_in_the_log_is_found_by_the_manifest_of_the_manifest_and_then_
     assert any("mass of ID entries, t_200: " in line for line in differing(output)), output
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "finished", "id", MANIFEST, "log.csv.xz"])
-@pytest.mark.parametrize("how", ["truncated", "removed"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("config.yaml", "truncated"), ("finished", "removed"), (MANIFEST, "removed"), ("log.csv.xz", "truncated")],
+)
 def test_a_damaged_file_of_a_run_is_named(said, results, name, how):
     file = results / RUN / name
     file.unlink() if how == "removed" else file.write_bytes(file.read_bytes()[:-1])
@@ -354,8 +350,7 @@ def test_one_digit_in_a_piece_is_found_by_file_and_by_row(said, results):
     assert any(f"{COMPUTED}: difference: " in line for line in differing(output)), output
 
 
-@pytest.mark.parametrize("lost", ["depth8.npz", "depth2.npz"])
-def test_a_lost_piece_is_one_line_that_names_it(said, results, lost):
+def test_a_lost_piece_is_one_line_that_names_it(said, results, lost="depth2.npz"):
     (results / PIECES / lost).unlink()
     code, output = said()
     assert code == 1
@@ -386,10 +381,11 @@ def test_a_piece_that_the_record_does_not_have_is_one_line(said, results):
 # -- what is made of the record
 
 
-@pytest.mark.parametrize("name", ["table.md", "table.csv", "table.tex"])
-@pytest.mark.parametrize("how", ["a digit", "a line less", "a line more", "removed"])
-@pytest.mark.parametrize("artefact", [TRAINED, COMPUTED])
-def test_an_altered_table_is_named(said, results, artefact, name, how):
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("table.md", "a digit"), ("table.csv", "a line less"), ("table.csv", "a line more"), ("table.tex", "removed")],
+)
+def test_an_altered_table_is_named(said, results, name, how, artefact=COMPUTED):
     file = (results / RECORDS[artefact]).with_name(name)
     text = file.read_text()
     digit = re.search(r"\d(?=\D*$)", text).start()
@@ -537,7 +533,7 @@ def test_a_record_that_somebody_broke_is_found_and_no_traceback(original, data):
 @pytest.mark.parametrize("values", [(1.5e-16, 2e-16), (1.0, 1.5e-16), (0.0, 1.5e-16)])
 @pytest.mark.parametrize("factor", [10.0, 0.1, -1.0, 0.0])
 def test_a_value_near_rounding_is_compared_like_any_other(values, factor):
-    claim = tested("deviation", 0.0, Within(0.0, 2.0), Sample(values))
+    claim = predicates.tested("deviation", 0.0, Within(0.0, 2.0), Sample(values))
     rows, recorded = rows_of([claim], Class.FORMULA, "paper"), rows_of([claim], Class.FORMULA, "paper")
     assert [each.difference for each in verify.compare({"rows": recorded}, rows, verify.SAME)] == [""]
     recorded[0]["readings"][0]["values"][1] *= factor
@@ -586,7 +582,10 @@ def mixed_paper(factor: float = 1.0) -> Paper:
     def claims(results):
         trained = results.final("depth32", "plain", "weight_mass/t/mean")
         ours = results.of_pieces("depths", ["depth8"], lambda eight: eight["depths"][0])
-        return [tested("of a net", 0.0, Within(0.0, 9.0), trained), tested("of a piece", 8.0, Within(8.0, 9.0), ours)]
+        return [
+            predicates.tested("of a net", 0.0, Within(0.0, 9.0), trained),
+            predicates.tested("of a piece", 8.0, Within(8.0, 9.0), ours),
+        ]
 
     computation = Computation("depths", depths(factor), {"depth8": {"depth": 8}})
     runs = (SEED_RUNS["depth32"],)
@@ -603,7 +602,7 @@ def test_computations_that_go_with_runs_are_computed_again_beside_what_is_kept_o
     monkeypatch.setattr(os, "fsync", lambda _: None)
     make(mixed, mixed.artefacts[0], PAPER, tmp_path / "runs", tmp_path / "results", Work(tmp_path, only={"depths"}))
     now = mixed_paper(factor)
-    monkeypatch.setattr("lightning_app.reproduce.papers.find", lambda _: [(now, now.artefacts[0])])
+    monkeypatch.setattr("lightning_app.reproduce.verify.find", lambda _: [(now, now.artefacts[0])])
     code = verify.main(["yu-tomasi/mixed", "--results", str(tmp_path / "results"), "--recompute"])
     output = capsys.readouterr().out
     assert "note     yu-tomasi/mixed: its nets are not trained again: their runs are those that are kept" in output

@@ -10,27 +10,19 @@ import pytest
 from lightning_app.measures import weight_mass
 from lightning_app.measures.weights.distance import conv_weights
 from lightning_app.networks import SimplifiedNet
-from lightning_app.reproduce.plan import PAPER as PAPER_SCALE
-from lightning_app.reproduce.plan import SMOKE
-from lightning_app.reproduce.results import Results
-from lightning_app.reproduce.yu_tomasi import (
-    EQUIVALENT,
-    FIG_2,
-    FULL,
-    PAPER,
-    ROWS,
-    SEED_RUNS,
-    TABLE_1,
-    TABLE_3,
-    _printed_square,
-    at_start,
-    expected_above,
-    half_digit,
-    implied_norm,
-    travel_by_print,
-)
+from lightning_app.papers.parts import PAPER as PAPER_SCALE
+from lightning_app.papers.parts import SMOKE
+from lightning_app.papers.verdicts import Basis, Class, Verdict
+from lightning_app.papers.yu_tomasi import PAPER
+from lightning_app.papers.yu_tomasi.fig_7 import distance_by_print, expected_above, printed_square
+from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, SEED_RUNS
+from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT as TABLE_1
+from lightning_app.papers.yu_tomasi.table_1 import implied_norm
+from lightning_app.papers.yu_tomasi.table_3 import ROWS, at_start, half_digit
+from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT as TABLE_3
+from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.statistics.paired import paired
-from lightning_app.verdicts import Basis, Class, Verdict
 
 COUNT_32 = 461_232  # convolution weights at depth 32
 
@@ -114,15 +106,15 @@ def test_the_norms_of_the_print_are_those_of_the_drawn_nets():
     p_0, t_0 = conv_weights(plain.layers()), conv_weights(residual.layers(), transferred=True)
     r_0 = conv_weights(residual.layers())
     assert len(p_0) == COUNT_32
-    assert float(p_0.square().sum()) == pytest.approx(_printed_square("p_0", 0), rel=0.02)
-    assert float(t_0.square().sum()) == pytest.approx(_printed_square("t_0", 0), rel=0.025)
+    assert float(p_0.square().sum()) == pytest.approx(printed_square("p_0", 0), rel=0.02)
+    assert float(t_0.square().sum()) == pytest.approx(printed_square("t_0", 0), rel=0.025)
     assert float(r_0.norm()) == pytest.approx(2.04, abs=0.02)
     assert abs(float(p_0.double() @ t_0.double())) < 67 + float(p_0.norm() * r_0.norm())
 
 
 def test_the_ends_of_the_travel_hold_for_vectors_at_any_angle():
     """A net with Table 3's norms and masses, whatever the angles: the ratio lies between the least and the largest."""
-    least, expected, most = travel_by_print()
+    least, expected, most = distance_by_print()
     assert least < expected < most
     random, ids = np.random.default_rng(0), 1072
     rho = np.zeros(COUNT_32)
@@ -136,13 +128,13 @@ def test_the_ends_of_the_travel_hold_for_vectors_at_any_angle():
         change -= own * (change @ own) / (own @ own)
         start = np.linalg.norm(own)
         weights = along * own / start + math.sqrt(1 - along**2) * change / np.linalg.norm(change)
-        r_200 = weights * math.sqrt(_printed_square("t_200", 0) - 1000**2 / ids) + rho * (1000 / ids - 1)
+        r_200 = weights * math.sqrt(printed_square("t_200", 0) - 1000**2 / ids) + rho * (1000 / ids - 1)
         moved, apart = np.linalg.norm(r_200 - r_0), np.linalg.norm(rho + r_0 - p_0)
         assert np.abs((r_200 + rho)[:ids]).sum() == pytest.approx(1000, rel=1e-6)
         assert least < moved / apart < most, along
 
 
-def test_the_travel_by_print_is_one_number_of_no_run(leave, made, tmp_path):
+def test_the_distance_by_print_is_one_number_of_no_run(leave, made, tmp_path):
     made("fig-7")
     table = pd.read_csv(tmp_path / "results" / "yu-tomasi" / "fig-7" / "table.csv", keep_default_na=False)
     rows = table[table["quantity"] == BY_PRINT]
@@ -160,7 +152,7 @@ def test_entries_above_0_7_are_nearly_all_of_the_first_convolution():
 
 def claims_of(key: str) -> dict:
     (artefact,) = (artefact for artefact in PAPER.artefacts if artefact.key == key)
-    nothing = Results(artefact.plans("yu-tomasi", PAPER_SCALE), {run.name: [] for run in artefact.runs}, PAPER_SCALE)
+    nothing = evidence_of(PAPER, artefact, PAPER_SCALE, None, NOWHERE).results
     return {claim.quantity: claim for claim in artefact.claims(nothing)}
 
 
@@ -308,20 +300,9 @@ def test_a_seed_that_is_not_a_number_leaves_its_claims_open(leave, made):
     assert verdicts["L, residual, depth 20"] == Verdict.REPRODUCED
 
 
-def test_final_arrays_are_those_of_the_final_epoch_and_of_all_seeds(leave, made):
-    for depth in (20, 32):
-        folder = leave(
-            SEED_RUNS[f"depth{depth}"], lambda *_: {"x": 0.0}, arrays={"cushion": cushion_arrays(depth, 1.0, 0.5)}
-        )
-        (folder.path / "measurements" / "epoch=0200" / "cushion.npz").unlink()
-    assert set(made("fig-3").values()) == {Verdict.NOT_TESTED}
-
-
 def test_dead_residual_layers_are_exceptions(leave, made):
     for depth in (20, 32):
-        arrays = cushion_arrays(depth, 1.0, 0.5)
-        arrays["residual"] = {key: a * math.nan for key, a in arrays["residual"].items()}
-        leave(SEED_RUNS[f"depth{depth}"], lambda *_: {"x": 0.0}, arrays={"cushion": arrays})
+        leave(SEED_RUNS[f"depth{depth}"], cushion_medians(depth, math.nan, math.nan, math.nan))
     verdicts = made("fig-3")
     assert verdicts["layers where the residual median is not larger, depth 20"] == Verdict.NOT_REPRODUCED
     assert verdicts["median cushion of layer 10, residual / plain, depth 20"] == Verdict.NOT_TESTED
@@ -424,25 +405,23 @@ def test_fig_2_of_one_epoch_of_one_seed(leave, made):
     assert set(made("fig-2").values()) == {Verdict.NOT_TESTED}
 
 
-def cushion_arrays(depth: int, gap: float, branch_gap: float) -> dict[str, dict[str, np.ndarray]]:
-    random = np.random.default_rng(0)
+def cushion_medians(depth: int, gap: float, branch_gap: float, gap_in_both: float = 0.0):
+    """Median cushions, and how much larger those of residual layers are under each reading."""
+    gaps = {"median": gap, "median_transferred": gap_in_both, "median_branch": branch_gap}
 
-    def arrays(arm: str) -> dict[str, np.ndarray]:
-        shift = {"samples": gap, "samples_transferred": 0.0, "samples_branch": branch_gap}
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         return {
-            f"cushion/layer{layer:02d}/{key}": 0.2
-            + (s if arm == "residual" and layer > 1 else 0)
-            + 0.001 * random.random(50)
-            for layer in range(1, depth + 1)
-            for key, s in shift.items()
+            f"cushion/layer{layer:02d}/{key}": 0.2 + (more if arm == "residual" and layer > 1 else 0)
+            for layer in range(1, depth)
+            for key, more in gaps.items()
         }
 
-    return {arm: arrays(arm) for arm in ("plain", "residual")}
+    return numbers
 
 
 def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made):
     for depth in (20, 32):
-        leave(SEED_RUNS[f"depth{depth}"], lambda *_: {"x": 0.0}, arrays={"cushion": cushion_arrays(depth, 1.0, -0.1)})
+        leave(SEED_RUNS[f"depth{depth}"], cushion_medians(depth, 1.0, -0.1))
     verdicts = made("fig-3")
     assert set(verdicts.values()) == {Verdict.ARTEFACT}
     assert len(verdicts) == 4

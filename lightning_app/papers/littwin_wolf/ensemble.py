@@ -1,0 +1,144 @@
+"""The paper's main claim: the ensemble of paths is shallow at first and becomes deeper as training goes on (sections 1 and 4).
+
+Measured instead of modelled: outputs and gradients of trained nets, resolved exactly by the length of the paths.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.littwin_wolf.training import (
+    DURATION,
+    NORMALISED,
+    UNNORMALISED,
+    Setting,
+    claim,
+    mean_curves,
+    runs_of,
+    seen,
+)
+from lightning_app.papers.predicates import IntervalAbove, below
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.plots import figures
+
+__all__ = ["ENSEMBLE"]
+
+MEASURES = {
+    "effective": "mean path length weighted by E‖f_r‖² (d_eff)",
+    "effective_input": "the same of the paths that start at the input, not at a mean or shift of BatchNorm",
+    "coherent": "mean path length weighted by ⟨f_r, f⟩ / ‖f‖² (d_coh)",
+    "gradient": "mean path length weighted by ‖g_r‖² (d_grad)",
+}
+GROUPS = {"with normalisation": NORMALISED, "without normalisation": UNNORMALISED}
+AT_START = {  # what was not tried
+    "with normalisation": "λ starts at 1 in all settings",
+    "without normalisation": "all settings have weights N(0, g²/n) with g at most 1; a larger gain was not tried",
+}
+
+
+# -- claims ---------------------------------------------------------------------------------------------------------------
+
+
+def ensemble_claims(results: Results) -> list[Claim]:
+    """ "While initially the virtual ensemble is mostly at depths lower than half the network's depth, as training progresses,
+    it becomes deeper and deeper." """
+    return [
+        each
+        for name, words in MEASURES.items()
+        for group, settings in GROUPS.items()
+        for each in _claims(results, name, f"{words} / p, {group}", settings, AT_START[group])
+    ]
+
+
+def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting], tried: str) -> Iterator[Claim]:
+    def start(setting: Setting) -> Sample:
+        return _of_longest(results.initial, setting, name)
+
+    def deeper(setting: Setting) -> Sample:
+        return _of_longest(results.final, setting, name).map(lambda end, first: end - first, start(setting))
+
+    def least(setting: Setting) -> Sample:
+        curves = _by_epoch(results, setting, name)
+        return Sample(tuple(curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
+
+    yield claim(
+        f"{quantity}: at initialisation",
+        "lower than half the network's depth",
+        below(0.5, each=True),
+        settings,
+        start,
+        about=Class.INITIALISATION,
+        power=tried,
+        ratio=True,
+    )
+    yield claim(f"{quantity}: end minus start", "becomes deeper and deeper", IntervalAbove(), settings, deeper)
+    yield seen(f"{quantity}: least while training", "does it fall first?", settings, least)
+
+
+def _of_longest(moment: Callable[[str, str, str], Sample], setting: Setting, name: str) -> Sample:
+    """A depth as a share of the longest path's, at a moment."""
+    depth, longest = (moment(setting.run.name, setting.arm, f"depth/{key}") for key in (name, "longest"))
+    return depth.map(lambda d, p: d / p, longest)
+
+
+def _by_epoch(results: Results, setting: Setting, name: str) -> pd.DataFrame:
+    """The same by epoch (rows) and seed (columns)."""
+    return mean_curves(results, setting, f"depth/{name}") / mean_curves(results, setting, "depth/longest")
+
+
+# -- figure ---------------------------------------------------------------------------------------------------------------
+
+
+def draw_ensemble(results: Results) -> Figure:
+    """Four measures of depth by epoch, means over seeds; below, whose weights they are: E||f_r||^2 at start and end."""
+    figure, grid = figures.canvas(3, len(MEASURES))
+    for row, (group, settings) in zip(grid, GROUPS.items()):
+        for axes, name in zip(row, MEASURES):
+            for setting in settings:
+                curve = _by_epoch(results, setting, name).mean(axis=1)
+                axes.plot(curve.index, curve, color=setting.colour, linestyle=setting.dash, label=setting.words)
+            axes.axhline(0.5, color=figures.INK, linewidth=0.8, linestyle=":")
+            axes.set(title=name.replace("effective_input", "effective, from the input"), xlabel="epoch")
+        row[0].set_ylabel(f"depth / p, {group}")
+        figures.legend(row[-1], beside=True)
+    for axes, setting in zip(grid[2], SHOWN):
+        _draw_lengths(axes, results, setting)
+    grid[2][0].set_ylabel("share of Σ E‖f_r‖²")
+    figures.legend(grid[2][-1], beside=True)
+    return figure
+
+
+SHOWN = (*NORMALISED[:3], UNNORMALISED[0])
+
+
+def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
+    for epoch, label, shade in ((0, "start", "other-0"), (None, "end", "residual-0")):
+        saved = results.arrays(setting.run.name, setting.arm, "depth", epoch)
+        shares = [arrays["depth/outputs"] / arrays["depth/outputs"].sum() for arrays in saved]
+        if shares:
+            colour = figures.COLOURS[shade][0]
+            axes.plot(saved[0]["depth/lengths"], np.mean(shares, axis=0), "o-", ms=3, color=colour, label=label)
+    axes.set(title=setting.words, xlabel="path length r")
+
+
+ENSEMBLE = Artefact(
+    "ensemble",
+    "the ensemble of paths is shallower than half the depth at initialisation, and becomes deeper as training goes on",
+    runs_of((*NORMALISED, *UNNORMALISED)),
+    ensemble_claims,
+    "The nets of Figs. 1d and 1e. ReLU gates and normalisation are frozen at the sample, so that the net is a sum over paths of "
+    "f_r, those of r matrices (the readout not counted); logits centred over classes, 0 < r ≤ p = 10. Gradients are those of "
+    "the cross-entropy with its slope in the logits frozen. Normalisation has its running statistics, at initialisation "
+    "those of 256 training samples (untrained running statistics would make it the identity). "
+    + DURATION
+    + "Weights are "
+    "N(0, g²/n) with g = 1 or less: Kaiming's g = √2 is a reading that is missing here, and where the depth at initialisation "
+    "may be above half.",
+    draw_ensemble,
+    about=Class.TRAINED,
+)

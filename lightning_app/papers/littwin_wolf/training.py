@@ -1,0 +1,152 @@
+"""The trained nets that Figs. 1d and 1e, the ensemble and Theorems 3 and 4 look into: residual MLPs on mixtures of Gaussians.
+
+The paper says neither where its BatchNorm stands, nor how far apart its Gaussians are, nor at what rate and for how long it
+learned. Each such setting is a reading of a claim here: true under some only, the claim depends on it. How long is not among
+them: `DURATION` says so beside every number.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lightning_app.papers.nets import mean_of
+from lightning_app.papers.parts import Run
+from lightning_app.papers.predicates import Predicate, noted, tested
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Basis, Claim, Sample, Varies
+from lightning_app.plots import figures
+from lightning_app.statistics.paired import ENOUGH
+
+__all__ = [
+    "BLOCKS",
+    "DURATION",
+    "EPOCHS",
+    "NETS",
+    "NORMALISED",
+    "SKIPPED",
+    "UNNORMALISED",
+    "Setting",
+    "claim",
+    "grown",
+    "layer",
+    "mean_curves",
+    "rising",
+    "runs_of",
+    "seen",
+]
+
+BLOCKS = 10
+EPOCHS = 12
+DURATION = (
+    f"{EPOCHS} epochs, a duration of ours, set by a budget of time: the paper does not give its own, and the sign of end minus "
+    "start depends on it. "
+)
+FAST = 0.1
+SKIPPED = range(2, BLOCKS + 1)  # layers with an identity around them: all but the first
+
+
+NETS: dict[str, tuple[str, dict[str, Any]]] = {  # arm -> words, and what its YAML gives the net
+    "before_relu": ("BN before ReLU", {"norm": "before_relu"}),
+    "after_relu": ("BN after ReLU", {"norm": "after_relu"}),
+    "eq22": ("Eq. 22", {"norm": "eq22"}),
+    "gain1": ("weights N(0, 1/n)", {"norm": "none", "gain": 1.0}),
+    "gain_half": ("weights N(0, 1/4n)", {"norm": "none", "gain": 0.5}),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One arm of one run."""
+
+    run: Run
+    arm: str
+    separation: float
+    rate: float
+
+    @property
+    def words(self) -> str:
+        return f"{NETS[self.arm][0]}, separation {self.separation:g}, rate {self.rate:g}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the net."""
+        return NETS[self.arm][1]
+
+    @property
+    def colour(self) -> str:
+        """One an arm."""
+        return figures.COLOURS[f"residual-{list(NETS).index(self.arm) % 3}"][0]
+
+    @property
+    def dash(self) -> str:
+        """One a run."""
+        return "-" if self.separation == 1 else ":" if self.rate > FAST else "--"
+
+
+def _settings(run: str, separation: float, rate: float, *arms: str) -> tuple[Setting, ...]:
+    return tuple(Setting(Run(run, seeds=ENOUGH), arm, separation, rate) for arm in arms)
+
+
+PLACES = ("before_relu", "after_relu", "eq22")
+SIZES = ("gain1", "gain_half")
+NORMALISED = (
+    *_settings("separable", 1.0, 0.1, *PLACES),
+    *_settings("overlapping", 0.5, 0.1, *PLACES),
+    *_settings("fast", 0.5, 0.5, *PLACES[:2]),
+)
+UNNORMALISED = (
+    *_settings("unnormalised_separable", 1.0, 0.01, *SIZES),
+    *_settings("unnormalised_overlapping", 0.5, 0.01, *SIZES),
+)
+
+
+def runs_of(settings: Sequence[Setting]) -> tuple[Run, ...]:
+    return tuple(dict.fromkeys(setting.run for setting in settings))
+
+
+def layer(number: int) -> str:
+    """ "layer07": block 7's matrix, or the normalisation after it."""
+    return f"layer{number:02d}"
+
+
+def claim(
+    quantity: str,
+    paper: float | str,
+    test: Predicate,
+    settings: Sequence[Setting],
+    ours: Callable[[Setting], Sample],
+    **more: Any,
+) -> Claim:
+    """One claim, read under every setting; ``more`` are further fields of `Claim`."""
+    samples = {setting.words: ours(setting) for setting in settings}
+    return tested(quantity, paper, test, samples, varies=Varies.SETTING, **more)
+
+
+def seen(quantity: str, why: str, settings: Sequence[Setting], ours: Callable[[Setting], Sample]) -> Claim:
+    """A number under every setting, of no test: why there is none."""
+    readings = tuple(noted(setting.words, ours(setting)) for setting in settings)
+    return Claim(quantity, "", f"none: {why}", readings, basis=Basis.OURS, varies=Varies.SETTING)
+
+
+# -- numbers of each seed -------------------------------------------------------------------------------------------------
+
+
+def grown(results: Results, setting: Setting, *names: str) -> Sample:
+    """The mean of some numbers at the end minus the one at the start."""
+    ends = [results.final(setting.run.name, setting.arm, name) for name in names]
+    starts = [results.initial(setting.run.name, setting.arm, name) for name in names]
+    return mean_of(ends).map(lambda end, start: end - start, mean_of(starts))
+
+
+def mean_curves(results: Results, setting: Setting, *names: str) -> pd.DataFrame:
+    """The mean of some numbers by epoch (rows) and seed (columns)."""
+    return sum(results.curves(setting.run.name, setting.arm, name) for name in names) / len(names)
+
+
+def rising(results: Results, setting: Setting, *names: str) -> Sample:
+    """The share of measurements at which a mean is larger than at the one before; NaN of a seed that has diverged."""
+    steps = mean_curves(results, setting, *names).diff().iloc[1:]
+    rises = (steps > 0).astype(float).where(steps.notna())
+    return Sample(tuple(rises.mean(skipna=False)) if len(rises) else (), results.incomplete(setting.run.name))

@@ -1,0 +1,76 @@
+"""What artefacts rest on: training runs and computations, at a scale.
+
+A scale changes epochs, seeds and the subset of data, nothing else. Smoke scale shows in minutes that everything runs, and
+tests nothing. Paper scale is what the paper did. Reduced scale, in between, has fewer epochs (and the drops of the learning
+rate at the same fractions of them) on all data: it judges orderings and dimensionless ratios only, in words of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PAPER", "REDUCED", "SCALES", "SMOKE", "Arrays", "Computation", "Reduced", "Run", "Scale", "Source", "Value"]
+
+Arrays = Mapping[str, np.ndarray]
+Value = Callable[..., float | Sequence[float] | np.ndarray]  # of the arrays of one piece or several
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Caps on what a run does at full size; None caps nothing."""
+
+    name: str
+    epochs: int | None = None
+    seeds: int | None = None
+    train_limit: int | None = None
+    test_limit: int | None = None
+
+
+SMOKE = Scale("smoke", epochs=2, seeds=2, train_limit=512, test_limit=500)
+REDUCED = Scale("reduced")
+PAPER = Scale("paper")
+SCALES = {scale.name: scale for scale in (SMOKE, REDUCED, PAPER)}
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What a run does at reduced scale."""
+
+    epochs: int
+    milestones: tuple[int, ...]  # epochs after which the learning rate drops
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One YAML below configs/papers/<paper>/, trained with several seeds."""
+
+    name: str  # the file's stem, and the run folder's name
+    seeds: int = 1  # at paper scale: 0 to seeds - 1
+    reduced: Reduced | None = None  # None: there is no reduced scale of it
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where data are looked for."""
+
+    root: Path
+    stand_in: bool  # may other data stand in for missing ones?
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Named arrays as functions of parameters: closed forms, or many small descents.
+
+    ``compute`` gets the source of data and a piece's parameters as keywords. An array ``data`` of its names the data it
+    used. A scale caps the parameters ``epochs``, ``seeds`` and ``limit`` (of samples; None is all), and nothing else.
+    """
+
+    name: str  # the folder's
+    compute: Callable[..., Arrays]
+    pieces: Mapping[str, Mapping[str, Any]]  # file's stem -> parameters, as JSON has them
+    version: int = 1  # to be raised when the same parameters give other numbers
+    precision: str = "float64"  # that it computes in, for the record

@@ -1,0 +1,202 @@
+"""What an artefact's runs measured, by run, arm and seed, and what was computed. Missing numbers are absent, not NaN."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.papers.nets import Arm, Pair, Recipe, described
+from lightning_app.papers.parts import SMOKE, Scale, Value
+from lightning_app.papers.verdicts import Sample
+from lightning_app.runs.reader import Net
+
+__all__ = ["Planned", "Results"]
+
+Pieces = Mapping[str, Mapping[str, np.ndarray]]  # arrays by piece of a computation
+
+
+class Planned(Protocol):
+    """What a run is meant to have."""
+
+    @property
+    def arms(self) -> list[str]: ...
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def recipe(self) -> dict[str, Any]: ...  # the configuration
+
+
+@dataclass(frozen=True)
+class RunArm(Arm):
+    """An arm of an artefact's run: it has the recipe, and lacks what the run has not finished."""
+
+    results: "Results"
+    run: str
+    label: str
+    kind: str
+    depth: int | None
+
+    def final(self, name: str) -> Sample:
+        return self.results.final(self.run, self.label, name)
+
+    def initial(self, name: str) -> Sample:
+        return self.results.initial(self.run, self.label, name)
+
+
+class Results:
+    """Read access to the runs and computations of one artefact.
+
+    Args:
+        plans: what each run is meant to have, by name.
+        trained: the nets that there are of each run.
+        scale: of all of them.
+        pieces: by computation, those that are there.
+    """
+
+    def __init__(
+        self,
+        plans: Mapping[str, Planned],
+        trained: Mapping[str, Sequence[Net]],
+        scale: Scale,
+        pieces: Mapping[str, Pieces] | None = None,
+    ) -> None:
+        self.plans = plans
+        self.scale = scale
+        self._pieces = pieces or {}
+        self._trained = trained
+        self.arrays_read: dict[str, set[tuple[str, int]]] = {}  # run -> (family, epoch): what evidence must hold
+
+    def nets(self, run: str, arm: str) -> list[Net]:
+        """The nets of one arm, by seed."""
+        return [net for net in self._trained[run] if net.arm == arm]
+
+    def seeds(self, run: str, arm: str) -> list[int]:
+        return [net.seed for net in self.nets(run, arm) if net.seed is not None]
+
+    def arms(self, recipe: Recipe) -> list[RunArm]:
+        """Arms of the recipe's class and depths, by kind and depth, trained or not."""
+        found = []
+        for run, plan in self.plans.items():
+            model = plan.recipe["model"]
+            for arm in plan.arms:
+                net, kind, depth = described((model.get("arms") or {"net": model})[arm].get("net"))
+                if net == recipe.net and kind and depth in (recipe.depths or (depth,)):
+                    found.append(RunArm(self, run, arm, kind, depth))
+        return sorted(found, key=lambda arm: (arm.kind, arm.depth))
+
+    def pairs(self, recipe: Recipe) -> list[Pair]:
+        """Arms of one depth, by depth."""
+        arms = {(arm.kind, arm.depth): arm for arm in self.arms(recipe)}
+        both = [(arm, arms["residual", depth]) for (kind, depth), arm in arms.items() if kind == "plain"]
+        return [Pair(plain, residual) for plain, residual in both]
+
+    def epochs(self, run: str) -> int:
+        """How many epochs the run is meant to have."""
+        return self.plans[run].epochs
+
+    def final(self, run: str, arm: str, name: str) -> Sample:
+        """A number after the final epoch, or, marked as missing, after the last one so far."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(line.empty for line in series):
+            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
+        last = min(int(line.index[-1]) for line in series)
+        missing = "" if last >= self.epochs(run) else f"epoch {last} of {self.epochs(run)}"
+        return self._sample([line.iloc[-1] for line in series], missing or self._few_seeds(run, arm))
+
+    def initial(self, run: str, arm: str, name: str) -> Sample:
+        """A number before training: complete as soon as the run has begun."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(0 not in line.index for line in series):
+            return Sample(missing=f"{name} was not measured at epoch 0 of {run}" if series else f"no run of {run}")
+        return self._sample([line[0] for line in series], self._few_seeds(run, arm))
+
+    def first(self, run: str, arm: str, name: str) -> Sample:
+        """The first value of a number that is about one moment early in training, not about an epoch."""
+        series = [net.series(name) for net in self.nets(run, arm)]
+        if not series or any(line.empty for line in series):
+            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
+        return self._sample([line.iloc[0] for line in series], self._few_seeds(run, arm))
+
+    def known(self, *values: float) -> Sample:
+        """Numbers taken from these runs in some other way."""
+        return self._sample(values, "")
+
+    def absent(self, why: str) -> Sample:
+        return Sample(missing=self._marked(why))
+
+    def history(self, run: str, arm: str, family: str, keys: Sequence[str]) -> list[np.ndarray]:
+        """Arrays over steps, saved epoch by epoch, joined over all epochs; of the first seed."""
+        nets = self.nets(run, arm)[:1]
+        saved = [self._arrays(run, net, family, epoch) for net in nets for epoch in net.run.array_epochs(family)]
+        return [np.concatenate([arrays[key] for arrays in saved if key in arrays] or [np.empty(0)]) for key in keys]
+
+    def curves(self, run: str, arm: str, name: str) -> pd.DataFrame:
+        """A number by epoch (rows) and seed (columns)."""
+        series = {seed: net.series(name) for seed, net in zip(self.seeds(run, arm), self.nets(run, arm))}
+        return pd.DataFrame(series).sort_index()
+
+    def at_end(self, run: str, arm: str, family: str) -> dict[int, dict[str, np.ndarray]]:
+        """A family's arrays after the final epoch, by seed; a seed without them is not there."""
+        epoch, nets = self.epochs(run), zip(self.seeds(run, arm), self.nets(run, arm))
+        return {seed: arrays for seed, net in nets if (arrays := self._arrays(run, net, family, epoch))}
+
+    def sample_at_end(self, run: str, arms: Sequence[str], family: str, value: Callable[..., float]) -> Sample:
+        """A value of each seed, computed from the final arrays of one arm, or of several of the same seed."""
+        by_arm = [self.at_end(run, arm, family) for arm in arms]
+        seeds = [seed for seed in self.plans[run].seeds if all(seed in arrays for arrays in by_arm)]
+        missing = self.incomplete(run)
+        if not missing and len(seeds) < len(self.plans[run].seeds):
+            missing = f"final {family} arrays of {len(seeds)} of {len(self.plans[run].seeds)} seeds"
+        return self._sample([value(*(arrays[seed] for arrays in by_arm)) for seed in seeds], missing)
+
+    def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
+        """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""
+        found = []
+        for net in self.nets(run, arm):
+            epochs = net.run.array_epochs(family)
+            if epochs and (epoch is None or epoch in epochs):
+                found.append(self._arrays(run, net, family, epochs[-1] if epoch is None else epoch))
+        return [arrays for arrays in found if arrays]
+
+    def _arrays(self, run: str, net: Net, family: str, epoch: int) -> dict[str, np.ndarray]:
+        """A family's arrays of one net after an epoch; noted, so that they are kept with the results."""
+        self.arrays_read.setdefault(run, set()).add((family, epoch))
+        return net.arrays(family, epoch)
+
+    def computed(self, computation: str) -> Pieces:
+        """The pieces of a computation that are there, complete or not."""
+        return self._pieces[computation]
+
+    def of_pieces(self, computation: str, pieces: Sequence[str], value: Value) -> Sample:
+        """A number, or one of each seed, from the arrays of some pieces; missing if one of these is."""
+        there = self.computed(computation)
+        if lacking := [piece for piece in pieces if piece not in there]:
+            return self.absent(f"{lacking[0]} of {computation} was not computed")
+        return self.known(*np.atleast_1d(value(*(there[piece] for piece in pieces))))
+
+    def last_epoch(self, run: str) -> int | None:
+        """The earliest of the last epochs of the run's nets."""
+        return min((net.epoch for net in self._trained[run]), default=None)
+
+    def incomplete(self, run: str) -> str:
+        """Why the run's final numbers are not final; "" when they are."""
+        last = self.last_epoch(run)
+        if last is None:
+            return f"no run of {run}"
+        if last < self.epochs(run):
+            return self._marked(f"epoch {last} of {self.epochs(run)}")
+        return self._marked(next(filter(None, (self._few_seeds(run, arm) for arm in self.plans[run].arms)), ""))
+
+    def _few_seeds(self, run: str, arm: str) -> str:
+        have, want = len(self.nets(run, arm)), len(self.plans[run].seeds)
+        return f"{have} of {want} seeds" if have < want else ""
+
+    def _sample(self, values: Sequence[float], missing: str) -> Sample:
+        return Sample(tuple(map(float, values)), self._marked(missing))
+
+    def _marked(self, missing: str) -> str:
+        return "smoke scale" if self.scale is SMOKE else missing

@@ -1,0 +1,78 @@
+"""The nets of Yu & Tomasi: the runs that train them, and the recipes by which any run's nets are compared with them."""
+
+import math
+
+from lightning_app.papers.nets import Recipe
+from lightning_app.papers.parts import Reduced, Run
+
+__all__ = [
+    "ARMS",
+    "COST",
+    "DEPTHS",
+    "EQUIVALENT",
+    "ERROR",
+    "FIG_2",
+    "FULL",
+    "NUMBERS",
+    "PLAIN",
+    "RESIDUAL",
+    "RISK",
+    "SEED_RUNS",
+    "TRAINING",
+    "full",
+    "quotient",
+    "run_of",
+    "simplified",
+]
+
+KEY = "yu-tomasi"
+PLAIN, RESIDUAL = ARMS = ("plain", "residual")
+DEPTHS = (20, 32, 44)
+RISK, ERROR = "train/risk", "test/error"
+NUMBERS = {"L": RISK, "C": "train/cost_paper", "E": ERROR}
+
+# At reduced scale the learning rate drops after the same fractions of the epochs: .6 and .8.
+SHORT = Reduced(epochs=30, milestones=(18, 24), seeds=3)
+SEED_RUNS = {name: Run(name, seeds=3, reduced=SHORT) for name in ("depth20", "depth32", "plain44", "residual44")}
+EQUIVALENT = {depth: Run(f"equivalent{depth}") for depth in DEPTHS}
+FIG_2 = Run("fig2", seeds=13, reduced=Reduced(epochs=40, milestones=(24, 32), seeds=13))
+FULL = Run("full20", seeds=3)
+
+DECIDING = (  # what nets must have in common with the paper's; of any momentum, which the paper does not give
+    *("data.class_path", "data.init_args.train_limit", "data.init_args.test_limit", "data.init_args.batch_size"),
+    *("model.weight_decay", "model.optimizer.class_path", "model.scheduler.class_path", "model.optimizer.init_args.lr"),
+    *("model.scheduler.init_args.milestones.0", "model.scheduler.init_args.milestones.1"),
+    *("data.init_args.val_size", "data.init_args.augment", "model.loss", "model.decays", "model.decay_towards"),
+    "net.init_args.width",
+)
+
+
+def run_of(arm: str, depth: int) -> str:
+    """The run of Table 1 that trains an arm at a depth; at 44 they need different learning rates."""
+    return f"depth{depth}" if depth < 44 else f"{arm}44"
+
+
+def simplified(depths: tuple[int, ...] = DEPTHS) -> Recipe:
+    """The nets of the tables and of Figs. 3 and 7, by SM A's recipe; three seeds, so that there is a spread."""
+    return Recipe(KEY, "SimplifiedNet", _run, DECIDING, depths)
+
+
+def _run(kind: str, depth: int | None) -> Run:
+    return SEED_RUNS[run_of(kind, depth) if depth in DEPTHS else "depth20"]
+
+
+def full() -> Recipe:
+    """The full nets of section 5, by fb.resnet.torch's recipe."""
+    return Recipe(KEY, "CifarResNet", lambda kind, depth: FULL, DECIDING, (20,))
+
+
+def quotient(numerator: float, denominator: float) -> float:
+    """NaN where there is nothing to divide by."""
+    return numerator / denominator if denominator else math.nan
+
+
+COST = (
+    "L: mean cross-entropy over the un-augmented training images, in nats; C: L plus the penalty (λ/2)‖w‖² / 128, which "
+    "is what the printed C − L imply; E: share of test images classified wrongly. Final epoch, whichever was best. "
+)
+TRAINING = "SGD with momentum 0.9 (the paper does not say), crop and flip, all parameters decay, fan-in initialisation."

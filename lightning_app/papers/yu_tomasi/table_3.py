@@ -1,0 +1,178 @@
+"""Table 3: weight statistics of p and t at depth 32, before and after training."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+
+from scipy import stats
+
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.nets import Found, Nets, all_of
+from lightning_app.papers.predicates import Share, Within, noted, tested
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Claim, Class, Reading, Sample
+from lightning_app.papers.yu_tomasi.nets import PLAIN, RESIDUAL, SEED_RUNS, TRAINING, simplified
+
+__all__ = [
+    "ROWS",
+    "TABLE_3",
+    "TABLE_3_IN_PRINT",
+    "at_start",
+    "convolutions",
+    "gaussians",
+    "half_digit",
+    "id_shares",
+    "statistic",
+]
+
+# Table 3 as printed, to two digits: (p_0, p_200, t_0, t_200)
+TABLE_3_IN_PRINT = {
+    "mean": ("0.000062", "-0.0061", "0.0023", "-0.0056"),
+    "std": ("0.070", "0.071", "0.048", "0.071"),
+    "all": ("25000", "25000", "1900", "20000"),
+    "large": ("420", "700", "1100", "1300"),
+    "id_entries": ("67", "72", "1100", "1000"),
+}
+ROWS = {
+    "mean": "mean",
+    "std": "standard deviation",
+    "all": "mass of all weights",
+    "large": "mass of |w| ≥ 0.25",
+    "id_entries": "mass of ID entries",
+}
+BLOCKS_PER_GROUP = 10  # at depth 32
+LARGE = 0.25
+FAN_IN = "fan-in, as the paper writes"
+ID_SHARE = {PLAIN: ("p", 0.1029), RESIDUAL: ("t", 0.76)}  # symbol, share
+
+
+def half_digit(printed: str) -> float:
+    """Half a unit of the second significant digit: how much a printed number may have been rounded.
+
+    >>> half_digit("1900"), half_digit("0.0023")
+    (50.0, 5e-05)
+    """
+    return 0.5 * 10.0 ** (math.floor(math.log10(abs(float(printed)))) - 1)
+
+
+def statistic(results: Results, arm: str, field: str, start: bool) -> Sample:
+    """A field of the weight statistics of p, or of t = T(r)."""
+    name = f"{'weight_mass' if arm == PLAIN else 'weight_mass_transferred'}/{field}"
+    return results.initial("depth32", arm, name) if start else results.final("depth32", arm, name)
+
+
+def table_3_claims(results: Results) -> list[Claim]:
+    """Table 3, "statistics of the parameter vectors p and t before and after training for a network of depth 32"."""
+    claims = []
+    for column, (arm, start) in enumerate(((PLAIN, True), (PLAIN, False), (RESIDUAL, True), (RESIDUAL, False))):
+        label = f"{'p' if arm == PLAIN else 't'}_{0 if start else 200}"
+        for field, printed in TABLE_3_IN_PRINT.items():
+            ours = statistic(results, arm, field, start)
+            claims.append(_weight_claim(f"{ROWS[field]}, {label}", printed[column], field, ours, arm, start))
+    return claims + all_of(id_shares)(results)
+
+
+def id_shares(nets: Nets) -> Iterator[Found]:
+    """ "Even after training, the total mass of the ID entries in t_200 still accounts for more than 76 percent (1000/1300)
+    of the mass of all the entries greater than 0.25"; in p_200 it is "a mere 10.29 percent (72/700)"."""
+    for arm in sorted(nets.arms(simplified((32,))), key=lambda arm: arm.kind, reverse=True):  # t first, as printed
+        symbol, paper = ID_SHARE[arm.kind]
+        ours = arm.final(f"weight_mass{'_transferred' * (arm.kind == RESIDUAL)}/id_over_large")
+        quantity = f"ID entries / |w| ≥ 0.25, {symbol}_200"
+        yield arm.label, tested(quantity, paper, Share(paper, 0.1), ours, about=Class.TRAINED, ratio=True)
+
+
+def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: str, start: bool) -> Claim:
+    paper, (expected, spread) = float(printed), at_start(arm, "in")[field]
+    if not start:
+        test = Share(paper, 0.1)
+        if test(Sample((expected,))).held:  # in closed form, of no run
+            words = f"none: the net before training would pass as well, {float(f'{expected:.3g}'):g} is expected of it"
+            return Claim(quantity, paper, words, (noted("", ours),), about=Class.TRAINED)
+        return tested(quantity, paper, test, ours, about=Class.TRAINED)
+    if abs(paper) < 4 * spread:  # of p the mean: its expectation is 0, and so is the print but for sampling
+        why = f"any symmetric initialisation passes: 0 ± {spread:.1g}"
+        return Claim(quantity, paper, f"none: {why}", (noted(FAN_IN, ours, why),), about=Class.INITIALISATION)
+    near = Within(paper, 4 * spread + half_digit(printed), "4 sampling sd and the print's rounding")
+    beside = _of_1900() if (arm, field) == (RESIDUAL, "all") else ()
+    return tested(quantity, paper, near, {FAN_IN: ours}, *beside, about=Class.INITIALISATION)
+
+
+def _of_1900() -> tuple[Reading, ...]:
+    """What else the printed mass of t_0 may be, which fan-in misses: closed forms, of no run and of no test."""
+    mass, spread = at_start(RESIDUAL, "out")["all"]
+    large, own = (at_start(PLAIN, fan)["large"][0] for fan in ("out", "in"))
+    fan_out = (
+        f"{mass:.0f} ± {spread:.2g} expected, which rounds to the print; but the mass of large weights of p_0, printed as 420, "
+        f"would be {large:.0f} under fan-out ({own:.0f} under fan-in)"
+    )
+    cut = f"{at_start(RESIDUAL, 'in')['all'][0]:.0f} expected under fan-in: its first two digits, not rounded"
+    return (
+        noted("fan-out, closed form", Sample(), fan_out),
+        noted("1976 cut, not rounded, to 1900", Sample(), cut),
+    )
+
+
+@cache
+def at_start(arm: str, fan: str) -> dict[str, tuple[float, float]]:
+    """Expectation and sampling standard deviation of Table 3's statistics at epoch 0, depth 32, in closed form.
+
+    p: N(0, 2 / S) (KWI); t: N(0, 1 / S^2) (HMWI), plus 1 at the ID entries; S = C U V (fan-in) or D U V (fan-out).
+
+    >>> round(at_start("residual", "out")["all"][0]), round(at_start("plain", "in")["large"][0])
+    (1927, 412)
+    """
+    groups = [group for shape in convolutions() for group in gaussians(*shape, arm, fan)]
+    count = sum(size for _, _, size, _ in groups)
+
+    def total(moment: Callable[[float, float], float], ids_only: bool = False) -> float:
+        return sum(size * moment(mu, sigma) for mu, sigma, size, is_id in groups if is_id or not ids_only)
+
+    def mass(cut: float, ids_only: bool = False) -> tuple[float, float]:
+        variance = total(lambda mu, s: _tail(mu, s, cut)[1] - _tail(mu, s, cut)[0] ** 2, ids_only)
+        return total(lambda mu, s: _tail(mu, s, cut)[0], ids_only), math.sqrt(variance)
+
+    mean = total(lambda mu, s: mu) / count
+    square = total(lambda mu, s: mu**2 + s**2) / count
+    std = math.sqrt(square - mean**2)
+    return {
+        "mean": (mean, math.sqrt(total(lambda mu, s: s**2)) / count),
+        "std": (std, math.sqrt(total(lambda mu, s: 4 * mu**2 * s**2 + 2 * s**4)) / count / (2 * std)),
+        "all": mass(0.0),
+        "large": mass(LARGE),
+        "id_entries": mass(0.0, ids_only=True),
+    }
+
+
+def _tail(mu: float, sigma: float, cut: float) -> tuple[float, float]:
+    """E |z| 1(|z| >= cut) and E z^2 1(|z| >= cut) of z ~ N(mu, sigma^2)."""
+    low, high = (-cut - mu) / sigma, (cut - mu) / sigma
+    inside, (phi_low, phi_high) = stats.norm.cdf(high) - stats.norm.cdf(low), stats.norm.pdf([low, high])
+    first = mu * (1 - stats.norm.cdf(high) - stats.norm.cdf(low)) + sigma * (phi_low + phi_high)
+    second = (mu**2 + sigma**2) * (1 - inside) + sigma * ((mu + cut) * phi_high - (mu - cut) * phi_low)
+    return float(first), float(second)
+
+
+def convolutions() -> Iterable[tuple[int, int, int]]:
+    """(C, D, ID entries) of every convolution at depth 32."""
+    widths = [width for width in (16, 32, 64) for _ in range(BLOCKS_PER_GROUP)]
+    yield 3, 16, 0
+    yield from ((before, now, min(before, now)) for before, now in zip([16, *widths], widths))
+
+
+def gaussians(inputs: int, outputs: int, ids: int, arm: str, fan: str) -> Iterable[tuple[float, float, int, bool]]:
+    """(mu, sigma, how many, are they ID entries) of one kernel."""
+    size = 9 * (inputs if fan == "in" else outputs)
+    sigma = math.sqrt(2 / size) if arm == PLAIN else 1 / size
+    yield 0.0, sigma, 9 * inputs * outputs - ids, False
+    yield (0.0 if arm == PLAIN else 1.0), sigma, ids, True
+
+
+TABLE_3 = Artefact(
+    "table-3",
+    "weight statistics of p and t at depth 32",
+    (SEED_RUNS["depth32"],),
+    table_3_claims,
+    "Weights of all convolutions, the first included; no biases, no linear layer. Mass: L1 norm. t = T(r). " + TRAINING,
+    about=Class.TRAINED,
+)

@@ -1,0 +1,79 @@
+"""A job: a training run or a computation that an artefact rests on, at a scale.
+
+It is recognised by a digest of all that decides its numbers: what is there is not made again, what was interrupted goes on.
+It is made under a lock, so that a second process waits and then uses it, and kept among the results as evidence.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_app.papers.parts import PAPER, Scale
+
+__all__ = ["Job", "Work", "digest_of"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to train and compute now, and how."""
+
+    data: Path = Path("data")  # folder of all data, for computations; ``options`` name it for runs
+    options: Sequence[str] = ()  # of ``fit``: folders and speed (``--data.root``, ``--trainer.accelerator``)
+    only: Collection[str] | None = None  # names of jobs; None: all that the artefact needs
+    seeds: Collection[int] | None = None  # of the runs, the others are left to other machines; None: all
+
+    def includes(self, name: str) -> bool:
+        return self.only is None or name in self.only
+
+
+class Job(ABC):
+    """A run or computation at a scale.
+
+    ``root`` is the folder of all runs, ``kept`` that of all results, whose evidence comes first; None: it is not used.
+    """
+
+    paper: str
+    scale: Scale
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Unique within a paper."""
+
+    @property
+    def group(self) -> str:
+        """Folder of the paper's runs and computations below the root."""
+        return self.paper if self.scale is PAPER else f"{self.paper}-{self.scale.name}"
+
+    @abstractmethod
+    def state(self, root: Path, kept: Path | None = None) -> str:
+        """How far it is: "finished", "not run", "epoch 12 of 200", "3 of 13 seeds", "3 of 12 pieces"."""
+
+    @abstractmethod
+    def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
+        """Make whatever is lacking; nothing if all is there.
+
+        Raises:
+            UserError: if data are missing, with the way to get them.
+            RunFailed: if a training process does not end with 0, or before its last epoch.
+        """
+
+    @abstractmethod
+    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]]) -> bool:
+        """Copy what is below the root to the results.
+
+        Args:
+            arrays: (family, epoch) of a run's arrays that claims and figures read.
+
+        Returns:
+            Whether anything is kept that was not kept before.
+        """
+
+
+def digest_of(science: Mapping[str, Any]) -> str:
+    """16 hex digits that change with whatever decides a result."""
+    return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]

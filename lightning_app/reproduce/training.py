@@ -1,0 +1,344 @@
+"""Training runs of an artefact: found, resumed or trained from the start, each as a process of its own.
+
+A scale changes epochs, seeds and the subset of data of a run, nothing else.
+"""
+
+import contextlib
+import itertools
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Literal
+
+from lightning_app.common.seeds import parse_seeds, spell_seeds
+from lightning_app.common.signals import SIGNALS, Stopped
+from lightning_app.papers import recipes
+from lightning_app.papers.parts import REDUCED, Reduced, Run, Scale
+from lightning_app.reproduce.job import Job, Work, digest_of
+from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_runs, pack, unpack
+from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs.configuration import NOT_COMPARED, flatten
+from lightning_app.runs.folder import ID, LAST, WEIGHTS
+from lightning_app.runs.lock import claimed
+
+__all__ = ["Found", "RunFailed", "TrainingJob"]
+
+MAIN = Path(__file__).resolve().parents[2] / "skipscope.py"
+# Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
+# checked where the claim reads them.
+OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check_val_every_n_epoch")
+# Digest -> the one under which commit 5294020 and those before it trained the same: they hashed what is looked at, too.
+EARLIER = {
+    "363f52347e6362d4": "a3abc04591b02f37",  # yu-tomasi/depth20
+    "896ce67d03ca3ba1": "ba3793286f3f8a3b",  # yu-tomasi/depth32
+    "6a9aec4ed7afb424": "468159c8b4f998a2",  # yu-tomasi/plain44
+    "9df1a317691ec120": "c90783f5be069ab0",  # yu-tomasi/residual44
+    "acfdc14bdb0d61f9": "f7f9b825ca76017d",  # yu-tomasi/equivalent20
+    "840ba2c9414e08cf": "b49185f569b9b919",  # yu-tomasi/equivalent32
+    "d08d5745b8d8b393": "65c3dccedbbde472",  # yu-tomasi/equivalent44
+    "4107b53f01c405f8": "0972dc73487f19d6",  # yu-tomasi/fig2
+    "1bd16eb3854eff9e": "fe3daea6af6adf92",  # yu-tomasi/full20
+    "571720c3c1155e25": "8dfbfb7a988d813a",  # li-et-al/fig9_20
+    "d8b5ea84451ccf81": "801ffd57dc6175e2",  # li-et-al/fig9_38
+    "6fb6b4a739f80958": "fa9aec4f1cf60f06",  # li-et-al/fig9_56
+    "512f1a0ba9b4ebe8": "60d8717019b73df7",  # li-et-al/fig9_110
+    "6f3843daefde68c0": "690fc22abd8b3c34",  # littwin-wolf/separable
+    "8679661a4ee64b56": "0d850b2ed7325778",  # littwin-wolf/fast
+    "b5c29f18015e83fa": "e21f8374954f9948",  # littwin-wolf/unnormalised_separable
+    "d490cf8474e06649": "cd785f6cb590266a",  # littwin-wolf/unnormalised_overlapping
+    "e13248a1bb0d3f87": "3aaabf27d4470a53",  # littwin-wolf/cifar10
+    "0ee186eb6877cdcb": "24bebde4d10a4940",  # littwin-wolf/cifar100
+    "ba7342932a04b60b": "c7c8b10fd63627d2",  # littwin-wolf/overlapping
+}
+
+
+class RunFailed(Exception):
+    """A training process ended with something else than 0; its own message is on the terminal."""
+
+    def __init__(self, job: "TrainingJob", code: int) -> None:
+        super().__init__(f"the run {job.name} stopped (exit code {code}). The same command goes on where it stopped.")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run on disk that does what a job asks, with some of the seeds."""
+
+    job: "TrainingJob"
+    folder: RunFolder
+    seeds: tuple[int, ...]
+    epoch: int  # completed
+    state: Literal["finished", "interrupted", "lost"]  # lost: without a checkpoint to go on from
+
+    @property
+    def worth(self) -> tuple[int, bool, bool]:
+        """Of two copies of a run, or two runs of the same seeds, the one with more of this counts."""
+        weights = any((self.folder.checkpoints / name).exists() for name in (LAST, WEIGHTS))
+        return self.epoch, self.state == "finished", weights
+
+    @property
+    def packed_name(self) -> str:
+        """Name of its evidence: the job's, with the seeds where it has not all of them: "depth20~0-0"."""
+        return self.job.name if set(self.seeds) == {*self.job.seeds} else f"{self.job.name}~{spell_seeds(self.seeds)}"
+
+    def lies_in(self, folder: Path) -> bool:
+        return self.folder.path.resolve().is_relative_to(folder.resolve())
+
+    def record(self, out: Path) -> dict[str, Any]:
+        """What a verdict rests on, for its record."""
+        inside = self.lies_in(out)
+        return {
+            "run": self.job.name,
+            "folder": self.folder.path.resolve().relative_to(out.resolve()).as_posix() if inside else None,
+            "manifest": file_digest(self.folder.path / MANIFEST) if inside else None,
+            "digest": self.folder.config()["run"]["plan"],  # under which it was trained
+            "state": self.state,
+            "epochs": self.epoch,
+            "of_epochs": self.job.epochs,
+            "seeds": [*self.seeds],
+            "seconds": self._seconds(),
+            "made": self.folder.made(),
+        }
+
+    def _seconds(self) -> float | None:
+        """Wall time of training and measuring, from the log; None where it does not say."""
+        log = self.folder.log()
+        times = log[(log["member"] == "") & (log["name"].str.startswith("cost/") | (log["name"] == "time/epoch"))]
+        return round(float(times["value"].sum()), 1) if len(times) else None
+
+
+@dataclass(frozen=True)
+class TrainingJob(Job):
+    """A run at a scale: what to ask of ``fit``, and how to recognise a run that did it."""
+
+    paper: str
+    run: Run
+    scale: Scale
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    # -- what is asked ----------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Path:
+        return recipes.path_of(self.paper, self.name)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        if self.reduced:
+            return parse_seeds(self.reduced.seeds)
+        return parse_seeds(min(self.run.seeds, self.scale.seeds or self.run.seeds))
+
+    @property
+    def reduced(self) -> Reduced | None:
+        """What is asked for at reduced scale; None at the others."""
+        return self.run.reduced if self.scale is REDUCED else None
+
+    @property
+    def epochs_of_the_paper(self) -> int:
+        return self.recipe["trainer"]["max_epochs"]
+
+    @property
+    def out_of(self) -> str:
+        """ " (the paper: 200)" where that is more than is asked for at reduced scale."""
+        return f" (the paper: {self.epochs_of_the_paper})" if self.reduced else ""
+
+    @cached_property
+    def epochs(self) -> int:
+        if self.reduced:
+            return self.reduced.epochs
+        return min(self.epochs_of_the_paper, self.scale.epochs or self.epochs_of_the_paper)
+
+    @cached_property
+    def arms(self) -> list[str]:
+        """Names of the arms, in the configuration's order."""
+        return list(self.recipe["model"].get("arms") or ["net"])
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ``fit`` that make the scale; the seeds are chosen by whoever runs it."""
+        asked = {
+            "trainer.max_epochs": str(self.epochs),
+            "data.init_args.train_limit": _spelled(self.scale.train_limit),
+            "data.init_args.test_limit": _spelled(self.scale.test_limit),
+        }
+        if self.reduced:
+            asked["model.scheduler.init_args.milestones"] = str([*self.reduced.milestones])
+            asked["trainer.check_val_every_n_epoch"] = "2"  # levels of risk are passed sooner
+        # A few epochs are all evaluated: the YAML's rhythm might miss them.
+        return asked | ({"trainer.check_val_every_n_epoch": "1"} if self.scale.epochs else {})
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits of what is trained: data, model, optimizer, penalty, schedule and epochs. The run keeps it.
+
+        Not of where and how fast, of the seeds, nor of what is looked at meanwhile.
+        """
+        asked = {**dict(flatten(self.recipe, lists=False)), **self.options}
+        return digest_of(
+            {key: value for key, value in asked.items() if not key.startswith((*NOT_COMPARED, *OBSERVING))}
+        )
+
+    def matches(self, config: Mapping[str, Any]) -> bool:
+        """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
+        return (config.get("run") or {}).get("plan") in (self.digest, EARLIER.get(self.digest, self.digest))
+
+    def decides(self, key: str) -> bool:
+        """Does the plan's own YAML say what an option of place is to be, like one CPU for equal rounding?"""
+        return key in dict(flatten(recipes.own(self.paper, self.name), lists=False))
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The run's configuration, with that of all runs below it."""
+        return recipes.recipe(self.paper, self.name)
+
+    # -- what is there ----------------------------------------------------------------------------------------------------
+
+    def found(self, root: Path, kept: Path | None = None) -> list[Found]:
+        """Its runs, those kept as evidence first, each of them oldest first."""
+        homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
+        found = [run for home in [*homes, root / self.group] for run in self._in(home)]
+        furthest: dict[str, Found] = {}  # a run that went on after it was packed is one run: of its copies one counts
+        for run in found:
+            one = _identity(run.folder)
+            if one not in furthest or run.worth >= furthest[one].worth:
+                furthest[one] = run
+        return [run for run in found if furthest[_identity(run.folder)] is run]
+
+    def _in(self, home: Path) -> list[Found]:
+        folders = sorted(path for path in home.glob(f"{self.name}*") if path.name.split("~")[0] == self.name)
+        runs = [run for path in folders if RunFolder(path).has_log for run in find_runs([path])]
+        return [self._found(run) for run in runs if self.matches(run.config())]
+
+    def _found(self, run: RunFolder) -> Found:
+        seeds = parse_seeds(run.config()["model"]["seeds"])
+        if (run.finished or 0) >= self.epochs:
+            return Found(self, run, seeds, self.epochs, "finished")
+        resumable = (run.checkpoints / LAST).exists()
+        return Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
+
+    def state(self, root: Path, kept: Path | None = None) -> str:
+        runs = [run for run in self.found(root, kept) if run.state != "lost"]
+        done = {seed for run in runs if run.state == "finished" for seed in run.seeds}
+        if done >= set(self.seeds):
+            return "finished"
+        if open_runs := [run for run in runs if run.state == "interrupted"]:
+            return f"epoch {min(run.epoch for run in open_runs)} of {self.epochs}"
+        return f"{len(done)} of {len(self.seeds)} seeds" if done else "not run"
+
+    # -- making it --------------------------------------------------------------------------------------------------------
+
+    def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
+        wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
+        with claimed(root / self.group, f"{self.name}.{spell_seeds(wanted)}", f"run {self.name}") as lock:
+            lacking = wanted - self._covered(root, kept)
+            for run in self.found(root, kept):
+                if run.state == "interrupted" and lacking & set(run.seeds):
+                    checkpoint = self._writable(run.folder, root).checkpoints / LAST
+                    self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], lock)
+                    lacking -= set(run.seeds)
+            if lacking:
+                self._fit(root, sorted(lacking), work.options, lock)
+
+    def _covered(self, root: Path, kept: Path | None = None) -> set[int]:
+        """Seeds with a finished run."""
+        return {seed for run in self.found(root, kept) if run.state == "finished" for seed in run.seeds}
+
+    def _writable(self, run: RunFolder, root: Path) -> RunFolder:
+        """The run where it can be written to: one kept as evidence is unpacked first."""
+        if not (run.path / MANIFEST).exists():
+            return run
+        home = root / self.group
+        names = itertools.chain((self.name,), (f"{self.name}~{number}" for number in itertools.count(2)))
+        target = next(home / name for name in names if not (home / name).exists())
+        print(f"run {self.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
+        return unpack(run.path, target)
+
+    def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
+        words = [sys.executable, str(MAIN), "fit", "--config", _from_here(self.config), "--run.root", str(root)]
+        words += ["--run.group", self.group, "--run.name", self.name, "--run.plan", self.digest]
+        words += ["--model.seeds", spell_seeds(seeds)]
+        words += [word for key, value in self.options.items() for word in (f"--{key}", value)]
+        words += options
+        print(f"run {self.name}: python main.py {shlex.join(words[2:])}", flush=True)
+        if code := _to_its_end(words, lock):
+            raise RunFailed(self, code)
+        if not set(seeds) <= self._covered(root):
+            raise RunFailed(self, 1)
+
+    # -- keeping it -------------------------------------------------------------------------------------------------------
+
+    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]]) -> bool:
+        furthest: dict[str, Found] = {}  # of runs with the same seeds, kept or not, one is kept
+        for run in sorted(self.found(root, kept), key=lambda run: run.worth):
+            furthest[run.packed_name] = run
+        new = {name: run for name, run in furthest.items() if run.lies_in(root)}
+        home = home_of_runs(kept, self.paper, self.scale)
+        changed = [pack(run.folder, home / name, run.state == "finished", arrays) for name, run in new.items()]
+        return any([*changed, new and self._drop_superseded(kept)])
+
+    def _drop_superseded(self, kept: Path) -> bool:
+        """Remove kept runs that did not finish and whose seeds another kept run has taken further."""
+        runs = self.found(kept / ".none", kept)
+        further = {run.folder.path: {s for r in runs if r.worth > run.worth for s in r.seeds} for run in runs}
+        old = [run for run in runs if run.state != "finished" and set(run.seeds) <= further[run.folder.path]]
+        for run in old:
+            shutil.rmtree(run.folder.path)
+        return bool(old)
+
+
+def _identity(run: RunFolder) -> str:
+    return run.identifier() if (run.path / ID).exists() else str(run.path)
+
+
+def _spelled(value: int | None) -> str:
+    return "null" if value is None else str(value)
+
+
+def _from_here(path: Path) -> str:
+    """Relative to the working folder where it lies below: a run's own record should name no folder of one machine."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _to_its_end(words: Sequence[str], lock: IO) -> int:
+    """Exit code of a training process, which gets the signals that end us: it saves, then so do we.
+
+    Raises:
+        Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
+    """
+    asked: list[int] = []
+    process: subprocess.Popen | None = None
+
+    def forward(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    earlier = {which: signal.signal(which, forward) for which in SIGNALS}
+    try:
+        # The lock goes along: should we be killed, the process that trains still holds it.
+        process = subprocess.Popen(words, pass_fds=(lock.fileno(),))
+        for number in asked:  # before the process was known
+            process.send_signal(number)
+        code = _wait(process)
+    finally:
+        for which, handler in earlier.items():
+            signal.signal(which, handler)
+    if asked and code == 0:
+        raise Stopped(signal.Signals(asked[0]))
+    return code
+
+
+def _wait(process: subprocess.Popen) -> int:
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
+            return process.wait()

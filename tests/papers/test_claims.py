@@ -1,0 +1,182 @@
+"""The tests of claims at their edges: a seed that is not a number leaves a claim open, whichever sample it is in."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from lightning_app.papers import PAPERS, paper
+from lightning_app.papers.nets import Arm, Pair, all_of
+from lightning_app.papers.parts import PAPER
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies, Verdict, judge, judge_reduced
+from lightning_app.papers.yu_tomasi.fig_3 import cushions
+from lightning_app.papers.yu_tomasi.interlayer import interlayer
+from lightning_app.papers.yu_tomasi.table_1 import FAMILY, as_printed, deeper, penalties, printed, smaller
+from lightning_app.papers.yu_tomasi.table_3 import id_shares
+from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.registration import NOWHERE
+
+LOST = math.nan
+
+
+@dataclass(frozen=True)
+class Given(Arm):
+    """An arm with numbers of our choosing, of all names or of some."""
+
+    kind: str
+    depth: int
+    numbers: Mapping[str, Sample] = field(default_factory=dict)
+    label: str = "an arm"
+
+    def final(self, name: str) -> Sample:
+        return self.numbers.get(name, self.numbers.get("", Sample()))
+
+    initial = final
+
+
+class Nets:
+    """Arms that fit every recipe, paired by depth."""
+
+    def __init__(self, *arms: Given):
+        self.given = arms
+
+    def arms(self, recipe) -> list[Given]:
+        return list(self.given)
+
+    def pairs(self, recipe) -> list[Pair]:
+        plain, residual = ([arm for arm in self.given if arm.kind == kind] for kind in ("plain", "residual"))
+        return [Pair(p, r) for p in plain for r in residual if p.depth == r.depth]
+
+
+def verdicts(claims) -> list[Verdict]:
+    return [judge(claim)[0] for claim in claims]
+
+
+@pytest.mark.parametrize(
+    ("plain", "residual", "verdict"),
+    [
+        ((6.9, 7.0), (1.7, 1.8), Verdict.REPRODUCED),
+        ((3.0, 3.2), (1.7, 1.8), Verdict.NOT_REPRODUCED),
+        ((6.9, LOST), (1.7, 1.8), Verdict.NOT_TESTED),
+        ((6.9, 7.0), (1.7, LOST), Verdict.NOT_TESTED),
+    ],
+)
+def test_degradation_needs_both_ratios(plain, residual, verdict):
+    one = {"": Sample((1.0, 1.0))}
+    nets = Nets(
+        *(Given(kind, 20, one) for kind in ("plain", "residual")),
+        Given("plain", 44, {"": Sample(plain)}),
+        Given("residual", 44, {"": Sample(residual)}),
+    )
+    assert verdicts(all_of(deeper)(nets)) == [verdict] * 2
+
+
+def gaps(symbol: str, by_depth: Mapping[int, Sample]) -> list[Claim]:
+    """Claims on plain minus residual, from the differences."""
+    pairs = [(depth, {"": sample}, {"": sample.map(lambda _: 0.0)}) for depth, sample in by_depth.items()]
+    arms = [Given(kind, depth, of) for depth, *both in pairs for kind, of in zip(("plain", "residual"), both)]
+    return [claim for claim in all_of(smaller)(Nets(*arms)) if claim.quantity.startswith(symbol)]
+
+
+@pytest.mark.parametrize(
+    ("shallow", "deep", "expected"),
+    [
+        ((0.1, 0.2), (0.3, 0.4), [Verdict.REPRODUCED] * 2),
+        ((0.3, 0.4), (0.1, 0.2), [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]),
+        ((0.1, LOST), (0.3, 0.4), [Verdict.NOT_TESTED] * 2),
+    ],
+)
+def test_a_gap_is_larger_than_one_that_is_known(shallow, deep, expected):
+    assert verdicts(gaps("E", {20: Sample(shallow), 32: Sample(deep)})) == expected
+
+
+# -- Table 1's tolerance
+
+
+def test_table_1_has_eighteen_printed_numbers():
+    assert FAMILY == 18
+
+
+@pytest.mark.parametrize(
+    ("symbol", "values", "verdict"),
+    [
+        ("L", (0.070, 0.072, 0.074), Verdict.REPRODUCED),
+        ("L", (0.1090, 0.1091, 0.1092), Verdict.NOT_REPRODUCED),  # off by a factor 1.51
+        ("L", (0.0800, 0.0801, 0.0802), Verdict.NOT_REPRODUCED),  # off by 10 %, but by 78 of their standard deviations
+        ("E", (0.125, 0.127, 0.129), Verdict.REPRODUCED),
+        ("E", (0.100, 0.110, 0.120), Verdict.NOT_REPRODUCED),  # off by 1.63 points
+        ("L", (0.070, 0.074), Verdict.NOT_TESTED),
+    ],
+)
+def test_a_printed_number_has_to_be_near_and_a_possible_draw(symbol, values, verdict):
+    paper = {"L": 0.07227, "E": 0.1263}[symbol]
+    claim = as_printed(symbol, "plain", 20, paper, Sample(values))
+    assert judge(claim)[0] is verdict
+    assert judge_reduced(claim)[0] is Verdict.NOT_TESTED  # a printed value
+    assert "± 22 of their standard deviations" in claim.power
+
+
+def test_a_single_run_has_no_spread_to_be_drawn_from():
+    claim = as_printed("C", "plain", 20, 0.04183, Sample((0.05,)), seeds=False)
+    assert (claim.test, judge(claim)[0], claim.power) == ("within a factor 1.5 of 0.04183", Verdict.REPRODUCED, "")
+
+
+# -- what all of them say
+
+
+def all_claims() -> list[Claim]:
+    one = {"": Sample((1.0, 2.0, 3.0))}
+    nets = Nets(*(Given(kind, depth, one) for kind in ("plain", "residual") for depth in (20, 32, 44)))
+    return all_of(printed, smaller, deeper, penalties, id_shares, cushions, interlayer)(nets)
+
+
+def test_each_says_what_it_is_about_and_whose_it_is():
+    for claim in all_claims():
+        assert claim.about is Class.TRAINED, claim.quantity
+        assert claim.basis is Basis.PAPER, claim.quantity
+        assert claim.varies is Varies.CONVENTION, claim.quantity
+        assert claim.paper != "", claim.quantity
+
+
+def test_reduced_scale_judges_orderings_and_ratios_only():
+    judged = {claim.quantity.split(",")[0] for claim in all_claims() if claim.ratio}
+    assert judged == {
+        "L of plain - residual",
+        "E of plain - residual",
+        "L(44) / L(20)",
+        "ID entries / |w| ≥ 0.25",
+        "median cushion of layer 10",
+        "layers where the residual median is not larger",
+        "residual / plain",
+    }
+
+
+def test_the_paper_s_column_has_no_bound_of_ours():
+    """A sign of inequality is of a test; the paper has numbers and words."""
+    assert not [
+        claim.quantity for claim in all_claims() if isinstance(claim.paper, str) and set("<>≥≤") & set(claim.paper)
+    ]
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_what_is_ours_has_nothing_in_the_paper_s_column(key):
+    """Of every artefact, without any result."""
+    its_paper = paper(key)
+    ours = [
+        claim
+        for artefact in its_paper.artefacts
+        for claim in artefact.claims(evidence_of(its_paper, artefact, PAPER, None, NOWHERE).results)
+        if claim.basis is Basis.OURS
+    ]
+    assert ours
+    assert {claim.quantity: claim.paper for claim in ours if claim.paper != ""} == {}
+
+
+def test_the_growth_of_a_gap_is_tested_and_the_gap_shown():
+    shallow, deep = gaps("L", {20: Sample((0.3,)), 32: Sample((0.4,))})
+    assert (shallow.paper, deep.paper) == ("0.07227 and 0.04287", "0.1225 and 0.04847")
+    assert shallow.test == "above 0: by the print 0.0294"
+    assert deep.test == "above 0: the difference less that of depth 20; by the print 0.04463"
+    assert deep.ours.mean == 0.4
+    assert judge(gaps("L", {20: Sample((0.3,)), 32: Sample((0.2,))})[1])[1] == "-0.1"
