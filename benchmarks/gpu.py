@@ -10,7 +10,6 @@ neither jsonargparse nor wandb nor curvlinops. Parts, by importance, each of one
 * ``proof``: is a member of a bank the net trained alone, by the loop and by our CUDA graph, compiled and not? The largest
   ||u_bank - u_alone|| / ||u_alone|| of the updates after 1 and 5 steps, in float32 without tf32 and in float64. Where
   float64 is much closer, it is the signs of ReLUs that differ and not the nets. Goal: 1e-4.
-* ``roofline``: bytes copied and products computed a second.
 * ``steps``: a training step (the risk's gradient, the penalty's, SGD) on one batch that stays the same: eager, by the loop and
   in the graph, of 1, 13 and 26 nets, and all of it captured in one graph, which says what a back end that did so would gain.
 * ``epochs``: the same through Lightning with data and metrics, and against the script that most public repositories have.
@@ -74,11 +73,9 @@ class Size:
     measured: int = 12_800  # with loss, error and cushions
     probed: int = 1000  # images of interlayer cushions and the Hessian
     rounds: int = 5
-    bytes: int = 1 << 30  # of a copy
-    side: int = 8192  # of a matrix
 
 
-QUICK = Size((1, 2), 1, 5, 4, 256, 256, 8, 1, 1 << 16, 64)
+QUICK = Size((1, 2), 1, 5, 4, 256, 256, 8, 1)
 
 
 # -- cases -------------------------------------------------------------------------------------------------------------
@@ -96,25 +93,6 @@ def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
     for (backend, _), gap in gaps.items():
         found.rows.append(Row(f"largest gap in a bank, {backend}", "the update alone", Ratio.of(gap["largest"]), 1e-4))
     return found
-
-
-def roofline(at: "Run") -> Results:
-    """Copies count bytes read and written. Products are of random numbers: on zeros a GPU is faster than on data."""
-    source = torch.randint(256, (at.size.bytes,), dtype=torch.uint8, device=at.device)
-    target = torch.empty_like(source)
-    rates = {"copy, GB/s": lambda: 2 * at.size.bytes / at.microseconds(lambda: target.copy_(source))() / 1e3}
-    for precision in TF32:
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        pair = [torch.randn(at.size.side, at.size.side, device=at.device).to(dtype) for _ in range(2)]
-        rates[f"products, {precision}, TFLOP/s"] = partial(_product_rate, at, precision, *pair)
-    found = Results(f"copies of {at.size.bytes:,} bytes, products of {at.size.side} x {at.size.side} matrices")
-    found.add("rates", interleave(rates, at.size.rounds, "a second"), "copy, GB/s")
-    return found
-
-
-def _product_rate(at: "Run", precision: str, one: torch.Tensor, other: torch.Tensor) -> float:
-    use(precision)
-    return 2 * at.size.side**3 / at.microseconds(lambda: torch.mm(one, other))() / 1e6
 
 
 def steps(at: "Run", precision: str, compiled: bool) -> Results:
@@ -216,7 +194,6 @@ def _cases() -> Iterator[Case]:
     for precision, number, compiled in itertools.product(("32-true", "64-true"), (1, 5), (False, True)):
         name = f"proof, {precision}, {number} step{'s' * (number > 1)}{', compiled' * compiled}"
         yield Case(name, 1.0, partial(proof, precision=precision, steps=number, compiled=compiled))
-    yield Case("roofline", 0.5, roofline)
     variants = [*itertools.product(("tf32", "bf16", "fp32"), (False, True))]
     for part, minutes, measure in (("steps", 1.0, steps), ("epochs", 2.0, epochs)):
         for precision, compiled in variants:

@@ -172,10 +172,10 @@ def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
     differences = _differences(plain, residual)
     differences = differences[np.isfinite(differences)]
     if not differences.size:
-        return Paired(*[math.nan] * 6, 0)
+        return Paired(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, count=0)
     ends = bootstrap_interval(differences)
-    tests = _t_test(differences), _signed_ranks(differences)
-    return Paired(ends.mean, spread(differences).sd, ends.low, ends.high, *tests, differences.size)
+    t_p, wilcoxon_p = _t_test(differences), _signed_ranks(differences)
+    return Paired(ends.mean, spread(differences).sd, ends.low, ends.high, t_p, wilcoxon_p, differences.size)
 
 
 def _differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ __all__ = ["ENOUGH_PAIRS", "Kendall", "adjusted", "kendall", "largest_by_chance"
 
 CONFIDENCE = 0.95
 ENOUGH_PAIRS = (
-    9  # three strata of three nets, or five nets: below, so few orders are possible that coverage means little
+    9  # three strata of three nets, or five nets; with fewer, coverage means little: so few orders are possible
 )
 EXACT_PAIRS = 10_000  # up to which p is exact: 140 nets; beyond, orders are so many that their distribution is normal
 AT_ONCE = 4_000_000  # pairs x measures: memory
@@ -76,11 +76,11 @@ def kendall(measures: np.ndarray, target: np.ndarray, strata: Sequence[int] | No
     """
     measures = np.atleast_2d(np.asarray(measures, dtype=np.float64))
     target = np.broadcast_to(np.asarray(target, dtype=np.float64), measures.shape)
-    strata = _strata(strata, measures.shape[1])
+    own = _strata(strata, measures.shape[1])
     found = np.full((6, len(measures)), np.nan)
     for rows, kept in _patterns(~(np.isnan(measures) | np.isnan(target))):
         for some in np.array_split(rows, -(-len(rows) * max(kept.sum(), 1) ** 2 // AT_ONCE)):
-            found[:, some] = _complete(measures[some][:, kept], target[some][:, kept], strata[kept])
+            found[:, some] = _complete(measures[some][:, kept], target[some][:, kept], own[kept])
     return Kendall(*found[:4], *found[4:].astype(int))
 
 
@@ -96,13 +96,13 @@ def _patterns(known: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _complete(x: np.ndarray, y: np.ndarray, strata: np.ndarray) -> list[np.ndarray]:
     """tau, low, high, p, nets, pairs of rows without gaps, (M, n)."""
-    sizes, parts = [], [np.zeros((4, len(x)))]
+    sizes, total = [], np.zeros((4, len(x)))
     for stratum in np.unique(strata):
         own = strata == stratum
         sizes.append(int(own.sum()))
-        parts.append(_score(x[:, own], y[:, own]))
-    score, untied_x, untied_y, variance = sum(parts)
-    pairs = sum(map(math.comb, sizes, [2] * len(sizes)))
+        total += _score(x[:, own], y[:, own])
+    score, untied_x, untied_y, variance = total
+    pairs = sum(math.comb(size, 2) for size in sizes)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.sqrt(untied_x * untied_y)
         tau, sd = score / scale, np.sqrt(variance) / scale
@@ -222,9 +222,9 @@ def largest_by_chance(
         strata: (n,)
     """
     known = ~np.isnan(target)
-    measures, target, strata = measures[:, known], target[known], _strata(strata, len(target))[known]
-    shuffled = _shuffled(target, strata, shuffles)
-    together = np.equal(*_pairs(strata[None]))[0]
+    measures, target, own = measures[:, known], target[known], _strata(strata, len(target))[known]
+    shuffled = _shuffled(target, own, shuffles)
+    together = np.equal(*_pairs(own[None]))[0]
     largest = np.zeros(shuffles)
     for rows, kept in _patterns(~np.isnan(measures)):
         pairs = together & np.logical_and(*_pairs(kept[None]))[0]

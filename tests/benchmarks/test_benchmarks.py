@@ -117,13 +117,6 @@ def test_interlayer_norms_agree_and_cushions_are_a_share_of_an_epoch(found, monk
 # -- peers
 
 
-def test_an_epoch_of_ours_is_compared_with_the_public_script(found, monkeypatch):
-    monkeypatch.setattr(peers, "WORKERS", (0,))
-    results = found(peers, "--only", "epoch", "--images", "64", "--rounds", "1", "--depth", "5", "--no-compile")
-    assert [*results.values["training epoch"].values] == ["usual script, 0 workers", peers.EAGER]
-    assert len(results.rows) == 1
-
-
 def test_the_public_script_sees_every_training_image_and_evaluates_every_test_image(root, monkeypatch):
     seen = []
     forward = SimplifiedNet.forward
@@ -134,11 +127,12 @@ def test_the_public_script_sees_every_training_image_and_evaluates_every_test_im
 
 
 @pytest.mark.slow
-def test_libraries_for_hessians_agree_and_are_timed_at_every_task(found, monkeypatch):
+def test_scripts_and_libraries_are_timed_at_every_task_and_libraries_agree(found, monkeypatch):
     monkeypatch.setattr(peers, "DENSITY_STEPS", 6)
-    words = ("--only", "curvature", "--hessian-images", "2", "--rounds", "1", "--depth", "5")
-    results = found(peers, *words)
-    assert len(results.values) == 4
+    monkeypatch.setattr(peers, "WORKERS", (0,))
+    results = found(peers, *TINY, "--hessian-images", "2", "--no-compile")
+    assert [*results.values["training epoch"].values] == ["usual script, 0 workers", peers.EAGER]
+    assert len(results.values) == 5
     rows = {row.what: row for row in results.rows if row.against == peers.CURVLINOPS}
     assert rows["Hessian: product, relative difference"].met
     assert rows["Hessian: largest eigenvalue, relative difference"].met
@@ -151,8 +145,7 @@ def test_libraries_for_hessians_agree_and_are_timed_at_every_task(found, monkeyp
 def test_every_loader_and_every_start_is_timed(found, monkeypatch):
     monkeypatch.setattr(data, "PIL_PEERS", {data.REFERENCE: 0})
     results = found(data, "--images", "130", "--rounds", "1", "--files", "120", "--no-compile")
-    names = [data.REFERENCE, data.V2, data.V2_BATCHES, "eager", "eager, channels_last"]
-    assert [*results.values["batches"].values] == names
+    assert len(results.values["batches"].values) == 5
     assert [row.goal for row in results.rows if row.what.startswith("start-up")] == [100, 100]
 
 
@@ -215,8 +208,7 @@ def test_exponents_are_of_the_three_largest_sizes_in_each_round():
 
 @pytest.mark.parametrize(("power", "expected", "met"), [(1.05, 1, True), (1.2, 1, False), (2.2, 2, False)])
 def test_growth_worse_than_the_mathematics_misses_its_goal(power, expected, met):
-    row = scaling.Series("some", SIZES, lambda n: lambda: n, expected).row(grown(power))
-    assert (row.met, row.against) == (met, scaling.GROWTH[expected])
+    assert scaling.Series("some", SIZES, lambda n: lambda: n, expected).row(grown(power)).met == met
 
 
 @pytest.mark.slow

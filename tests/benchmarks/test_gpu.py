@@ -13,7 +13,7 @@ from benchmarks import gpu
 from benchmarks.harness import rows_of
 from lightning_app.modules.backends import Loop
 
-CASES = ["proof, 32-true, 1 step", "roofline", "steps, fp32", "epochs, fp32", "measuring, simplified"]
+CASES = ["proof, 32-true, 1 step", "steps, fp32", "epochs, fp32", "measuring, simplified"]
 
 
 @pytest.mark.slow

@@ -24,9 +24,10 @@ def directional_derivatives(function: Function, at: Tensor, direction: Tensor, o
         return function(at + t * direction)
 
     found, start = [], at.new_zeros(())
+    derivative: Function = along
     for _ in range(order):
-        along = _derivative(along)
-        found.append(along(start))
+        derivative = _derivative(derivative)
+        found.append(derivative(start))
     return torch.stack(found)
 
 

@@ -127,7 +127,7 @@ class SampleProblem:
 
     def _add(self, weights: Tensor, x: Tensor, y: Tensor, loss: Tensor, gradient: Tensor) -> None:
         """Add the samples' squared errors, and the gradients of half of them, in place. x (k, d, piece), y (d, piece)."""
-        inputs = []  # of every matrix, in forward order
+        inputs: list[Tensor] = []  # of every matrix, in forward order
         for unit in weights:
             x = self._forward(unit, x, inputs)
         error = x - y

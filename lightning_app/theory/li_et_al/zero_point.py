@@ -135,6 +135,7 @@ def _one_shortcut_blocks(form: ShortcutForm, x: Tensor, P: Tensor, errors: Tenso
     """
     (m, d), columns = x.shape, P.shape[1]
     a, b = form.post.slope, form.post.curvature
+    assert a is not None and b is not None  # `_slope` has checked
     eye, second = torch.eye(d, columns, dtype=x.dtype, device=x.device), P.mT @ P / m
     same = torch.einsum("ik,jl->jilk", eye[:, :d], a**2 * second)
     curved = torch.einsum("mi,mj,ml->ijl", errors, P, P) / m

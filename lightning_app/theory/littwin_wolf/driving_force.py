@@ -11,7 +11,7 @@ a line in w the loss is a polynomial of degree p. Differences are therefore exac
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,7 +68,7 @@ class SkipNet:
     def loss(self) -> Tensor:
         return self.around() + self.through()
 
-    def _loss(self, layers) -> Tensor:
+    def _loss(self, layers: Iterable[int]) -> Tensor:
         """``-mean(label Y)`` of the paths that take the weights of these layers: C1 + C2 Y of Lemma 3 without its constant."""
         hidden = self.x
         for layer in layers:

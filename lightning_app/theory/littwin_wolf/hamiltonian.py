@@ -115,7 +115,7 @@ def _drawn(lengths: Sequence[int], Lambda: int, generator: torch.Generator) -> l
 def _symmetric(J: Tensor) -> Tensor:
     """The mean over all orders of the last axes: the same form, and every axis alike."""
     orders = list(permutations(range(1, J.ndim)))
-    return sum(J.permute(0, *order) for order in orders) / len(orders)
+    return sum((J.permute(0, *order) for order in orders), start=torch.zeros_like(J)) / len(orders)
 
 
 def _contracted(J: Tensor, x: Tensor) -> Tensor:

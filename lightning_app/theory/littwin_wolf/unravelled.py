@@ -96,7 +96,7 @@ class SharedWeights:
         Args:
             gates: instead of the ReLUs', in 0..1, (B, p, n).
         """
-        hidden, skipped, opened = x, 0.0, []
+        hidden, skipped, opened = x, x.new_zeros(()), []
         for layer, numbers in enumerate(self.numbers):
             before = hidden @ w[numbers]
             opened.append((before > 0).to(w.dtype) if gates is None else gates[..., layer, :])
