@@ -303,7 +303,3 @@ def test_parts_are_no_prefixes_and_have_a_row_each(run):
     assert len(parts) == 4
     by_layer = [float(x) for net, what, *_, x in data(text, "net,quantity,layer") if (net, what) == ("plain", "trace")]
     assert by_layer == [value(run, "plain", f"hessian/layer{number:02d}/trace", 6) for number in (1, 2)]
-
-
-def test_same_input_same_bytes(measured, shown):
-    assert curvature(measured) == shown

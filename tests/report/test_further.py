@@ -1,0 +1,20 @@
+"""Measures that no section knows are on the page without an edit: curves of whole nets, profiles of layers."""
+
+import csv
+
+from lightning_app.report import write_report
+from lightning_app.runs import Row
+from tests.report.test_page import Page, section
+
+
+def test_a_new_measure_has_a_curve_and_its_layers_a_profile(run):
+    numbers = {"grad_norm": 2.5, "own/mean": 0.25, "own/layer01/mean": 0.1, "own/layer02/mean": 0.2}
+    run.append(Row("plain", epoch, epoch, name, value + epoch) for epoch in (0, 1) for name, value in numbers.items())
+    text = section(write_report([run]).read_text(), "own-measures")
+    assert [f'<figure id="own-{key}">' in text for key in ("grad_norm", "own", "own-layers")] == [True] * 3
+    rows = [row for pre in Page(text).pre for row in csv.reader(pre.splitlines()) if row[0] == "plain"]
+    assert sorted(rows) == [["plain", name, str(e), str(x + e)] for name, x in sorted(numbers.items()) for e in (0, 1)]
+
+
+def test_what_other_sections_show_is_not_shown_again(page):
+    assert 'id="own-measures"' not in page
