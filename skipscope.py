@@ -36,7 +36,7 @@ def main() -> int:
 def _found(name: str) -> Path | None:
     """The file that ``import name`` would run, or the folder without ``__init__.py``; None: there is no such package."""
     spec = find_spec(name)
-    places = [] if spec is None else [spec.origin] if spec.origin else [*spec.submodule_search_locations]
+    places = [] if spec is None else [spec.origin] if spec.origin else [*(spec.submodule_search_locations or ())]
     return Path(places[0]).resolve() if places else None
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_app.common.packaged import configs, shipped, with_shipped
+from lightning_app.cli.prescan import prescan
+from lightning_app.common.packaged import configs, packaged
 from tests.helpers import ROOT, TINY
 
 LIBRARIES = Path(find_spec("numpy").origin).parents[1]  # where what we need is installed
@@ -27,21 +28,21 @@ def run(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Completed
 
 def test_a_shipped_configuration_is_found_from_any_folder_and_ones_own_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert shipped("configs/res20.yaml") == str(ROOT / "configs" / "res20.yaml")
-    assert shipped("configs/nowhere.yaml") == "configs/nowhere.yaml"
-    assert shipped("res20.yaml") == "res20.yaml"
+    assert packaged("configs/res20.yaml") == str(ROOT / "configs" / "res20.yaml")
+    assert packaged("configs/nowhere.yaml") == "configs/nowhere.yaml"
+    assert packaged("res20.yaml") == "res20.yaml"
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "res20.yaml").touch()
-    assert shipped("configs/res20.yaml") == "configs/res20.yaml"
+    assert packaged("configs/res20.yaml") == "configs/res20.yaml"
 
 
 def test_only_what_names_a_configuration_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = str(ROOT / "configs" / "res20.yaml")
     argv = ["fit", "-c", "configs/res20.yaml", "--config=configs/res20.yaml", "--data.root", "configs/res20.yaml"]
-    assert with_shipped(argv) == ["fit", "-c", found, f"--config={found}", "--data.root", "configs/res20.yaml"]
+    assert prescan(argv)[0] == ["fit", "-c", found, f"--config={found}", "--data.root", "configs/res20.yaml"]
     inline = ["measure", "--config", "model:\n  seeds: 3\n" * 500]  # a configuration itself, longer than any name
-    assert with_shipped(inline) == inline
+    assert prescan(inline)[0] == inline
 
 
 def test_the_checkout_has_its_own():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["is_terminal", "styled", "table", "table_text"]
 
@@ -99,7 +100,7 @@ def _width_of(words: str) -> int:
     return cell_len(words)
 
 
-def _text(words: str, style: str = ""):
+def _text(words: str, style: str = "") -> "Text":
     """Words that are no markup."""
     from rich.text import Text
 

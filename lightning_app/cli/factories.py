@@ -1,33 +1,18 @@
-"""Nets that a function makes, such as torchvision's and timm's: a bank needs the recipe, once for every seed.
+"""Nets that a function makes, such as torchvision's and timm's, as factories: every seed calls them anew.
 
-Of a class, jsonargparse hands on a factory; of a function with arguments, what it returned, made before any seed was set.
+For a class jsonargparse passes a factory on; for a function with arguments what it returned, before any seed was set.
 """
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 from jsonargparse import Namespace
 
-__all__ = ["as_factories", "with_class_paths"]
+from lightning_app.cli.safety import importable
 
-
-def with_class_paths(argv: Sequence[str]) -> list[str]:
-    """``--model.net FUNCTION`` spelled as its class_path where arguments of the function follow, as one may for a class.
-
-    >>> with_class_paths(["--model.net", "torchvision.models.resnet18", "--model.net.num_classes", "10"])
-    ['--model.net.class_path', 'torchvision.models.resnet18', '--model.net.num_classes', '10']
-    """
-    spelled = list(argv)
-    for place, (option, value) in enumerate(pairwise([*argv, ""])):
-        name, equals, own = option.partition("=")
-        follows = any(word.startswith(f"{name}.") for word in argv)
-        if name.startswith("--model.") and name.endswith("net") and follows and _function(own if equals else value):
-            spelled[place] = f"{name}.class_path{equals}{own}"
-    return spelled
+__all__ = ["as_factories"]
 
 
 def as_factories(config: Any) -> Any:
@@ -53,20 +38,11 @@ def _arguments(spec: Namespace) -> dict[str, Any]:
 
 def _recipe(value: Any) -> Any:
     if isinstance(value, Namespace) and value.get("class_path"):
-        return functools.partial(_imported(value.class_path), **_arguments(value))
+        return functools.partial(importable(value.class_path), **_arguments(value))
     return value
 
 
 def _function(path: Any) -> Any:
     """What a dotted path names, if it is a function."""
-    found = _imported(path) if isinstance(path, str) and "." in path else None
+    found = importable(path) if isinstance(path, str) else None
     return found if inspect.isfunction(found) else None
-
-
-def _imported(path: str) -> Any:
-    """None for what is not there: the parser says so in its own words."""
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name, None)
-    except (ImportError, TypeError, ValueError):  # the last two for paths that begin with a dot
-        return None

@@ -16,12 +16,10 @@ from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
-from lightning_app.cli.confined import confined
 from lightning_app.cli.factories import as_factories
-from lightning_app.common.errors import UserError
-from lightning_app.common.safe_io import read_yaml
+from lightning_app.cli.safety import confined
 
-__all__ = ["HelpFormatter", "Parser", "resolve_short_names"]
+__all__ = ["HelpFormatter", "Parser", "known_classes", "resolve_short_names"]
 
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
@@ -29,8 +27,8 @@ UNKNOWN_KEY = re.compile(
 UNKNOWN_CLASS = re.compile(
     r"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|No module named '([\w.]+)'"
 )
-# What a class said when it refused its arguments, among what jsonargparse says of the types it tried.
-OWN_WORDS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
+# Why a class refused its arguments, among what jsonargparse reports of the types it tried.
+OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
 OTHERWISE_NAMED = {  # what users of other programs type
     "learning_rate": "model.optimizer.lr",
     "lr": "model.optimizer.lr",
@@ -74,12 +72,12 @@ class Parser(LightningArgumentParser):
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        said, hint = self._explain(message)
-        print(f"error: {said}\n       {hint}", file=sys.stderr)
+        problem, hint = self._explain(message)
+        print(f"error: {problem}\n       {hint}", file=sys.stderr)
         raise SystemExit(2)
 
     @override
-    def instantiate_classes(self, cfg: Namespace, **options) -> Namespace:
+    def instantiate_classes(self, cfg: Namespace, **options: Any) -> Namespace:
         cfg = as_factories(cfg)
         if self.folder is not None:
             cfg[cfg.subcommand].trainer = confined(cfg[cfg.subcommand].trainer, self.folder)
@@ -94,15 +92,16 @@ class Parser(LightningArgumentParser):
             return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
         if (found := UNKNOWN_CLASS.search(message)) and location is not None:
             name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
-            return f"{location}: there is no class '{name}'.", _did_you_mean(name, _classes()) or (
+            return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
                 "give a class of ours by name, or any other as package.module.Class."
             )
         if "Problems parsing config" in message:
-            return (
-                f"{_broken_file()} is not valid YAML: {_one_line(message.split(':', 1)[1])}",
-                "mend the file at that place.",
+            return (  # the files that --config names were read before
+                f"a value on the command line, or a file that it names, is not valid YAML: "
+                f"{_one_line(message.split(':', 1)[1])}",
+                hint,
             )
-        if found := OWN_WORDS.search(message):
+        if found := OF_CLASS.search(message):
             return found[1], hint
         if (types := WRONG_VALUE.findall(message)) and location is not None:
             value = (
@@ -117,7 +116,7 @@ class Parser(LightningArgumentParser):
         subcommands = getattr(self, "_subcommands_action", None)
         for subparser in subcommands._name_parser_map.values() if subcommands else ():
             keys |= {action.dest for action in subparser._actions}
-        arguments = {name for known in _classes().values() for name in inspect.signature(known.__init__).parameters}
+        arguments = {name for known in known_classes().values() for name in inspect.signature(known).parameters}
         return sorted(keys | arguments - {"self", "args", "kwargs"})
 
 
@@ -138,7 +137,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {' or '.join(near)}?" if near else None
 
 
-def _classes() -> dict[str, type]:
+def known_classes() -> dict[str, type]:
     """The classes that a configuration may name in short: ours and Lightning's callbacks and loggers."""
     packages = (*map(import_module, PACKAGES), pl.callbacks, pl.loggers)
     members = {name: value for package in packages for name, value in inspect.getmembers(package, inspect.isclass)}
@@ -155,7 +154,8 @@ def resolve_short_names() -> None:
     jsonargparse searches the subclasses that are imported and has no hook for others: its function is replaced.
     """
     if not hasattr(_typehints.resolve_class_path_by_name, "__wrapped__"):
-        _typehints.resolve_class_path_by_name = _ours_first(_typehints.resolve_class_path_by_name)
+        search: Any = _typehints  # whose functions are not meant to be replaced
+        search.resolve_class_path_by_name = _ours_first(_typehints.resolve_class_path_by_name)
 
 
 def _ours_first(resolve: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
@@ -178,16 +178,3 @@ def _type_names(types: Iterable[str]) -> list[str]:
 def _one_line(message: str) -> str:
     """A message with its line breaks folded, cut where it becomes a dump."""
     return re.sub(r"\s+", " ", message).strip()[:300]
-
-
-def _broken_file() -> str:
-    """jsonargparse does not say which configuration file it could not read: read them again."""
-    words = sys.argv
-    named = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--config", "-c")]
-    named += [word.split("=", 1)[1] for word in words if word.startswith("--config=")]
-    for name in named:
-        try:
-            read_yaml(Path(name))
-        except UserError:
-            return name
-    return "a value on the command line"

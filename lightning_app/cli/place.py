@@ -88,11 +88,12 @@ class RunPlace:
                 path = self.parent / (self.name if number == 1 else f"{self.name}~{number}")
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
-                    return RunFolder(path)
+                    break
         except OSError as error:
             raise UserError(
                 f"cannot make a run folder in {self.parent}: {error.strerror}. Choose another run.root."
             ) from error
+        return RunFolder(path)
 
 
 def discard_if_unused(folder: RunFolder) -> None:

@@ -40,7 +40,7 @@ class SaveRunConfig(SaveConfigCallback):
 
 def _facts(trainer: pl.Trainer, folder: RunFolder) -> dict[str, Any]:
     """What trains, on which machine and data, from which epoch on."""
-    fingerprint = getattr(trainer.datamodule, "fingerprint", None)
+    fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
     return made_with() | {
         "command": f"main.py {shlex.join(sys.argv[1:])}",
         "precision": str(trainer.precision),

@@ -6,33 +6,30 @@ import re
 import sys
 import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.callbacks import ProgressBar
-from pytorch_lightning.cli import LightningCLI
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
-import lightning_app.networks  # noqa: F401  short names in a YAML resolve for what is imported
 from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
-from lightning_app.cli.borrowed import check_borrowed
-from lightning_app.cli.confined import confined
 from lightning_app.cli.console import is_terminal, table
-from lightning_app.cli.factories import with_class_paths
 from lightning_app.cli.help import brief
-from lightning_app.cli.measuring import KEPT, MeasuringTrainer, claim, values, with_own_config
-from lightning_app.cli.parser import HelpFormatter, Parser, resolve_short_names
+from lightning_app.cli.parser import HelpFormatter, Parser, known_classes, resolve_short_names
 from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.prescan import FROM_RUN, prescan
+from lightning_app.cli.safety import check_allowed, confined, limit_yaml
 from lightning_app.cli.saved_config import SaveRunConfig
-from lightning_app.cli.yaml_limits import check_configs, limit_yaml
+from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
-from lightning_app.common.packaged import configs, with_shipped
+from lightning_app.common.packaged import configs
 from lightning_app.datamodules import ResidentData
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
@@ -43,37 +40,38 @@ from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_eff
 
 __all__ = ["TrainingCLI", "run_training"]
 
+ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 
 
 def run_training(argv: list[str]) -> None:
-    """Parse, build, and run fit, validate or test."""
+    """Parse, build, and run fit, validate, test or measure."""
     _quiet()
-    argv = with_shipped(argv)
     limit_yaml()
     resolve_short_names()
-    check_configs(values(argv, "--config", "-c"))
-    if rank_zero_only.rank == 0:
+    words, from_run = prescan(argv)
+    if any(word.partition("=")[0].endswith(("-help", ".help")) for word in words):
+        known_classes()  # a help text lists the classes that are imported
+    if ranks.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
-    own = with_own_config(argv) if argv[0] == "measure" else None
     try:
         TrainingCLI(
             ImageClassifier,
             ResidentData,
             subclass_mode_data=True,
-            args=with_class_paths(argv if own is None else own),
-            borrowed=own is not None,
+            args=words,
+            from_run=from_run,
             parser_class=Parser,
             parser_kwargs={"formatter_class": HelpFormatter}
             | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
-            trainer_class=MeasuringTrainer,
+            trainer_class=Trainer,
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
         )
     finally:
-        if rank_zero_only.rank == 0 and FOLDER_VARIABLE in os.environ:
+        if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
 
 
@@ -92,11 +90,12 @@ def _help(command: str) -> dict[str, Any]:
 class TrainingCLI(LightningCLI):
     """fit, validate, test, and measure."""
 
-    folder: RunFolder | None = None  # of a fit or a measurement
+    trainer: Trainer
+    folder: RunFolder  # of a fit or a measurement; the other commands write nothing
     _lock: IO | None = None  # on the folder, as long as this process lives
 
-    def __init__(self, *args: Any, borrowed: bool = False, **kwargs: Any) -> None:
-        self.borrowed = borrowed  # are net and data those of a run folder, which somebody may have sent?
+    def __init__(self, *args: Any, from_run: bool = False, **kwargs: Any) -> None:
+        self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -106,18 +105,18 @@ class TrainingCLI(LightningCLI):
         return {name: theirs[name] for name in ("fit", "validate", "test")} | {"measure": {"model", "datamodule"}}
 
     @override
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> Parser:
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand in ("fit", "measure"):
             parser.add_argument("--strict", action="store_true", help=STRICT)
         return parser
 
     @override
-    def parse_arguments(self, parser: Parser, args: list[str]) -> None:
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         self.config = parser.parse_args(args)
 
     @override
-    def add_default_arguments_to_parser(self, parser: Parser) -> None:
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """No --seed_everything: nothing here depends on the global random state, a run's seeds are `model.seeds`."""
 
     @override
@@ -125,7 +124,7 @@ class TrainingCLI(LightningCLI):
         """See `add_default_arguments_to_parser`."""
 
     @override
-    def add_arguments_to_parser(self, parser: Parser) -> None:
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_class_arguments(RunPlace, "run")
         parser.add_lightning_class_args(SaveCheckpoint, "save_checkpoint")
 
@@ -141,16 +140,16 @@ class TrainingCLI(LightningCLI):
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
-        if self.borrowed:
-            check_borrowed({key: self._get(self.config, key) for key in KEPT})
+        if self.from_run:
+            check_allowed({key: self._get(self.config, key) for key in FROM_RUN})
         if self.subcommand in ("fit", "measure"):
             confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
             self.folder = self._choose_folder()
-            self.parser.folder = self.folder.path
+            cast(Parser, self.parser).folder = self.folder.path
 
     @override
     def instantiate_classes(self) -> None:
-        """A class that refuses its arguments is a user's mistake: a sentence, whatever it raised."""
+        """Report a class that refuses its arguments as a user's mistake, whatever it raised."""
         try:
             super().instantiate_classes()
         except (UserError, MisconfigurationException):
@@ -210,12 +209,14 @@ class TrainingCLI(LightningCLI):
         """
         place = RunPlace(**self._get(self.config, "run").as_dict())
         asked = self._get(self.config, "ckpt_path")
-        if rank_zero_only.rank != 0:
+        if ranks.rank != 0:
             if FOLDER_VARIABLE in os.environ:
                 return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
             found = place.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
             return found or RunFolder(place.parent / place.name)
         if self.subcommand == "measure":
+            from lightning_app.cli.measure import claim
+
             folder = claim(
                 self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
             )
@@ -238,7 +239,7 @@ class TrainingCLI(LightningCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if "verbose" in kwargs:
-            kwargs["verbose"] = False  # Lightning's table rounds to float32: `_print_metrics` says it
+            kwargs["verbose"] = False  # Lightning's table rounds to float32: see `_print_metrics`
         asked = kwargs.get("ckpt_path")
         if asked == "last" and subcommand == "fit":  # the folder is chosen: not another one now
             last = self.folder.checkpoints / LAST
@@ -271,7 +272,7 @@ class TrainingCLI(LightningCLI):
         """The numbers, what could not be measured, and where the page is."""
         if self.trainer.is_global_zero:
             self.folder.finish(self.trainer.current_epoch)
-            from lightning_app.cli.measured import print_measured
+            from lightning_app.cli.measure import print_measured
             from lightning_app.report import write_report
 
             print_measured(self.folder)

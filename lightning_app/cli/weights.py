@@ -23,8 +23,8 @@ def load_weights(net: nn.Module, file: Path) -> None:
     Raises:
         UserError: if the file cannot be read, or its names and shapes are not the net's, saying which.
     """
-    found, own = read_weights(file), net.state_dict()
-    found = _without_prefix(found, own)
+    own = net.state_dict()
+    found = _without_prefix(read_weights(file), own)
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
     missing, unexpected = [*(own.keys() - found.keys() - counters)], [*(found.keys() - own.keys())]
     if missing or unexpected:

@@ -1,36 +1,38 @@
-"""argparse for the commands that start fast, its complaints as exceptions like all users' mistakes."""
+"""argparse for the commands that start fast; its errors are raised as `UserError`, like all mistakes of users."""
 
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightning_app.common.errors import UserError
 
 __all__ = ["Parser", "as_called"]
 
-WRITTEN = "python main.py"  # how help texts call us
+WRITTEN = "python main.py"  # how help texts call the program
 INSTALLED = "skipscope"
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help has the examples first, and which raises `UserError` instead of printing its usage."""
+    """An ArgumentParser whose help has the examples before the options, and which raises instead of exiting.
+
+    Args:
+        description: one line.
+        epilog: the examples.
+        options: of `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, description: str = "", epilog: str = "", **options: Any) -> None:
+        raw = {"formatter_class": argparse.RawDescriptionHelpFormatter} | options
+        super().__init__(description=f"{description}\n\n{epilog}".strip(), **raw)
 
     def error(self, message: str) -> NoReturn:
+        """Raise `UserError` instead of printing the usage."""
         raise UserError(as_called(f"{message}; see {self.prog} --help."))
 
     def format_help(self) -> str:
-        """Usage, description, epilog, options: the epilog is where the examples are."""
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        formatter.add_text(self.description)
-        formatter.add_text(self.epilog)
-        for group in self._action_groups:
-            formatter.start_section(group.title)
-            formatter.add_text(group.description)
-            formatter.add_arguments(group._group_actions)
-            formatter.end_section()
-        return as_called(formatter.format_help())
+        """With the program's name as it was called."""
+        return as_called(super().format_help())
 
 
 def as_called(text: str) -> str:

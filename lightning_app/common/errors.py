@@ -15,7 +15,7 @@ class DivergedError(UserError):
 
 
 class MachineError(UserError):
-    """The machine does not do what was asked of it, as a full disk. Nobody's mistake: the command line exits with 1."""
+    """A fault of the machine, such as a full disk. The command line exits with 1."""
 
 
 def did_you_mean(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:

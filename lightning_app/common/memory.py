@@ -1,9 +1,9 @@
-"""Memory that PyTorch gives back on a CPU stays in the process: the next training step asks for as much again.
+"""malloc settings: memory that PyTorch frees on a CPU stays in the process, for the next training step.
 
 By glibc's defaults the free top of the heap goes back to the system after every backward pass, and the next step faults every
 page of it in anew: 20,000 to 35,000 pages a step of depth 20 and 128 images, a seventh of an eager step's time.
 
-This file knows no torch: it is called before anything slow is imported.
+This file imports no torch: it is called before anything slow is imported.
 """
 
 import ctypes

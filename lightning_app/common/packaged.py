@@ -1,25 +1,22 @@
-"""Where the configurations lie that come with the code: beside it in a checkout, where pip put them otherwise."""
+"""Configurations that come with the code: beside it in a checkout, else where pip installed them."""
 
-from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["configs", "shipped", "with_shipped"]
+__all__ = ["configs", "packaged"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "skipscope"  # of the distribution
 FOLDER = "configs"
 BASE = "base.yaml"  # lies in it, under all others
-OPTIONS = ("--config", "-c")  # what names a configuration
 
 
 @cache
 def configs() -> Path:
-    """The folder ``configs``: of the checkout, else ``share/skipscope/configs`` of wherever pip installed us.
+    """The folder ``configs``: of the checkout, else ``share/skipscope/configs`` where pip installed it.
 
     Raises:
         UserError: if there is none.
@@ -36,26 +33,14 @@ def configs() -> Path:
 
 
 def _installed() -> list[Path]:
-    """Where installed distributions of ours say that their ``base.yaml`` is: pip's lists are right under any prefix."""
+    """Folders of ``base.yaml`` in the file lists of installed distributions, which are right under any prefix."""
     files = [file for found in metadata.distributions(name=NAME) for file in found.files or ()]
     return [Path(file.locate()).resolve().parent for file in files if file.name == BASE]
 
 
-def shipped(name: str) -> str:
-    """A file's name as it is; ``configs/...`` that is not there means the one that comes with the code, from any folder."""
+def packaged(name: str) -> str:
+    """A file's name as it is; ``configs/...`` that does not exist here means the file that comes with the code."""
     if Path(name).parts[:1] != (FOLDER,) or Path(name).exists():
         return name
     ours = configs().parent / name
     return str(ours) if ours.exists() else name
-
-
-def with_shipped(argv: Sequence[str]) -> list[str]:
-    """A command line with each configuration that it names as `shipped` finds it."""
-    words = []
-    for before, word in pairwise(["", *argv]):
-        option, equals, value = word.partition("=")
-        if before in OPTIONS:
-            words.append(shipped(word))
-        else:
-            words.append(f"{option}={shipped(value)}" if equals and option in OPTIONS else word)
-    return words

@@ -1,10 +1,10 @@
-"""Files that somebody else may have written, or that a full disk cut short: read within limits, executed never.
+"""Readers of files that a stranger may have written, or that a full disk cut short: limited in size, nothing executed.
 
-A run folder is sent around, a checkpoint is downloaded, a configuration is edited by hand. Whoever reads such a file calls
-one of these: it is a plain file of at most so many bytes, what it unpacks to is known and small enough before it is
-unpacked, nothing in it is unpickled, and whatever is wrong with it is one sentence that names it.
+Each reader checks that the file is a plain file of limited size, that what it unpacks to is small enough before it is
+unpacked, and unpickles nothing; whatever is wrong is a `UserError` that names the file. `lightning_app.cli.safety` says what
+is trusted and what is not.
 
-This file knows no torch until it reads what torch wrote, so that the report starts fast.
+torch is imported only to read what torch wrote, so that the report starts fast.
 """
 
 import json
@@ -60,21 +60,21 @@ def read_bytes(file: Path, limit: int = TEXT) -> bytes:
     size = _size(file)
     if size > limit:
         raise UserError(f"{file} has {size:,} bytes, expected at most {limit:,}: it is not what its name says.")
-    with _sentences(file, "read", OSError):
+    with _reported(file, "read", OSError):
         return file.read_bytes()
 
 
 def read_text(file: Path, limit: int = TEXT) -> str:
     """All of a UTF-8 text file, with line breaks as ``\\n``; raises as `read_bytes`, and for other encodings."""
     content = read_bytes(file, limit)
-    with _sentences(file, "read as UTF-8 text", UnicodeDecodeError):
+    with _reported(file, "read as UTF-8 text", UnicodeDecodeError):
         return content.decode().replace("\r\n", "\n")
 
 
 def read_xz(file: Path, limit: int = TEXT_OF_A_LOG) -> bytes:
     """What ``lzma.compress`` packed into a file; raises as `read_bytes`, and for a damaged or larger one."""
     packed = read_bytes(file, limit)
-    with _sentences(file, "unpacked", lzma.LZMAError, EOFError):
+    with _reported(file, "unpacked", lzma.LZMAError, EOFError):
         reader = lzma.LZMADecompressor()
         content = reader.decompress(packed, max_length=limit + 1)
         if len(content) > limit:
@@ -87,7 +87,7 @@ def read_xz(file: Path, limit: int = TEXT_OF_A_LOG) -> bytes:
 def read_json(file: Path) -> Any:
     """Raises as `read_text`, and for what is not JSON or too deep."""
     text = read_text(file)
-    with _sentences(file, "read as JSON", ValueError, RecursionError):
+    with _reported(file, "read as JSON", ValueError, RecursionError):
         return json.loads(text)
 
 
@@ -100,15 +100,15 @@ def _size(file: Path) -> int:
 
 
 @contextmanager
-def _sentences(file: Path, verb: str, *errors: type[Exception]) -> Iterator[None]:
-    """What a reader raises of a broken file, as a sentence that names the file."""
+def _reported(file: Path, verb: str, *errors: type[Exception]) -> Iterator[None]:
+    """Report what a reader raises for a broken file as an error that names the file."""
     try:
         yield
     except UserError:
         raise
     except errors as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-        reason = " ".join(said.split()).rstrip(".")[:300]
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        reason = " ".join(text.split()).rstrip(".")[:300]
         raise UserError(f"{file} cannot be {verb} ({reason}): restore or remove it.") from error
 
 
@@ -165,7 +165,7 @@ def check_yaml(text: str, name: str) -> None:
             elif isinstance(event, yaml.ScalarEvent):
                 sizes[event.anchor] = 1
                 if nodes[-1].add(1, event.value):
-                    line = event.start_mark.line + 1
+                    line = event.start_mark.line + 1 if event.start_mark else "?"
                     raise UserError(
                         f"{name} has the key '{event.value}' twice (line {line}): one of them would be forgotten."
                     )
@@ -189,9 +189,9 @@ class _Node:
 
     def add(self, size: int, text: str | None = None) -> bool:
         """Count a child; true for a key that was there before."""
-        is_key = self.keys is not None and text not in (None, "<<") and self.children % 2 == 0
-        twice = is_key and text in self.keys
-        if is_key:
+        twice = False
+        if self.keys is not None and text is not None and text != "<<" and self.children % 2 == 0:
+            twice = text in self.keys
             self.keys.add(text)
         self.size += size
         self.children += 1

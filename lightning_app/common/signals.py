@@ -1,11 +1,10 @@
 """Signals that end a run: SIGTERM, by which schedulers preempt, SIGUSR1, by which SLURM warns of a time limit, and Ctrl-C.
 
-While a net is trained the signal is only noted: the trainer stops between two batches, where the run can save itself and
-go on with the very next batch. While libraries are imported it is noted, too, for those few seconds. Anywhere else
-(evaluation, measures) there is nothing to save that is not saved already, and a resumed run repeats the epoch bit for bit:
-the signal ends the program at once, however long the measure.
+While a net is trained the signal is deferred: the trainer stops between two batches, where the run can save itself and go on
+with the very next batch. It is deferred, too, for the few seconds of importing libraries. Anywhere else (evaluation, measures)
+everything is saved already and a resumed run repeats the epoch bit for bit: the signal ends the program at once.
 
-This file knows no torch: the handlers are set before anything slow is imported.
+This file imports no torch: the handlers are set before anything slow is imported.
 """
 
 import contextlib
@@ -30,78 +29,78 @@ class Stopped(SystemExit):
 
 
 class Stopping:
-    """Which signal has asked for the end, and whether it may come at any moment."""
+    """Which signal this process has received, and whether it ends the program now or later."""
 
     def __init__(self) -> None:
-        self.asked: signal.Signals | None = None
-        self.forward: Callable[[int], None] = lambda _: None  # to the processes that we have launched
-        self._held = 0
+        self.received: signal.Signals | None = None
+        self.forward: Callable[[int], None] = lambda _: None  # to the processes that this one launched
+        self._deferred = 0
         self._raised = False
 
     def listen(self) -> None:
-        """Answer the signals from now on. A thread that is not the main one cannot, and leaves them as they are."""
-        self.__init__()
+        """Handle the signals from now on. Only the main thread can; others leave them as they are."""
+        self.received, self.forward, self._deferred, self._raised = None, lambda _: None, 0, False
         if threading.current_thread() is threading.main_thread():
             for which in (*SIGNALS, signal.SIGINT):
-                if signal.getsignal(which) is not signal.SIG_IGN:  # a shell starts its background jobs deaf to Ctrl-C
-                    signal.signal(which, self._noted)
+                if signal.getsignal(which) is not signal.SIG_IGN:  # as a shell sets Ctrl-C for background jobs
+                    signal.signal(which, self._receive)
 
-    def hold(self) -> None:
-        """From here on a signal waits."""
-        self._held += 1
+    def defer(self) -> None:
+        """Defer signals from here on, until `release`."""
+        self._deferred += 1
 
     def release(self) -> None:
-        """Undo one `hold`.
+        """Undo one `defer`.
 
         Raises:
-            Stopped: if a signal has waited for this.
+            Stopped: if a signal was received in the meantime.
         """
-        self._held -= 1
-        self._stop_if_asked()
+        self._deferred -= 1
+        self._stop_if_received()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """A block that a signal does not cut in two."""
-        self.hold()
+    def deferred(self) -> Iterator[None]:
+        """A block that no signal interrupts."""
+        self.defer()
         try:
             yield
         except BaseException:
-            self._held -= 1  # what went wrong is the news
+            self._deferred -= 1  # the exception says more than a signal
             raise
         self.release()
 
-    def _noted(self, number: int, frame: FrameType | None) -> None:
-        first = self.asked is None
-        self.asked = self.asked or signal.Signals(number)
-        if number == signal.SIGINT:  # which a terminal sends to all processes itself; the second time it is meant now
-            if not first or not self._held:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        first = self.received is None
+        self.received = self.received or signal.Signals(number)
+        if number == signal.SIGINT:  # a terminal sends it to all processes; a second one is obeyed at once
+            if not first or not self._deferred:
                 self._raised = True
                 raise KeyboardInterrupt
             return
         if first:
             self.forward(number)
-        self._stop_if_asked()
+        self._stop_if_received()
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_received(self) -> None:
         """Once: what runs while the program ends is not stopped again."""
-        if self.asked is not None and not self._held and not self._raised:
+        if self.received is not None and not self._deferred and not self._raised:
             self._raised = True
-            raise Stopped(self.asked)
+            raise Stopped(self.received)
 
 
 stopping = Stopping()  # of this process, as its signals are
 
 
 def requeue(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Put this SLURM job back into its queue, once a job: what to say of it, None outside SLURM or on other ranks than zero."""
+    """Put this SLURM job back into its queue; returns what to print, None outside SLURM and on ranks other than zero."""
     words = _requeue_words(environment)
     if words is None:
         return None
     if shutil.which(words[0]) is None:
         return f"there is no {words[0]} here: put the job back into the queue yourself"
     done = subprocess.run(words, capture_output=True, text=True)
-    said = " ".join((done.stdout + done.stderr).split())
-    return f"{' '.join(words)}: {'requeued' if done.returncode == 0 else said or f'exit code {done.returncode}'}"
+    output = " ".join((done.stdout + done.stderr).split())
+    return f"{' '.join(words)}: {'requeued' if done.returncode == 0 else output or f'exit code {done.returncode}'}"
 
 
 def _requeue_words(environment: Mapping[str, str]) -> Sequence[str] | None:

@@ -62,7 +62,7 @@ def make(
         except BaseException as error:  # whatever stops it: what there is by then is kept first
             stopped = error
     # A second signal does not cut what is kept in two, and one process at a time keeps it.
-    with stopping.held(), claimed(out / paper.key, "results", f"results of {paper.key}"):
+    with stopping.deferred(), claimed(out / paper.key, "results", f"results of {paper.key}"):
         changed = scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out)
         if stopped is not None and not changed:
             raise stopped  # a mistake, or a stop before there was anything new: no record of nothing

@@ -162,7 +162,7 @@ class SaveCheckpoint(Checkpoint):
         between = (
             trainer.training and progress.current.ready == progress.current.completed and not progress.is_last_batch
         )
-        if isinstance(exception, SystemExit) and stopping.asked and between and progress.current.completed:
+        if isinstance(exception, SystemExit) and stopping.received and between and progress.current.completed:
             self._save(trainer, LAST)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
@@ -172,7 +172,7 @@ class SaveCheckpoint(Checkpoint):
     def _save(self, trainer: pl.Trainer, name: str) -> None:
         if self.folder is None or getattr(trainer, "fast_dev_run", False):  # set by a function, unseen by type checkers
             return
-        with stopping.held():
+        with stopping.deferred():
             trainer.save_checkpoint(self.folder / name)
             if name == LAST:
                 self._saved = trainer.global_step
@@ -219,6 +219,6 @@ class Stopper(pl.Callback):
     def _switch(self, training: bool) -> None:
         was, self._training = self._training, training
         if training and not was:
-            stopping.hold()
+            stopping.defer()
         if was and not training:
             stopping.release()

@@ -229,7 +229,7 @@ def test_broken_yaml_names_its_file(tmp_path):
     (tmp_path / "bad.yaml").write_text("model:\n  seeds: [1\n")
     done = command("fit", "--config", "bad.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert "bad.yaml is not valid YAML" in done.stderr
+    assert "bad.yaml is not YAML" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from callbacks import DistanceFromStart, TrainingMetrics
 from lightning_app.cli import main
-from lightning_app.cli.extract import extract_member
+from lightning_app.cli.checkpoints import extract_member
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs.checkpoints import AtomicCheckpointIO

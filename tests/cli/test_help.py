@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from lightning_app.cli import OTHERS, TRAINING, extract, main, transfer
+from lightning_app.cli import OTHERS, TRAINING, checkpoints, main
 from lightning_app.cli.help import BRIEF, overview
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.report import command as report
@@ -108,31 +108,21 @@ def test_options_of_classes_are_options(built):
     assert built[0].datamodule.batch_size == 3
 
 
-def test_examples_of_the_others_parse(monkeypatch, capsys):
+def test_examples_of_the_others_parse(monkeypatch):
     parsed = []
-
-    def parse(argv, parser, change):
-        parsed.append(parser.parse_args(argv))
-        return 0
-
-    for module in (transfer, extract):
-        monkeypatch.setattr(module, "rewrite", parse)
-    parsers = {
-        "transfer": transfer.main,
-        "extract": extract.main,
-        "report": report._parser().parse_args,
-        "reproduce": reproduce._parse,
+    monkeypatch.setattr(checkpoints, "_rewrite", lambda argv, command, _: parsed.append(command.parse_args(argv)))
+    others = {
+        "transfer": (checkpoints.transfer, checkpoints.TRANSFER),
+        "extract": (checkpoints.extract, checkpoints.EXTRACT),
+        "report": (report._parser().parse_args, report.EPILOG),
+        "reproduce": (reproduce._parse, reproduce.EPILOG),
     }
-    for name, own in parsers.items():
-        texts = [words for words in [*examples(_epilog(name)), *ALL] if words[0] == name]
-        assert texts
-        for words in texts:
-            own(words[1:])
+    for name, (parse, text) in others.items():
+        shown = [words for words in [*examples(text), *ALL] if words[0] == name]
+        assert shown
+        for words in shown:
+            parse(words[1:])
     assert len(parsed) >= 4
-
-
-def _epilog(name: str) -> str:
-    return {"transfer": transfer, "extract": extract, "report": report, "reproduce": reproduce}[name].EPILOG
 
 
 def test_help_says_the_name_it_was_called_by(monkeypatch, capsys):

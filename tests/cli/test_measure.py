@@ -11,8 +11,8 @@ import yaml
 from pytorch_lightning import LightningModule
 from torch import nn
 
-from lightning_app.cli.factories import with_class_paths
-from lightning_app.cli.measuring import MeasuringTrainer, with_own_config
+from lightning_app.cli.prescan import prescan
+from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
@@ -224,34 +224,37 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
     Path(checkpoint).touch()
-    command, option, own, *rest = with_own_config(["measure", "--ckpt_path", checkpoint])
+    (command, option, own, *rest), from_run = prescan(["measure", "--ckpt_path", checkpoint])
+    assert from_run
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
     assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true"}}
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
-    assert with_own_config(named) is None
+    assert prescan(named) == (named, False)
+    (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")
+    assert not prescan(["measure", "--ckpt_path", checkpoint, f"--config={tmp_path / 'net.yaml'}"])[1]
     (tmp_path / "elsewhere.ckpt").touch()
     with pytest.raises(UserError, match=r"which net is in .*elsewhere\.ckpt\? Expected the run's config.yaml"):
-        with_own_config(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
+        prescan(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
 
 
 def test_functions_become_class_paths_where_their_arguments_follow():
     function, built = "torchvision.models.resnet18", "lightning_app.networks.SimplifiedNet"
     for words in (["--model.net", function], ["--model.net", built, "--model.net.depth", "5"], ["--data", "Digits"]):
-        assert with_class_paths(words) == words
-    joined = with_class_paths([f"--model.arms.big.net={function}", "--model.arms.big.net.num_classes=3"])
+        assert prescan(["fit", *words])[0][1:] == words
+    joined = prescan(["fit", f"--model.arms.big.net={function}", "--model.arms.big.net.num_classes=3"])[0][1:]
     assert joined == [f"--model.arms.big.net.class_path={function}", "--model.arms.big.net.num_classes=3"]
 
 
 def test_what_begins_with_a_dot_is_no_function():
     words = ["--model.net", "./net.Net", "--model.net.depth", "5"]
-    assert with_class_paths(words) == words
-    assert with_class_paths(["--model.net", ".Net", *words[2:]])[1] == ".Net"
+    assert prescan(["fit", *words])[0][1:] == words
+    assert prescan(["fit", "--model.net", ".Net", *words[2:]])[0][1:][1] == ".Net"
 
 
 def test_a_checkpoint_of_another_program_is_a_sentence(tmp_path):
     torch.save({"state_dict": nn.Linear(2, 2).state_dict()}, tmp_path / "other.ckpt")
     with pytest.raises(UserError, match=r"other\.ckpt is no checkpoint of a run here: .* --weights FILE"):
-        MeasuringTrainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))
+        Trainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))
 
 
 def test_a_net_made_by_a_function_is_drawn_anew_for_every_seed():

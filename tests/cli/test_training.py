@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import EpochBar, ProgressLines
-from lightning_app.cli import _another_is_gone
+from lightning_app.cli.ranks import is_lost_rank
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.common.errors import UserError
 
@@ -50,6 +50,6 @@ def test_a_bar_below_the_lines_on_a_terminal_and_lines_elsewhere():
 )
 def test_only_a_lost_connection_is_another_process_gone(monkeypatch, words, gone):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert _another_is_gone(RuntimeError(words)) is gone
+    assert is_lost_rank(RuntimeError(words)) is gone
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
-    assert not _another_is_gone(RuntimeError(words))
+    assert not is_lost_rank(RuntimeError(words))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_app.cli import main
-from lightning_app.cli.transfer import transfer_checkpoint
+from lightning_app.cli.checkpoints import transfer_checkpoint
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries, transfer
 from lightning_app.modules import Arm

@@ -25,20 +25,20 @@ def test_a_signal_ends_the_program_with_the_shells_code(stopping, which, code):
     with pytest.raises(Stopped) as stopped:
         signal.raise_signal(which)
     assert stopped.value.code == code
-    assert stopping.asked is which
+    assert stopping.received is which
 
 
 def test_a_held_signal_waits_for_the_last_release(stopping):
-    stopping.hold()
+    stopping.defer()
     with pytest.raises(Stopped):
-        with stopping.held():
+        with stopping.deferred():
             signal.raise_signal(signal.SIGTERM)
-        assert stopping.asked is signal.SIGTERM  # still held from outside
+        assert stopping.received is signal.SIGTERM  # still held from outside
         stopping.release()
 
 
 def test_ctrl_c_waits_too_and_the_second_does_not(stopping):
-    stopping.hold()
+    stopping.defer()
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -50,7 +50,7 @@ def test_ctrl_c_is_one_where_nothing_is_held(stopping):
 
 
 def test_a_held_ctrl_c_ends_with_the_shells_code(stopping):
-    with pytest.raises(Stopped) as stopped, stopping.held():
+    with pytest.raises(Stopped) as stopped, stopping.deferred():
         signal.raise_signal(signal.SIGINT)
     assert stopped.value.code == 130
 
@@ -59,20 +59,20 @@ def test_what_a_shell_has_ignored_stays_ignored(stopping):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopping.listen()
     signal.raise_signal(signal.SIGINT)
-    assert stopping.asked is None
+    assert stopping.received is None
 
 
 def test_the_end_is_not_ended_again(stopping):
     with pytest.raises(Stopped):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
-    with stopping.held():
+    with stopping.deferred():
         signal.raise_signal(signal.SIGUSR1)
-    assert stopping.asked is signal.SIGTERM  # the first decides the exit code
+    assert stopping.received is signal.SIGTERM  # the first decides the exit code
 
 
 def test_what_goes_wrong_in_a_held_block_is_the_news(stopping):
-    with pytest.raises(OSError, match="disk"), stopping.held():
+    with pytest.raises(OSError, match="disk"), stopping.deferred():
         signal.raise_signal(signal.SIGTERM)
         raise OSError("disk")
 
@@ -80,7 +80,7 @@ def test_what_goes_wrong_in_a_held_block_is_the_news(stopping):
 def test_the_first_signal_is_passed_on_once(stopping):
     passed = []
     stopping.forward = passed.append
-    stopping.hold()
+    stopping.defer()
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGTERM)
     assert passed == [signal.SIGUSR1]

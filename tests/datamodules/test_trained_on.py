@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_app.cli.extract import extract_member
-from lightning_app.cli.transfer import transfer_checkpoint
+from lightning_app.cli.checkpoints import extract_member, transfer_checkpoint
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, GaussianMixture, ImageFolder, WhitenedDigits
 from lightning_app.datamodules.pictures import Decoding

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 
 from callbacks import BnLambda, DistanceFromStart, DrivingForce, TrainingMetrics, TwinDivergence, WeightMass
-from lightning_app.cli.measuring import MeasuringTrainer
+from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
 from lightning_app.modules import Arm
@@ -62,7 +62,7 @@ def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
 def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, **options):
     """The module after training into a run folder, from its last checkpoint if it has one."""
     last = run / "checkpoints" / LAST
-    trainer = MeasuringTrainer(
+    trainer = Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
         logger=[RunLogger(run)],
@@ -274,6 +274,6 @@ def test_an_epoch_that_goes_on_in_its_middle_is_stopped_between_two_batches(monk
     stopper = Stopper()
     stopper.on_train_batch_start(None, None, None, 7)
     stopper.on_train_batch_start(None, None, None, 8)
-    waiting._noted(signal.SIGTERM, None)  # waits
+    waiting._receive(signal.SIGTERM, None)  # waits
     with pytest.raises(Stopped):
         stopper.on_train_epoch_end(None, None)

@@ -1,0 +1,310 @@
+"""The commands that turn one checkpoint into another: `transfer` (T or T^-1) and `extract` (one net of a bank).
+
+What they write is an ordinary checkpoint: ``fit``, ``validate`` and ``test`` take it with the configuration of the net that is
+in it. torch is imported late, so that --help starts fast.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_app.common.arguments import Parser
+from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import spell_seeds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Shift", "extract", "extract_member", "transfer", "transfer_checkpoint"]
+
+TRANSFER = """\
+examples:
+  python main.py transfer runs/cifar10/res20/checkpoints/last.ckpt plain.ckpt          T: residual -> plain
+  python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt               the same risk and error
+  python main.py transfer --inverse plain.ckpt residual.ckpt                           T^-1: plain -> residual
+  python main.py transfer runs/cifar10/pair20/checkpoints/last.ckpt out.ckpt --member residual
+
+T adds 1 to the ID entries of a residual net's kernels, T^-1 subtracts it; all other tensors keep their bits. So does the
+optimizer's state: T is a translation, gradients and their history are the same on both sides.
+"""
+EXTRACT = """\
+examples:
+  python main.py extract runs/yu-tomasi/fig2/checkpoints/last.ckpt one.ckpt --member residual-seed03
+  python main.py test --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     the same risk and error
+  python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     goes on as the bank would
+"""
+ALONE = "net"  # name of the one member where a configuration has one `model.net` and one seed
+
+Checkpoint = Mapping[str, Any]
+Change = Callable[[Checkpoint, argparse.Namespace], tuple[dict[str, Any], list[str]]]
+"""A checkpoint and the command's options to another checkpoint, and the lines to print about it."""
+
+
+def transfer(argv: list[str]) -> int:
+    """Run the command ``transfer`` (Yu & Tomasi 2019, section 3, Eq. 1); returns the exit code. Raises UserError."""
+    command = _parser(
+        "transfer",
+        "Turn a checkpoint of a residual net into one of the plain net that computes the same, or back.",
+        TRANSFER,
+    )
+    command.add_argument("--inverse", action="store_true", help="T^-1: plain -> residual")
+    command.add_argument(
+        "--member", metavar="NAME", help="only this net of a bank (default: every one of the right kind)"
+    )
+    return _rewrite(argv, command, _transferred)
+
+
+def extract(argv: list[str]) -> int:
+    """Run the command ``extract``; returns the exit code. Raises UserError."""
+    command = _parser("extract", "Take one net out of a bank of several, as an ordinary checkpoint.", EXTRACT)
+    command.add_argument("--member", required=True, metavar="NAME", help="the net, as the run's log calls it")
+    return _rewrite(argv, command, _extracted)
+
+
+def _parser(name: str, description: str, examples: str) -> Parser:
+    made = Parser(prog=f"python main.py {name}", description=description, epilog=examples)
+    made.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint that fit has written")
+    made.add_argument("target", type=Path, metavar="OUT.ckpt", help="where to write; never an existing file")
+    return made
+
+
+def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
+    options = command.parse_args(argv)
+    if options.target.exists():
+        raise UserError(f"{options.target} exists already and is not overwritten: remove it or choose another name.")
+    if not options.target.parent.is_dir():
+        raise UserError(
+            f"expected a folder {options.target.parent} to write {options.target.name} into, found none: make it first."
+        )
+    from lightning_app.modules.resume import check_form
+    from lightning_app.runs.checkpoints import AtomicCheckpointIO
+
+    files = AtomicCheckpointIO()
+    checkpoint = files.load_checkpoint(options.source)
+    check_form(checkpoint)
+    try:
+        changed, lines = change(checkpoint, options)
+    except UserError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # its parts have the right types
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"{options.source} contradicts itself ({type(error).__name__}: {reason}): it is damaged, or of another program."
+        ) from error
+    files.save_checkpoint(changed, options.target)
+    print(*lines, sep="\n")
+    return 0
+
+
+def _check_member(checkpoint: Checkpoint, member: str) -> None:
+    names = [one["name"] for one in checkpoint.get("members", [])]
+    if member not in names:
+        raise UserError(f"the checkpoint has no member '{member}'; it has {', '.join(names) or 'none'}.")
+
+
+# transfer
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What happened to one member."""
+
+    member: str
+    entries: int  # ID entries that moved by 1
+    error: float  # max |back(there(w)) - w| over them
+    bound: float  # max u (1 + |r|): the most that rounding beside 1 can cost
+    precision: str  # "float32" or "float64"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.member}: {self.entries} ID entries shifted; the way back would differ by at most {self.error:.2g} "
+            f"({self.precision} allows {self.bound:.2g})"
+        )
+
+
+def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    changed, shifts = transfer_checkpoint(checkpoint, options.inverse, options.member)
+    # Section 4.1: twins stay twins only where the penalties are equal, ||p - rho||^2 = ||r||^2.
+    direction, condition = (
+        ("T^-1: plain -> residual", "the plain net's twin only if that one has `decay_towards: identity`")
+        if options.inverse
+        else ("T: residual -> plain", "the residual net's twin only with `decay_towards: identity`")
+    )
+    return changed, [
+        *map(str, shifts),
+        f"written: {options.target} ({direction}; the optimizer's state is kept: T is a translation)",
+        f"Trained on, it stays {condition}.",
+    ]
+
+
+def transfer_checkpoint(
+    checkpoint: Checkpoint, inverse: bool = False, member: str | None = None
+) -> tuple[dict[str, Any], list[Shift]]:
+    """T, or T^-1, on the members of a checkpoint that it applies to.
+
+    The optimizer's state stays: grad_p L(T(r)) = grad_r L(r), so momentum is the same on both sides.
+
+    Args:
+        checkpoint: as `fit` writes it; unchanged.
+        inverse: T^-1 on plain members instead of T on residual ones.
+        member: only the one of this name.
+
+    Returns:
+        The checkpoint with shifted ID entries and flipped ``residual`` flags, and what happened to each member.
+
+    Raises:
+        UserError: where there is nothing to shift, or in a precision in which r is lost beside 1.
+    """
+    from lightning_app.identity import transfer, untransfer
+
+    weights = _weights_to_shift(checkpoint, inverse, member)
+    there, back = (untransfer, transfer) if inverse else (transfer, untransfer)
+    before, names = checkpoint["state_dict"], [name for own in weights.values() for name in own]
+    _check_precision({name: before[name] for name in names})
+    after = there(before, names)
+    again = back(after, names)
+    residual = after if inverse else before
+    shifts = [_shift(name, [(before[w], again[w], residual[w]) for w in own]) for name, own in weights.items()]
+    described = [one | ({"residual": inverse} if one["name"] in weights else {}) for one in checkpoint["members"]]
+    return {**checkpoint, "state_dict": after, "members": described}, shifts
+
+
+def _shift(member: str, kernels: "list[tuple[Tensor, Tensor, Tensor]]") -> Shift:
+    """From each kernel as it was, there and back again, and in its residual form."""
+    import torch
+
+    from lightning_app.identity import id_entries
+
+    was, again, r = (torch.cat([kernel[id_entries(kernel)] for kernel in form]) for form in zip(*kernels))
+    unit = torch.finfo(was.dtype).eps / 2
+    error, largest = float((again - was).abs().max()), float(r.abs().max())
+    if not math.isfinite(largest):
+        raise UserError(f"'{member}' has ID entries that are not finite: it diverged, and T of it means nothing.")
+    return Shift(member, len(was), error, unit * (1 + largest), str(was.dtype).removeprefix("torch."))
+
+
+def _check_precision(weights: "Mapping[str, Tensor]") -> None:
+    import torch
+
+    for name, weight in weights.items():
+        if weight.dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"{name} is {weight.dtype}: beside the 1 of an ID entry everything below {torch.finfo(weight.dtype).eps:g}"
+                " would be rounded away. T needs weights in float32 or float64 (trainer.precision 32-true or 64-true)."
+            )
+
+
+def _weights_to_shift(checkpoint: Checkpoint, inverse: bool, member: str | None) -> dict[str, list[str]]:
+    """Names of the weights with ID entries, of each member that T (or T^-1) shall act on."""
+    if not {"members", "id_weights"} <= checkpoint.keys():
+        raise UserError(
+            "this checkpoint does not say which of its weights have ID entries: it is not one of `fit`, or from before fit "
+            "recorded them. Resume it with `fit --ckpt_path` and transfer what that writes."
+        )
+    described = {one["name"]: one for one in checkpoint["members"]}
+    if member is not None:
+        _check_member(checkpoint, member)
+    asked = {name: one for name, one in described.items() if member in (None, name)}
+    shiftable = {name: one for name, one in asked.items() if checkpoint["id_weights"][name]}
+    chosen = [name for name, one in shiftable.items() if one["residual"] == (not inverse)]
+    if not chosen:
+        raise UserError(_nothing_to_shift(asked.values(), bool(shiftable), inverse))
+    return {name: checkpoint["id_weights"][name] for name in chosen}
+
+
+def _nothing_to_shift(members: Collection[Mapping[str, Any]], shiftable: bool, inverse: bool) -> str:
+    from lightning_app.modules.resume import in_words
+
+    found = ", ".join(in_words(one) for one in members)
+    if not shiftable:
+        return (
+            f"no weight of {found} has ID entries, so T cannot act on it: only an identity across a single convolution, as "
+            "in SimplifiedNet, is an entry of a kernel."
+        )
+    if inverse:
+        return f"T^-1 starts from a plain net with ID entries, found {found}. For T, residual -> plain, leave --inverse out."
+    return f"T starts from a residual net with ID entries, found {found}. For T^-1, plain -> residual, add --inverse."
+
+
+# extract
+
+
+def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    from lightning_app.modules.resume import in_words
+
+    alone = extract_member(checkpoint, options.member)
+    (one,) = alone["members"]
+    centre = checkpoint.get("centres", {}).get(options.member, "zero")
+    decay = " --model.decay_towards identity: so its penalty was in the bank." if centre == "identity" else "."
+    return alone, [
+        f"written: {options.target} ({in_words(one)}, was '{options.member}')",
+        f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
+    ]
+
+
+def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
+    """The checkpoint that the member would have, had it been trained alone as ``model.net``.
+
+    Weights, its part of the optimizer's state, and what callbacks keep under its name; schedule and progress are the
+    bank's. The data go on as in the bank where members of one seed shared batches, which is the default. A plain twin
+    decays towards the identity: its configuration alone must say so (``model.decay_towards``).
+
+    Args:
+        checkpoint: of a bank, as `fit` writes it; unchanged.
+        member: its name.
+
+    Raises:
+        UserError: for an unknown member, or a checkpoint that does not say how many parameters each member has.
+    """
+    _check_member(checkpoint, member)
+    if "parameters" not in checkpoint:
+        raise UserError(
+            "this checkpoint does not say which part of the optimizer's state is whose: it is from before fit recorded it. "
+            "Resume it with `fit --ckpt_path` and extract from what that writes."
+        )
+    (described,) = (one for one in checkpoint["members"] if one["name"] == member)
+    members = {one["name"] for one in checkpoint["members"]}
+    old, new = f"nets.{member}.", f"nets.{ALONE}."
+
+    def renamed(name: str) -> str:
+        return new + name.removeprefix(old)
+
+    counts = checkpoint["parameters"]  # the optimizer's parameters are in the members' order
+    first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
+    return {
+        **checkpoint,
+        "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if n.startswith(old)},
+        "optimizer_states": [_part(state, first, end) for state in checkpoint["optimizer_states"]],
+        "callbacks": _of_member(checkpoint.get("callbacks", {}), member, members),
+        "members": [described | {"name": ALONE}],
+        "id_weights": {ALONE: [renamed(name) for name in checkpoint["id_weights"][member]]},
+        "centres": {ALONE: checkpoint["centres"][member]},
+        "parameters": {ALONE: checkpoint["parameters"][member]},
+        "running": {ALONE: checkpoint["running"][member]},
+    }
+
+
+def _part(state: Mapping[str, Any], first: int, end: int) -> dict[str, Any]:
+    """An optimizer's state of the parameters ``first`` to ``end - 1``, numbered from 0."""
+    (group,) = state["param_groups"]
+    own = {i - first: state["state"][i] for i in range(first, end) if i in state["state"]}
+    return {"state": own, "param_groups": [group | {"params": list(range(end - first))}]}
+
+
+def _of_member(state: Any, member: str, members: set[str]) -> Any:
+    """Callbacks' states, where they are kept by members' names that of this member alone, under its new name."""
+    if not isinstance(state, dict):
+        return state
+    if state and state.keys() <= members:
+        return {ALONE: state[member]} if member in state else {}
+    return {name: _of_member(value, member, members) for name, value in state.items()}

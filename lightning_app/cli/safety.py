@@ -1,0 +1,181 @@
+"""What files of others may make this program do, and what is refused. This is the one place that says it.
+
+A configuration that the user names is code: it says which classes and functions are called, with which arguments. Run none
+that you would not run a script of. Only two things are kept from it: it writes nowhere but into the run folder (`confined`),
+and it is no larger or deeper than any configuration needs to be (`limit_yaml`).
+
+Everything else is read as if a stranger had written it (`lightning_app.common.safe_io`). Arrays, checkpoints and weights hold
+tensors and plain values; nothing in them is executed; a file that is damaged, compressed, too large or of another kind is
+refused with an error message and exit code 2. A report leaves out damaged arrays, layers and notes and says so at its end;
+it refuses a damaged ``log.csv`` or ``config.yaml``.
+
+``measure --ckpt_path`` takes net and data from the ``config.yaml`` beside the checkpoint, which the user has not named. An
+allow-list says what that file may name (`check_allowed`): classes of nets, data modules, optimizers and learning rate
+schedules, and functions of ``torchvision.models`` and ``timm.models``. No other function is allowed, whatever it declares to
+return. The list does not make the file harmless: modules that it names are imported, and the constructors of allowed classes
+run with its arguments. A package of nets whose constructor reads a pickle, or downloads weights, does so.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import yaml
+from jsonargparse import Namespace, get_loader, set_loader
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.safe_io import TEXT, check_yaml
+
+__all__ = ["check_allowed", "confined", "importable", "limit_yaml"]
+
+CLASSES = (nn.Module, Optimizer, LRScheduler, pl.LightningDataModule, torch.Tensor)  # allowed, with their subclasses
+FUNCTIONS = ("torchvision.models", "timm.models")  # packages whose functions are allowed: they make nets
+FROM_SOURCE = ("torch.fx", "torch.jit", "torch.package", "torch.export")  # whose nets run source text: not allowed
+
+PATH_ARGUMENT = re.compile(r"(?!class_path$)(?:\w*_)?(?:dir|dirpath|directory|folder|path|file)")
+OUTSIDE = re.compile(r"/|~|[a-z][\w+.-]*://|file:", re.IGNORECASE)  # how an absolute path or a URL begins
+
+
+# What a checkpoint's own configuration may name
+
+
+def check_allowed(config: Any) -> None:
+    """Refuse a configuration that names anything outside the allow-list, before anything is built.
+
+    Args:
+        config: as parsed: class paths, their arguments, and functions that jsonargparse has imported. Texts that name
+            something callable count too: a class may look them up.
+
+    Raises:
+        UserError: naming the first thing that is not allowed, or does not exist.
+    """
+    for key, value in _leaves(config):
+        found = importable(value) if isinstance(value, str) else value
+        if key == "class_path" and found is None and "." in value:
+            raise UserError(
+                f"the checkpoint's own config.yaml names {value}, and there is no such class or function here."
+            )
+        if callable(found) and not _is_allowed(found):
+            name = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', type(found).__name__)}"
+            raise UserError(
+                f"the checkpoint's own config.yaml names {name}, which is no class of nets or data and no function of "
+                "torchvision or timm that makes a net: it may do anything. If you trust it, name it yourself: --config "
+                "with that file."
+            )
+
+
+def _leaves(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no container, with the name it is given under."""
+    if isinstance(config, Namespace | Mapping):
+        for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
+            yield from _leaves(value, name)
+    elif isinstance(config, list | tuple | set):
+        for value in config:
+            yield from _leaves(value, key)
+    else:
+        yield key, config
+
+
+def _is_allowed(found: Any) -> bool:
+    if inspect.isclass(found):
+        return issubclass(found, CLASSES) and not _within(found, FROM_SOURCE)
+    return inspect.isfunction(found) and _within(found, FUNCTIONS)
+
+
+def _within(found: Any, packages: tuple[str, ...]) -> bool:
+    return f"{found.__module__}.".startswith(tuple(f"{package}." for package in packages))
+
+
+def importable(path: str) -> Any:
+    """The class, function or method that a dotted path names; None where there is none."""
+    parts = path.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = import_module(".".join(parts[:cut]))
+        except (ImportError, ValueError):
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name, None)
+        return found if callable(found) else None
+    return None
+
+
+# Where a configuration may write
+
+
+def confined(trainer: Any, folder: Path, key: str = "trainer") -> Any:
+    """A trainer's configuration with every relative path of its loggers, callbacks and plugins below the run folder.
+
+    The run folder itself is chosen with `run.root`, `run.group` and `run.name`; config.yaml keeps what the user wrote.
+
+    Args:
+        trainer: as parsed; unchanged.
+        folder: of the run.
+        key: for error messages.
+
+    Raises:
+        UserError: for a text that would be an absolute path, a URL of a file or a path with ``..``, under any name, and
+            for a web address where a path is expected.
+
+    >>> confined(Namespace(save_dir="tb", name="v1"), Path("runs/a"))
+    Namespace(save_dir='runs/a/tb', name='v1')
+    """
+    if isinstance(trainer, Namespace):
+        return Namespace(**{name: confined(value, folder, f"{key}.{name}") for name, value in vars(trainer).items()})
+    if isinstance(trainer, Mapping):
+        return {name: confined(value, folder, f"{key}.{name}") for name, value in trainer.items()}
+    if isinstance(trainer, list | tuple):
+        return type(trainer)(confined(value, folder, key) for value in trainer)
+    if isinstance(trainer, str | PurePosixPath) and trainer != "":
+        return _below(str(trainer), folder, key)
+    return trainer
+
+
+def _below(text: str, folder: Path, key: str) -> str:
+    is_path = PATH_ARGUMENT.fullmatch(key.rpartition(".")[2]) is not None
+    leads_out = ".." in PurePosixPath(text).parts or OUTSIDE.match(text)
+    if leads_out and (is_path or not re.match(r"https?://", text)):
+        raise UserError(
+            f"{key}: '{text}' would lead out of the run folder. A path is relative to that folder, which is chosen with "
+            "run.root, run.group and run.name."
+        )
+    return str(folder / text) if is_path else text
+
+
+# How large a configuration may be
+
+_load = get_loader("yaml")
+
+
+def limit_yaml() -> None:
+    """Check every YAML text that jsonargparse loads, nested files included. This replaces the loader of the process.
+
+    libyaml's loader, which jsonargparse uses, ends the process on a few hundred kilobytes of brackets.
+    """
+    set_loader("yaml", _load_within_limits, (yaml.YAMLError,))
+
+
+def _load_within_limits(text: str) -> Any:
+    if len(text) > TEXT:
+        raise UserError(f"a configuration has {len(text):,} characters, expected at most {TEXT:,}.")
+    try:
+        check_yaml(text, "the configuration")
+    except UserError as error:
+        if not isinstance(
+            error.__cause__, yaml.YAMLError
+        ):  # which the parser reports, or takes the text for a plain word
+            raise
+    try:
+        return _load(text)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # of tags such as !!bool on another word
+        raise yaml.YAMLError(f"a tag that does not fit its value ({error})") from error

@@ -1,0 +1,188 @@
+"""Lightning's trainer as every command uses it: with `measure`, and with signals handled by `common.signals`.
+
+`measure` evaluates like `validate`, and while nets and data are on the device every measuring callback measures once. What one
+callback cannot measure does not stop the others: the reason is kept in the run folder.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies.launchers import subprocess_script
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from torch import nn
+from typing_extensions import override
+
+from callbacks.measure import EpochCallback
+from lightning_app.cli.ranks import observe
+from lightning_app.common.errors import UserError
+from lightning_app.common.signals import stopping
+from lightning_app.runs.checkpoints import AtomicCheckpointIO
+from lightning_app.runs.loggers import RunLogger
+
+__all__ = ["Trainer"]
+
+
+class Trainer(pl.Trainer):
+    """Lightning's trainer with `measure`. Signals end it as described in `lightning_app.common.signals`."""
+
+    callbacks: list[pl.Callback]  # these two are set by connectors, where no type checker sees it
+    fast_dev_run: bool | int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Private parts of Lightning, checked by tests/test_private_parts.py. Its own signal handlers talk to other ranks,
+        # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
+        replace_method(self._signal_connector, "register_signal_handlers", lambda: None)
+        replace_method(self.fit_loop.epoch_loop, "_broadcast_sigterm_tensor", self._stop_together)
+        for name in ("_restore_modules_and_callbacks", "restore_training_state"):
+            connector = self._checkpoint_connector
+            replace_method(connector, name, _refusing(getattr(connector, name)))
+        replace_method(subprocess_script, "_launch_process_observer", observe)
+        stopping.forward = self._signal_launched
+
+    @property
+    @override
+    def received_sigterm(self) -> bool:
+        """Has this process to stop? Several ranks stop together instead: see `_stop_together`."""
+        return stopping.received is not None and self.world_size == 1
+
+    def _stop_together(self) -> None:
+        """Before each batch of several ranks: if a signal has reached one of them, all stop here."""
+        number = torch.tensor(int(stopping.received or 0), device=self.strategy.root_device)
+        torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
+        if int(number):
+            stopping.received = stopping.received or signal.Signals(int(number))
+            raise SIGTERMException
+
+    def _signal_launched(self, number: int) -> None:
+        """Pass a signal on to the ranks that this process launched: a container's stop reaches the first process alone."""
+        for process in getattr(self.strategy.launcher, "procs", []):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def measure(
+        self,
+        model: pl.LightningModule,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        weights: str | None = None,
+        out: str | None = None,
+    ) -> None:
+        """Measure nets without training them.
+
+        Args:
+            model: the nets.
+            datamodule: what they are evaluated and measured on.
+            ckpt_path: a checkpoint of ours, whose weights and epoch are taken.
+            weights: a file with the weights of the one net there is: a state dict of PyTorch or .safetensors.
+            out: a new folder for what is measured. None takes one in ``measured`` beside the groups of runs.
+
+        Raises:
+            UserError: for weights of another net, several nets and one file, or a checkpoint that no training here left.
+        """
+        if ckpt_path is not None:
+            self.fit_loop.load_state_dict(_progress(ckpt_path))  # epoch and step, which `validate` leaves at 0
+            epochs: Any = self.fit_loop.epoch_progress.current
+            epochs.completed = epochs.processed  # it was saved within the hooks of an epoch's end
+        if weights is not None:
+            from lightning_app.cli.weights import load_weights
+
+            load_weights(_only_net(model), Path(weights))
+        for callback in self.callbacks:
+            if isinstance(callback, EpochCallback):
+                callback.lenient = not callback.strict
+        self.callbacks.append(MeasureOnce())
+        self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def replace_method(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    """Replace a method of one object, or a function of a module.
+
+    Raises:
+        AttributeError: if there is none of this name: an assignment alone would silently do nothing.
+    """
+    if not callable(getattr(owner, name, None)):
+        raise AttributeError(
+            f"{getattr(owner, '__name__', type(owner).__name__)}.{name} is gone: see what this Lightning has instead."
+        )
+    setattr(owner, name, method)
+
+
+def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
+    """Types are already checked; report parts that contradict each other, or this trainer, as a damaged checkpoint."""
+
+    @functools.wraps(restore)
+    def restored(*args: Any, **kwargs: Any) -> None:
+        try:
+            restore(*args, **kwargs)
+        except UserError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            reason = str(error).split("\n")[0]
+            raise UserError(
+                f"this run cannot go on from the checkpoint ({type(error).__name__}: {reason}): it is damaged, or of another "
+                "program."
+            ) from error
+
+    return restored
+
+
+def _progress(checkpoint: str) -> dict[str, Any]:
+    """How far training was."""
+    loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
+    if "fit_loop" not in loops:
+        raise UserError(
+            f"{checkpoint} is no checkpoint of a run here: it does not say how far training was. Weights alone are measured "
+            "with --model.net CLASS --weights FILE."
+        )
+    return loops["fit_loop"]
+
+
+def _only_net(model: Any) -> nn.Module:
+    if len(model.members) > 1:
+        names = ", ".join(member.name for member in model.members)
+        raise UserError(
+            f"--weights is one net's file, and there are {len(model.members)} nets ({names}): give one model.net."
+        )
+    return model.members[0].net
+
+
+class MeasureOnce(pl.Callback):
+    """After the evaluation, lets every measuring callback measure once, and keeps the reasons for what is left out."""
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measure, print the time of each callback, and add its warnings to the run's notes."""
+        with _warnings() as reasons:
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+                if isinstance(callback, EpochCallback):
+                    began = time.perf_counter()
+                    callback.observe(trainer, pl_module, trainer.current_epoch)
+                    print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                logger.folder.add_notes(reasons)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What the callbacks warn of in the meantime."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    callbacks = logging.getLogger("callbacks")
+    callbacks.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        callbacks.removeHandler(handler)

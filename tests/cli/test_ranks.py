@@ -1,0 +1,47 @@
+"""A process of several dies: the observer lets the first one report it, and ends it with the same message if it does not."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightning_app.cli.ranks import Observer
+from tests.helpers import ROOT
+
+MAIN = """
+import subprocess, sys, time
+from lightning_app.cli.ranks import Observer
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"])
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+Observer([child, sleeper], grace=float(sys.argv[1]), period=0.02).start()
+print(sleeper.pid, flush=True)
+time.sleep(float(sys.argv[2]))
+print("ended by itself", flush=True)
+sleeper.kill()
+"""
+
+
+@pytest.mark.parametrize(("grace", "needs", "code"), [(0.2, 300, 1), (300, 1.0, 0)])
+def test_a_failed_process_ends_the_job_with_a_message_after_a_grace_period(grace, needs, code):
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, str(grace), str(needs)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, "ended by itself" in done.stdout) == (code, code == 0)
+    assert ("another process of this job is gone" in done.stderr) == (code == 1)
+    assert ("exit code 3" in done.stderr) == (code == 1)
+    assert time.monotonic() - began < 60
+    status = Path("/proc", done.stdout.split()[0], "stat")
+    while status.exists() and status.read_text().split()[2] != "Z":  # killed, and not gone yet
+        assert time.monotonic() - began < 60, "a process is left running"
+        time.sleep(0.05)
+
+
+def test_processes_that_succeed_are_observed_no_longer():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    observer = Observer([process], period=0.01)
+    observer.start()
+    observer.join(60)
+    assert not observer.is_alive() and process.returncode == 0
