@@ -18,14 +18,19 @@ optional:
 | ``block_parts() -> BlockParts`` | its convolutions, BatchNorms and skip, for a Jacobian by hand | `Span.parts` |
 """
 
-from lightning_app.networks.blocks import Span, blocks_of, span_of
-from lightning_app.networks.cifar_resnet import CifarResNet
-from lightning_app.networks.layers import Layer, layers_of
-from lightning_app.networks.preact import PreactResNet
-from lightning_app.networks.residual_mlp import ResidualMLP
-from lightning_app.networks.shortcut import ShortcutNet, draw
-from lightning_app.networks.simplified import SimplifiedNet
-from lightning_app.networks.tracing import Surveyed, measurable, survey
+from typing import TYPE_CHECKING
+
+from lightning_app.common.lazy import lazy
+
+if TYPE_CHECKING:
+    from lightning_app.networks.blocks import Span, blocks_of, span_of
+    from lightning_app.networks.cifar_resnet import CifarResNet
+    from lightning_app.networks.layers import Layer, layers_of
+    from lightning_app.networks.preact import PreactResNet
+    from lightning_app.networks.residual_mlp import ResidualMLP
+    from lightning_app.networks.shortcut import ShortcutNet, draw
+    from lightning_app.networks.simplified import SimplifiedNet
+    from lightning_app.networks.tracing import Surveyed, measurable, survey
 
 __all__ = [
     # how a net describes its layers
@@ -49,3 +54,5 @@ __all__ = [
     # Littwin & Wolf (2016)
     "ResidualMLP",
 ]
+
+__getattr__ = lazy(__name__)

@@ -1,0 +1,31 @@
+"""What `fit` imports until the report is written: no papers, no theory, no nets and measures that nobody asked for."""
+
+import os
+import subprocess
+import sys
+
+from tests.helpers import ROOT, TINY
+
+COUNT = """
+import sys
+from lightning_app.cli import main
+from lightning_app.cli.training import TrainingCLI
+
+def note(self):
+    loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("lightning_app", "callbacks"))
+    print(*loaded, sep="\\n", file=open("loaded.txt", "w"))
+
+TrainingCLI.after_fit = note  # instead of the report
+sys.exit(main(sys.argv[1:]))
+"""
+MOST = 100  # files of lightning_app and callbacks, of which 12 are packages that import lazily
+
+
+def test_fit_loads_what_it_uses_until_the_report(tmp_path):
+    words = [sys.executable, "-c", COUNT, *TINY, "--trainer.max_epochs", "1"]
+    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    loaded = (tmp_path / "loaded.txt").read_text().split()
+    assert len(loaded) < MOST, "\n".join(loaded)
+    assert not [name for name in loaded if name.startswith(("lightning_app.reproduce", "lightning_app.theory"))]
