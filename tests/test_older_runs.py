@@ -18,7 +18,7 @@ DATA = ROOT / "tests" / "data"
 RUN = Path("runs") / "digits" / "run_5294020"
 LAST = RUN / "checkpoints" / "last.ckpt"
 MEMBERS = [f"{arm}-seed0{seed}" for arm in ("plain", "residual", "twin") for seed in (0, 1)]
-RECOMPUTED = ("test/risk", "test/error", "weight_mass/", "cushion/", "depth/", "drive/", "hessian/top")
+RECOMPUTED = ("test/risk", "test/error", "weight_mass/", "cushion/", "depth/", "hessian/top")
 
 
 @pytest.fixture
