@@ -86,6 +86,8 @@ ALWAYS = at_least(1, each=True, note=f"all epochs after the first {FROM:.0%} of 
 
 
 def fig_2_claims(results: Results) -> list[Claim]:
+    """ "The deeper a residual network is, the small its average Frobenius norm of weight matrices is, both during the training
+    process and when the training ends": during it."""
     return [*(_during(results, shallow, deep) for shallow, deep in pairwise(DEPTHS)), _on_cifar10(results)]
 
 
@@ -127,6 +129,8 @@ def draw_fig_2(results: Results) -> Figure:
 
 
 def fig_3_claims(results: Results) -> list[Claim]:
+    """ "The deeper a residual network is, the small its average Frobenius norm of weight matrices is [...] when the training
+    ends." """
     found = _final_norms(results)
     return [_falls(found), _exponent(found)]
 

@@ -62,6 +62,9 @@ INITIAL = Computation(
 
 
 def fig_4_claims(results: Results) -> list[Claim]:
+    """ "[2-]shortcut linear networks have constant condition numbers as expected. [...] When using Xavier or orthogonal
+    initialization in linear networks, the initial condition numbers will go to infinity as the depths become infinity",
+    and that of orthogonal initialisation "grows slower than the Xavier initialization"."""
     return [
         _constant(results),
         _grows(results, XAVIER.name),

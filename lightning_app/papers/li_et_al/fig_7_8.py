@@ -123,6 +123,8 @@ AHEAD = above(1, note=f"means over seeds, from depth {DEEP} on")  # in both figu
 
 
 def fig_7_claims(results: Results) -> list[Claim]:
+    """ "The final losses of [2-]shortcut linear networks stay close to optimal as the networks become deeper. Higher learning
+    rates can also be applied, resulting in fast learning in deep networks." """
     return [
         _stays_near(results),
         *(_at_the_deepest(results, net) for net in (XAVIER, ORTHOGONAL, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4)),
@@ -289,6 +291,8 @@ RELU = Computation("losses-relu", final_losses, _pieces(RELU_DEPTHS, "relu", SUB
 
 
 def fig_8_claims(results: Results) -> list[Claim]:
+    """ "[...] networks with Xavier or orthogonal initialization have difficulties finding these optimal points, while
+    [2-]shortcut networks find these optimal points easily as they did without nonlinear units." """
     plain = (XAVIER, ORTHOGONAL)
     return [
         *(_losses_against_2(results, net) for net in plain),

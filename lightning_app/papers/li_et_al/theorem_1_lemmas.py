@@ -206,6 +206,7 @@ BIT_FOR_BIT = ("1/others", "4/losses")
 
 
 def lemmas_claims(results: Results) -> list[Claim]:
+    """Lemmas 1 to 4 as their statements say, see `STATEMENTS`; the quotes stand in `SAID`."""
     return [_lemma(results, key, quantity) for key, quantity in STATEMENTS.items()]
 
 

@@ -290,7 +290,10 @@ BANDS = Computation(
 
 
 def theorem_2_claims(results: Results) -> list[Claim]:
-    """Eq. 19: lim of Σ ε_r² over the band is 1. How fast, and how wide the band is, the paper does not say: ours."""
+    """ "The epsilons are concentrated in a narrow band near the maximal value."
+
+    Eq. 19: the limit of Σ ε_r² over the band is 1. How fast, and how wide the band is, the paper does not say: ours.
+    """
     pieces = list(BANDS.pieces)
 
     def ours(value: Value) -> Sample:

@@ -394,7 +394,8 @@ FINITE_MAXIMUM = Computation(
 
 
 def theorem_5_claims(results: Results) -> list[Claim]:
-    """Eqs. 34 and 35: of all mixtures up to p, the pure one of p interactions maximises theta."""
+    """ "Any heterogeneous mixture of spin glasses contains fewer critical points of a finite index, than a mixture in which only
+    p interactions are considered", Eqs. 34 and 35."""
     pieces, finite = list(MAXIMUM.pieces), list(FINITE_MAXIMUM.pieces)
     largest = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: np.concatenate([each["largest"] for each in all_]))
     steps = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: [each["steps"].max() for each in all_])

@@ -65,6 +65,8 @@ def fig_2_claims(results: Results) -> list[Claim]:
 
 
 def _absorbed(results: Results, title: str, run: Run) -> list[Claim]:
+    """ "The dominance of paths with fewer skip connections increases over time. Moreover, once the learning rate is reduced in
+    epoch 81 the phenomenon we describe speeds up." """
     norm = f"mean norm of the absorbed convolutions, {title}"
     before, after = (_of_curves(results, run, ABSORBED, value) for value in (_before, _after))
     grown = results.final(run.name, ARM, ABSORBED).map(
@@ -88,6 +90,7 @@ def fig_3_claims(results: Results) -> list[Claim]:
 
 
 def _lambdas(results: Results, title: str, run: Run) -> list[Claim]:
+    """ "We would like to better understand why these coefficients start to decrease once the learning rate is reduced." """
     before, after = (_of_curves(results, run, LAMBDA, value) for value in (_before, _after))
     return [
         tested(f"mean ‖λ‖, {title}: slope before the rate drops", "the dynamic behaviour is in λ", ABOVE, before),

@@ -107,6 +107,8 @@ def theorem_3_claims(results: Results) -> list[Claim]:
 
 
 def identities_3(results: Results) -> list[Claim]:
+    """ "|λ_l| will increase for layers l that do not have skip-connections. Conversely, if layer l has a parallel skip
+    connection, then |λ_l| will increase if ‖g_p‖² > ‖g_m‖²": by the identities behind it."""
     return [
         _exact(
             results,
@@ -196,6 +198,8 @@ def theorem_4_claims(results: Results) -> list[Claim]:
 
 
 def identities_4(results: Results) -> list[Claim]:
+    """ "If either ‖g_p‖² or ‖g_m‖² is dominant [...], the scaling of the weights C will increase": by the
+    identities behind it."""
     return [
         _exact(
             results,
