@@ -6,6 +6,7 @@ What a test prints is what tables and the registration say of it, so that words 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -89,20 +90,10 @@ class Bound:
         return holds(held, f"{worst:.3g}{f' in the worst {self.of}' if self.each and ours.count > 1 else ''}")
 
 
-def above(limit: float, each: bool = False, note: str = "", of: str = "seed") -> Bound:
-    return Bound("above", limit, each, note, of)
-
-
-def at_least(limit: float, each: bool = False, note: str = "", of: str = "seed") -> Bound:
-    return Bound("at least", limit, each, note, of)
-
-
-def at_most(limit: float, each: bool = False, note: str = "", of: str = "seed") -> Bound:
-    return Bound("at most", limit, each, note, of)
-
-
-def below(limit: float, each: bool = False, note: str = "", of: str = "seed") -> Bound:
-    return Bound("below", limit, each, note, of)
+above = partial(Bound, "above")
+at_least = partial(Bound, "at least")
+at_most = partial(Bound, "at most")
+below = partial(Bound, "below")
 
 
 @dataclass(frozen=True)

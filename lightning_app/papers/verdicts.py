@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,6 @@ __all__ = [
     "Reading",
     "Sample",
     "Varies",
-    "one",
     # what comes out
     "Outcome",
     "Verdict",
@@ -171,11 +169,6 @@ class Claim:
     def ours(self) -> Sample:
         """Under the first reading, the one this project takes for the paper's."""
         return self.readings[0].ours
-
-
-def one(quantity: str, paper: float | str, test: str, ours: Sample, outcome: Outcome, **more: Any) -> Claim:
-    """A claim that has one reading; ``more`` are further fields of `Claim`."""
-    return Claim(quantity, paper, test, (Reading("", ours, outcome),), **more)
 
 
 HELD = {Basis.PAPER: Verdict.REPRODUCED, Basis.REBUILT: Verdict.REBUILT, Basis.OURS: Verdict.CHECKED}

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
             try:
                 code = _run(options)
             except Stopped as stop:
-                code = int(stop.code)
+                code = stop.code if isinstance(stop.code, int) else 1
         return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
     except (ValueError, OSError, yaml.YAMLError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

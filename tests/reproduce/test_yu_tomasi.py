@@ -17,7 +17,6 @@ from lightning_app.papers.yu_tomasi import PAPER
 from lightning_app.papers.yu_tomasi.fig_7 import distance_by_print, expected_above, printed_square
 from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, SEED_RUNS
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT as TABLE_1
-from lightning_app.papers.yu_tomasi.table_1 import implied_norm
 from lightning_app.papers.yu_tomasi.table_3 import ROWS, at_start, half_digit
 from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT as TABLE_3
 from lightning_app.reproduce.evidence import evidence_of
@@ -28,6 +27,11 @@ COUNT_32 = 461_232  # convolution weights at depth 32
 
 
 # -- arithmetic of the printed tables
+
+
+def implied_norm(loss: float, cost: float, batch: int = 128, strength: float = 1e-4) -> float:
+    """||w||^2 that a printed C - L implies under C = L + (lambda/2) ||w||^2 / B."""
+    return (cost - loss) * 2 * batch / strength
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,6 @@ def _exact(
 # -- Theorem 3 -------------------------------------------------------------------------------------------------------------
 
 
-def theorem_3_claims(results: Results) -> list[Claim]:
-    return identities_3(results)
-
-
 def identities_3(results: Results) -> list[Claim]:
     """ "|λ_l| will increase for layers l that do not have skip-connections. Conversely, if layer l has a parallel skip
     connection, then |λ_l| will increase if ‖g_p‖² > ‖g_m‖²": by the identities behind it."""
@@ -181,7 +177,7 @@ THEOREM_3 = Artefact(
     "theorem-3",
     "the scale of a layer grows, always where no connection skips it, else if the deep paths' gradient is the larger one",
     (),
-    theorem_3_claims,
+    identities_3,
     "Eq. 23 with the loss -mean(label Y); gates and σ those of a forward pass, then frozen. 20 nets for each of six shapes, "
     "8 units a layer, two of them with the block's output made 50 times weaker or stronger. The identities hold at any point; "
     "the signs of steps are those at the nearest point with ∂L/∂λ_l = 0, as the theorem assumes: elsewhere the ordinary gradient "
@@ -191,10 +187,6 @@ THEOREM_3 = Artefact(
 )
 
 # -- Theorem 4 -------------------------------------------------------------------------------------------------------------
-
-
-def theorem_4_claims(results: Results) -> list[Claim]:
-    return identities_4(results)
 
 
 def identities_4(results: Results) -> list[Claim]:
@@ -245,7 +237,7 @@ THEOREM_4 = Artefact(
     "theorem-4",
     "the scale of all weights grows without normalisation too",
     (),
-    theorem_4_claims,
+    identities_4,
     "Eq. 26: λ = σ = 1, C = ‖w‖ / √Λ with Λ the number of weights; the loss and frozen gates of theorem-3, 20 nets for each of "
     "four shapes. Eq. 27 at the nearest point with g·w = 0, where C does not change to first order.",
     computations=(OVERALL,),

@@ -35,7 +35,6 @@ __all__ = [
     "as_printed",
     "deeper",
     "draw_against_depth",
-    "implied_norm",
     "over_penalty",
     "pair_in_print",
     "penalties",
@@ -85,17 +84,6 @@ def apart_in_print(table: Table, symbol: str, depth: int) -> float:
     """
     plain, residual = _pair(table, symbol, depth)
     return round(plain - residual, 6)
-
-
-def implied_norm(loss: float, cost: float, batch: int = 128, strength: float = 1e-4) -> float:
-    """||w||^2 that a printed C - L implies under C = L + (lambda/2) ||w||^2 / B.
-
-    With B = 128 depth 32's plain row gives 2304, and Table 3's N (std^2 + mean^2) 2342; without 1 / B it would be 18.
-
-    >>> round(implied_norm(0.1225, 0.1234))
-    2304
-    """
-    return (cost - loss) * 2 * batch / strength
 
 
 def over_penalty(loss: float, cost: float) -> float:
