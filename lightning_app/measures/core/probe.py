@@ -66,9 +66,8 @@ def probe_forward(
             epochs and nets of that architecture; a shorter last batch is measured without compiling.
         loss: (outputs, labels) -> the mean over a batch.
 
-    Cost: one forward pass plus two reductions a layer, three with a skip. Median ratio to a compiled evaluation of the
-    same images (`benchmarks/measures.py`, depth 20, one CPU thread, quiet): 1.05 to 1.1 plain and residual, a little
-    more when others use the memory bus; uncompiled 1.6 to 1.8 plain, 2.0 to 2.4 residual.
+    Cost: one forward pass plus two reductions a layer, three with a skip. Compiled about a tenth more than an evaluation
+    of the same images (docs/speed.md, "measures"); uncompiled about twice one.
     """
     net, taps = _instrument(net, layers)
     results, size, count = [], None, 0

@@ -95,10 +95,10 @@ def interlayer_cushions(
     mu = sqrt(n / numel); a block of convolutions without biases and ReLUs has J x = f(x).
 
     Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians. Beside the forward pass they cost
-    k + 1 times the block's convolutions: 1,000 images and 4 probes in all blocks of the full depth-20 net are 3 % of a
-    training epoch. Exact ones cost, a block and sample of that net, as much as training on 3 samples (eval) or 10
-    (batch1). Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have inputs
-    or outputs.
+    k + 1 times the block's convolutions: 1,000 images and 4 probes in all blocks of the full depth-20 net take a few
+    percent of a training epoch (docs/speed.md, "interlayer"). Exact ones cost, a block and sample of that net, as much
+    as training on 3 samples (eval) or 10 (batch1). Other spans are differentiated: k + 4 forward passes through them,
+    exact ones as many as they have inputs or outputs.
 
     Precision: the net's own; GPUs may convolve in TF32. Where J x is a small difference of large numbers, in batch1, it
     comes from Euler's identity or from differentiation in float64.
