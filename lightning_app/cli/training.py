@@ -113,7 +113,7 @@ class TrainingCLI(LightningCLI):
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        self.config = parser.parse_args(args)
+        self.config = parser.parse_args(cast("list[str] | None", args))  # `run_training` hands over words only
 
     @override
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
