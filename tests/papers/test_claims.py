@@ -1,5 +1,6 @@
 """The tests of claims at their edges: a seed that is not a number leaves a claim open, whichever sample it is in."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -180,3 +181,19 @@ def test_the_growth_of_a_gap_is_tested_and_the_gap_shown():
     assert deep.test == "above 0: the difference less that of depth 20; by the print 0.04463"
     assert deep.ours.mean == 0.4
     assert judge(gaps("L", {20: Sample((0.3,)), 32: Sample((0.2,))})[1])[1] == "-0.1"
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_pieces_name_every_parameter_that_their_function_takes(key):
+    """A parameter with a default would decide numbers without being in the digest."""
+    for computation in (each for artefact in paper(key).artefacts for each in artefact.computations):
+        wanted = set(inspect.signature(computation.compute).parameters) - {"source"}
+        assert {piece: set(asked) for piece, asked in computation.pieces.items()} == dict.fromkeys(
+            computation.pieces, wanted
+        )
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_artefacts_of_a_paper_have_names_of_their_own(key):
+    keys = [artefact.key for artefact in paper(key).artefacts]
+    assert keys and len(keys) == len(set(keys))

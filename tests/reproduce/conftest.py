@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -80,16 +79,19 @@ def leave(tmp_path) -> Callable[..., RunFolder]:
 
 @pytest.fixture
 def made(tmp_path) -> Callable[..., dict[str, str]]:
-    """Verdicts by quantity of an artefact, from the runs that were left."""
+    """Verdicts by quantity of an artefact, from the runs that were left; with ``files`` its record, tables and figure, too."""
 
-    def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi") -> dict[str, str]:
+    def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi", files: bool = False) -> dict[str, str]:
         from lightning_app.papers import find
-        from lightning_app.reproduce.making import make
+        from lightning_app.reproduce.evidence import evidence_of
+        from lightning_app.reproduce.making import make, rows
 
         ((its_paper, found),) = find(f"{paper}/{artefact}")
-        result = make(its_paper, found, scale, tmp_path / "runs", tmp_path / "results")
-        rows = json.loads((result.folder / "verdict.json").read_text())["rows"]
-        return {row["quantity"]: row["verdict"] for row in rows}
+        runs, results = tmp_path / "runs", tmp_path / "results"
+        if files:
+            make(its_paper, found, scale, runs, results)
+        judged = rows(its_paper, found, evidence_of(its_paper, found, scale, runs, results), results)
+        return {row["quantity"]: row["verdict"] for row in judged}
 
     return made
 
