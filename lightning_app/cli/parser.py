@@ -1,7 +1,6 @@
 """Errors of the command line in two lines: what is wrong and the nearest valid word, instead of pages of usage."""
 
 import argparse
-import difflib
 import functools
 import inspect
 import re
@@ -18,6 +17,7 @@ from typing_extensions import override
 
 from lightning_app.cli.factories import as_factories
 from lightning_app.cli.safety import confined
+from lightning_app.common.errors import nearest
 
 __all__ = ["HelpFormatter", "Parser", "known_classes", "resolve_short_names"]
 
@@ -126,9 +126,9 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     group, _, last = word.rpartition(".")
     if last in OTHERWISE_NAMED:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
-    near = difflib.get_close_matches(word, known, n=2, cutoff=0.75)
+    near = nearest(word, known, 2, 0.75)
     by_last = {key: key.rsplit(".", 1)[-1] for key in known}
-    for similar in difflib.get_close_matches(last, set(by_last.values()), n=2, cutoff=0.7):
+    for similar in nearest(last, set(by_last.values()), 2, 0.7):
         keys = [key for key, end in by_last.items() if end == similar]
         near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
     near = list(dict.fromkeys(near))[:3]

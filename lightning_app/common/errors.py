@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["DivergedError", "MachineError", "UserError", "did_you_mean", "unknown"]
+__all__ = ["DivergedError", "MachineError", "UserError", "nearest", "unknown"]
 
 
 class UserError(ValueError):
@@ -18,14 +18,13 @@ class MachineError(UserError):
     """A fault of the machine, such as a full disk. The command line exits with 1."""
 
 
-def did_you_mean(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
-    """The most similar names as a question; "" if there are none.
+def nearest(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The most similar names, the nearest first, of a similarity in [0, 1] of at least the cutoff.
 
-    >>> did_you_mean("tabel-1", ["table-1", "fig-2"])
-    "Did you mean 'table-1'?"
+    >>> nearest("tabel-1", ["fig-2", "table-1"])
+    ['table-1']
     """
-    near = difflib.get_close_matches(name, list(choices), n=most, cutoff=cutoff)
-    return f"Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
+    return difflib.get_close_matches(name, list(choices), n=most, cutoff=cutoff)
 
 
 def unknown(what: str, name: str, choices: Iterable[str]) -> UserError:
@@ -35,5 +34,5 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> UserError:
     there is no paper 'yu-tomsi'. Did you mean 'yu-tomasi'? Expected one of: yu-tomasi, li-et-al.
     """
     choices = list(choices)
-    words = (f"there is no {what} '{name}'.", did_you_mean(name, choices), f"Expected one of: {', '.join(choices)}.")
-    return UserError(" ".join(filter(None, words)))
+    hint = [f"Did you mean '{near}'?" for near in nearest(name, choices)]
+    return UserError(" ".join([f"there is no {what} '{name}'.", *hint, f"Expected one of: {', '.join(choices)}."]))

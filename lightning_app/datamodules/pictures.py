@@ -5,7 +5,6 @@ shorter side resized with antialiasing, and the central square cut out. Only the
 not there.
 """
 
-import difflib
 import math
 import os
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from tqdm import tqdm
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, nearest
 
 __all__ = ["Decoding", "Pictures", "class_folders", "list_pictures"]
 
@@ -145,7 +144,7 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tens
 
 
 def _unknown(folder: Path, classes: Sequence[str]) -> str:
-    near = difflib.get_close_matches(folder.name, classes, n=1)
+    near = nearest(folder.name, classes)
     known = ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
     return f"expected folders of the {len(classes)} classes ({known}), found {folder}: " + (
         f"did you mean {near[0]}?" if near else "rename or remove it, or name all classes in data.class_names."

@@ -4,7 +4,6 @@ Measures meet a block only through `blocks_of` and `span_of`. Names are 1-based 
 "block05", a span "block03-block05". A net that does not describe itself has the names of its modules: "layer1.0".
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, nearest
 from lightning_app.identity import shortcut
 
 __all__ = ["BlockParts", "Span", "blocks_of", "number_blocks", "span_of"]
@@ -124,7 +123,7 @@ def span_of(net: nn.Module, name: str) -> Span:
 def _no_block(name: str, blocks: list[str], modules: list[str]) -> str:
     number = re.fullmatch(r"block(\d+)", name)
     near = [block for block in blocks if number and block.removeprefix("block").lstrip("0") == number[1].lstrip("0")]
-    near = near or ([] if number else difflib.get_close_matches(name, blocks + modules, n=1))
+    near = near or ([] if number else nearest(name, blocks + modules))
     hint = f" Did you mean '{near[0]}'?" if near else ""
     there = ", ".join(blocks) if blocks else ", ".join(modules)
     return f"there is no block '{name}' in this net.{hint} It has: {there}."
