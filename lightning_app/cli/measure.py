@@ -57,7 +57,7 @@ def _maker(net: Any) -> str:
 
 def print_measured(run: RunFolder) -> None:
     """Print what was measured in one run: layer by layer, the nets as a whole, and what could not be measured."""
-    from lightning_app.report.evidence import gather
+    from lightning_app.report.page_data import gather
     from lightning_app.report.sections.layers import (
         BLOCK_HEAD,
         HEAD,

@@ -1,6 +1,6 @@
 """Run folders in, one self-contained HTML page out; knows neither torch nor Lightning, so that it starts fast.
 
-``evidence`` reads runs and names their nets, ``pairs`` says which plain belongs to which residual; a file of ``sections`` each
+``page_data`` reads runs and names their nets, ``pairs`` says which plain belongs to which residual; a file of ``sections`` each
 turns them into ``blocks`` -- figures, tables, texts --, and ``page`` puts these through the template, ``exports`` into files. A
 section is one file and one name in ``page``, with the families of keys that it shows; measures without a section of their own
 have their curves in ``sections.further``.

@@ -91,7 +91,7 @@ def _safe(text: str) -> str:
 
 
 def seeds_csv(spreads: Sequence[Iterable[object]]) -> dict[str, str]:
-    """`Evidence.spreads` as a figure's further data; nothing where no group has several seeds."""
+    """`PageData.spreads` as a figure's further data; nothing where no group has several seeds."""
     columns = ("epoch", "group", "name", "mean", "sd", "min", "max", "count")
     return {"seeds": csv_text(columns, spreads)} if spreads else {}
 
@@ -123,10 +123,12 @@ class Data:
 
     @property
     def file(self) -> str:
+        """Name of the file to download."""
         return f"{self.name}.csv.gz" if self._long else f"{self.name}.csv"
 
     @property
     def uri(self) -> str:
+        """The file itself, as a data: address; compressed where it is long."""
         if not self._long:
             return "data:text/csv;charset=utf-8," + quote(self.csv, safe=",/:=+()")
         # Random digits shrink no further at higher levels. No date: the same bytes for the same numbers.
@@ -160,6 +162,7 @@ class Figure:
 
     @property
     def data(self) -> list[Data]:
+        """All files behind the figure."""
         return [Data(self.key, self.csv), *(Data(f"{self.key}-{name}", csv) for name, csv in self.more.items())]
 
 

@@ -21,7 +21,7 @@ from lightning_app.papers.yu_tomasi.table_1 import deeper, penalties, printed, s
 from lightning_app.papers.yu_tomasi.table_3 import id_shares
 from lightning_app.report import reproduced
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
-from lightning_app.report.evidence import Evidence
+from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
 
 __all__ = ["TESTED", "Tested", "section"]
@@ -75,10 +75,10 @@ TESTED = (
 )
 
 
-def section(evidence: Evidence) -> Section:
-    found = _found(evidence)
+def section(page: PageData) -> Section:
+    found = _found(page)
     own = [_table(paper, [pair for pair in found if pair[0].paper == paper]) for paper in (YU, LITTWIN, LI)]
-    tables = [*(table for table in own if table.rows), *reproduced.tables(evidence.made)]
+    tables = [*(table for table in own if table.rows), *reproduced.tables(page.made)]
     if not tables:
         return Section("claims", TITLE, notices=[NOTHING])
     counts = in_words(counted((_class(claim), judge(claim)[0]) for _, claim in found)) if found else ""
@@ -90,10 +90,10 @@ def _class(claim: Claim) -> Class:
     return claim.about
 
 
-def _found(evidence: Evidence) -> list[tuple[Tested, Claim]]:
+def _found(page: PageData) -> list[tuple[Tested, Claim]]:
     """Every claim of which something was measured; of several of one wording each says which nets it is about."""
-    sides = [(plain, residual) for plain, residual in counterparts(evidence) if len(plain) == len(residual) == 1]
-    nets = AnyNets(evidence.groups, [(plain, residual) for (plain,), (residual,) in sides])
+    sides = [(plain, residual) for plain, residual in counterparts(page) if len(plain) == len(residual) == 1]
+    nets = AnyNets(page.groups, [(plain, residual) for (plain,), (residual,) in sides])
     found = [(asked, who, claim) for asked in TESTED for who, claim in asked.find(nets)]
     measured = [each for each in found if any(reading.ours.count for reading in each[2].readings)]
     times = Counter(claim.quantity for _, _, claim in measured)

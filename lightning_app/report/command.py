@@ -27,7 +27,7 @@ The page is one file without script or network: figures, tables, and the numbers
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit code. A user's mistake is one sentence on stderr and 2."""
+    """Run the command; returns the exit code. A user's mistake is one line on stderr, and 2."""
     try:
         options = _parser().parse_args(argv)
         export = formats(options.export) if options.export is not None else ()

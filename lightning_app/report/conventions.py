@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from lightning_app.report.evidence import Net
+from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import paired_curve
 

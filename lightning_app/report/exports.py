@@ -19,7 +19,7 @@ __all__ = ["FORMATS", "formats", "write_exports"]
 FORMATS = ("pdf", "svg", "csv", "latex")
 
 
-def formats(asked: str) -> tuple[str, ...]:
+def formats(option: str) -> tuple[str, ...]:
     """The formats that an option names.
 
     Raises:
@@ -28,10 +28,10 @@ def formats(asked: str) -> tuple[str, ...]:
     >>> formats("svg, pdf")
     ('svg', 'pdf')
     """
-    found = tuple(dict.fromkeys(word.strip().lower() for word in asked.split(",") if word.strip()))
+    found = tuple(dict.fromkeys(word.strip().lower() for word in option.split(",") if word.strip()))
     if not found or (unknown := [word for word in found if word not in FORMATS]):
         raise UserError(
-            f"expected --export to be some of {', '.join(FORMATS)} with commas between, got {asked!r}"
+            f"expected --export to be some of {', '.join(FORMATS)} with commas between, got {option!r}"
             + (f": {', '.join(unknown)} is not among them." if found else ".")
         )
     return found

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
 from lightning_app.report.blocks import Entry, Figure, csv_text, seeds_csv
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
 __all__ = [
@@ -37,9 +37,9 @@ def joined(values: Iterable[int] | Iterable[str]) -> str:
     return " and ".join(map(str, sorted({*values})))
 
 
-def group_legend(evidence: Evidence, first: bool = False) -> list[Entry]:
+def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
-    return legend((_group_label(label, nets, first), nets[0].style) for label, nets in evidence.groups.items())
+    return legend((_group_label(label, nets, first), nets[0].style) for label, nets in page.groups.items())
 
 
 def _group_label(label: str, nets: Sequence[Net], first: bool) -> str:
@@ -72,12 +72,12 @@ class Curve(NamedTuple):
 
 
 def figure_of_curves(
-    evidence: Evidence, key: str, caption: str, shown: Sequence[Curve], columns: int = 3, spreads: bool = True
+    page: PageData, key: str, caption: str, shown: Sequence[Curve], columns: int = 3, spreads: bool = True
 ) -> Figure:
     """A panel for each curve, and the data behind them: of every net, with ``spreads`` also over seeds."""
 
     def draw(axes: Axes, curve: Curve) -> None:
-        curves(axes, evidence.groups.values(), lambda net: net.series(curve.name))
+        curves(axes, page.groups.values(), lambda net: net.series(curve.name))
         if curve.adjust:
             curve.adjust(axes)
 
@@ -86,9 +86,9 @@ def figure_of_curves(
         for each in shown
     ]
     names = [each.name for each in shown]
-    data = csv_text(("net", "name", "epoch", "value"), evidence.rows(names))
-    more = seeds_csv(evidence.spreads(names)) if spreads else {}
-    return Figure(key, caption, panels, group_legend(evidence), data, columns=columns, more=more)
+    data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
+    more = seeds_csv(page.spreads(names)) if spreads else {}
+    return Figure(key, caption, panels, group_legend(page), data, columns=columns, more=more)
 
 
 # -- histograms -----------------------------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ Read = Callable[
 ]  # arrays -> counts and edges, if there
 
 
-def saved_histograms(evidence: Evidence, family: str, when: int, read: Read) -> dict[Net, Histogram]:
+def saved_histograms(page: PageData, family: str, when: int, read: Read) -> dict[Net, Histogram]:
     """Of the first net of each group at the ``FIRST`` or ``LAST`` epoch with arrays; not the same epoch as both."""
     found = {}
-    for net in evidence.firsts():
+    for net in page.firsts():
         epochs = net.run.array_epochs(family)
         if len(epochs) > (when == LAST) and (bins := read(net.arrays(family, epochs[when]))):
             found[net] = Histogram(*bins, epochs[when])
@@ -127,7 +127,7 @@ def saved_histograms(evidence: Evidence, family: str, when: int, read: Read) -> 
 
 
 def figure_of_histograms(
-    evidence: Evidence,
+    page: PageData,
     key: str,
     caption: str,
     views: Sequence[View],
@@ -144,7 +144,7 @@ def figure_of_histograms(
     """A panel for each view: outlines of all its nets.
 
     Args:
-        caption: a sentence on seeds is added where not all are shown.
+        caption: it also says that the first of several seeds is shown, where that is so.
         columns: heads of the views' facts in the data, and of the counts.
         x, y: axis labels.
         adjust: what else is drawn into the axes of a view, and where they end.
@@ -170,5 +170,5 @@ def figure_of_histograms(
     ]
     *facts, count = columns
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
-    caption += f" {FIRST_SEED}" * (len(evidence.firsts()) < len(evidence.nets))
-    return Figure(key, caption, panels, group_legend(evidence, first=True), data, columns=wide)
+    caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
+    return Figure(key, caption, panels, group_legend(page, first=True), data, columns=wide)

@@ -13,8 +13,8 @@ from lightning_app.common.files import write_atomically
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import claims
 from lightning_app.report.blocks import Section
-from lightning_app.report.evidence import Evidence, common_parent, gather
 from lightning_app.report.exports import write_exports
+from lightning_app.report.page_data import PageData, common_parent, gather
 from lightning_app.report.safety import visible
 from lightning_app.report.sections import (
     configs,
@@ -83,11 +83,11 @@ def export_folder(page: Path) -> Path:
     return page.with_name(f"{page.stem}-export")
 
 
-def sections_of(evidence: Evidence) -> list[Section]:
+def sections_of(page: PageData) -> list[Section]:
     """The sections that these runs have, in order."""
-    before, after = ([module.section(evidence) for module in modules] for modules in (BEFORE, AFTER))
+    before, after = ([module.section(page) for module in modules] for modules in (BEFORE, AFTER))
     shown = {family for section in (*before, *after) if section for family in section.families}
-    return [section for section in (*before, further.section(evidence, shown), *after) if section]
+    return [section for section in (*before, further.section(page, shown), *after) if section]
 
 
 def render(sections: Sequence[Section], title: str) -> str:

@@ -2,7 +2,7 @@
 
 Plain and residual of different depth or width are not compared; learning rates they may have of their own, as in the paper.
 Of several such arms those with the same training belong together, then those of one run. Names decide only what is still open,
-or where there is no configuration; where they leave two readings neither is chosen: a difference between the wrong arms looks
+or where there is no configuration; where they are ambiguous nothing is paired: a difference between the wrong arms looks
 as good as one between the right ones.
 """
 
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs.configuration import compared, flatten
 
 __all__ = ["Pair", "counterparts", "pairs"]
@@ -32,13 +32,14 @@ class Pair:
 
     @property
     def nets(self) -> tuple[Net, ...]:
+        """Plain nets, then residual ones."""
         return self.plain + self.residual
 
 
-def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
+def pairs(page: PageData, least: int = 2) -> tuple[list[Pair], list[str]]:
     """The pairs that share at least so many seeds, and messages on what was left out and why."""
     found, notices = [], []
-    sides = counterparts(evidence)
+    sides = counterparts(page)
     if not all(any(side) for side in zip(*sides)):
         return [], []  # of a page of one kind there is nothing to say
     for plain, residual in sides:
@@ -50,19 +51,19 @@ def pairs(evidence: Evidence, least: int = 2) -> tuple[list[Pair], list[str]]:
                 "configurations nor from their names."
             )
         else:
-            pair, left_out = _pair(plain[0], residual[0], evidence)
+            pair, left_out = _pair(plain[0], residual[0], page)
             notices += left_out
             found += [pair] if len(pair.seeds) >= least else []
     return found, notices
 
 
-def counterparts(evidence: Evidence) -> list[Sides]:
+def counterparts(page: PageData) -> list[Sides]:
     """Plain and residual groups that belong together, one of each side where that is certain.
 
     A twin (of the same initial function as its original) stands for its arm only where that has no net of its own: with its
     original it is compared in a section of its own.
     """
-    groups = {name: nets[0] for name, nets in evidence.groups.items() if nets[0].residual is not None}
+    groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
     sides = _sides(groups, _architecture)
     for finer in (_training, lambda net: net.run.label, _stem):
         sides = [part for each in sides for part in _split(each, groups, finer)]
@@ -102,7 +103,7 @@ def _architecture(net: Net) -> Hashable:
 
 
 def _training(net: Net) -> Hashable:
-    """The configuration but for seed, place, nets and what only measures."""
+    """The configuration but for seed, folder, nets and what only measures."""
     return _leaves(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
 
 
@@ -114,8 +115,8 @@ def _stem(net: Net) -> str:
     return KIND.sub("", net.group).lower()
 
 
-def _pair(plain: str, residual: str, evidence: Evidence) -> tuple[Pair, list[str]]:
-    sides = _by_seed(evidence.groups[plain], evidence.groups[residual])
+def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
+    sides = _by_seed(page.groups[plain], page.groups[residual])
     shared = sorted(sides[0].keys() & sides[1].keys(), key=_order)
     lost = [seed for seed in shared if any(side[seed].diverged is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
@@ -144,14 +145,14 @@ def _label(plain: str, residual: str) -> str:
 def _left_out(
     label: str, kept: Iterable[int | None], lost: Iterable[int | None], alone: Iterable[int | None]
 ) -> list[str]:
-    said = []
+    notices = []
     if alone:
-        said.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
+        notices.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
     if lost:
-        said.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
+        notices.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
     if len([*kept]) < 2:
-        said.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
-    return said
+        notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
+    return notices
 
 
 def _seeds(seeds: Iterable[int | None]) -> str:

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["SEVERAL_SEEDS", "by_layer", "by_layer_keys", "layers_with", "places", "profiles", "stages"]
+__all__ = ["SEVERAL_SEEDS", "by_layer", "by_layer_keys", "layers_with", "positions", "profiles", "stages"]
 
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
@@ -68,24 +68,24 @@ def by_layer(net: Net, prefix: str, field: str) -> pd.DataFrame:
 
 
 def profiles(
-    evidence: Evidence, key: str, caption: str, quantities: Mapping[tuple[str, str], tuple[str, str]]
+    page: PageData, key: str, caption: str, quantities: Mapping[tuple[str, str], tuple[str, str]]
 ) -> Figure | None:
     """A panel for each quantity and group; None if nothing of it was measured.
 
     Args:
         quantities: (prefix, field) -> title and label of the y axis.
     """
-    frames = {of: _frames(evidence, *of) for of in quantities}
-    found = {of: _means(evidence, by_net) for of, by_net in frames.items()}
+    frames = {of: _frames(page, *of) for of in quantities}
+    found = {of: _means(page, by_net) for of, by_net in frames.items()}
     shown = [(of, group) for of, by_group in found.items() for group in by_group]
     if not shown:
         return None
-    styles = {group: nets[0].style for group, nets in evidence.groups.items()}
+    styles = {group: nets[0].style for group, nets in page.groups.items()}
     panels = [
         _panel(f"{key}-{number}", f"{quantities[of][0]}: {group}", found[of][group], styles[group], quantities[of][1])
         for number, (of, group) in enumerate(shown)
     ]
-    rows = [row for of, group in shown for row in _rows(of, found[of][group], frames[of], evidence.groups[group])]
+    rows = [row for of, group in shown for row in _rows(of, found[of][group], frames[of], page.groups[group])]
     data = csv_text(("net", "name", "epoch", "value"), rows)
     columns = 2 if len({group for _, group in shown}) == 2 else 3  # so that two arms stand side by side
     return Figure(key, caption, panels, _legend(found), data, columns=columns)
@@ -94,13 +94,13 @@ def profiles(
 # -- numbers --------------------------------------------------------------------------------------------------------------
 
 
-def _frames(evidence: Evidence, prefix: str, field: str) -> Frames:
-    nets = [net for nets in evidence.groups.values() for net in nets]
+def _frames(page: PageData, prefix: str, field: str) -> Frames:
+    nets = [net for nets in page.groups.values() for net in nets]
     return {net: frame for net in nets if len(frame := by_layer(net, prefix, field))}
 
 
-def _means(evidence: Evidence, frames: Frames) -> Profiles:
-    found = {group: [frames[net] for net in nets if net in frames] for group, nets in evidence.groups.items()}
+def _means(page: PageData, frames: Frames) -> Profiles:
+    found = {group: [frames[net] for net in nets if net in frames] for group, nets in page.groups.items()}
     means = {group: _mean(of_seeds) for group, of_seeds in found.items() if of_seeds}
     return {group: frame for group, frame in means.items() if len(frame)}
 
@@ -127,7 +127,7 @@ def _rows(of: tuple[str, str], mean: pd.DataFrame, frames: Frames, nets: Sequenc
 
 
 def _panel(key: str, title: str, frame: pd.DataFrame, style: Style, y: str) -> Panel:
-    numbered = frame.set_axis(places(frame.columns), axis=1)
+    numbered = frame.set_axis(positions(frame.columns), axis=1)
 
     def draw(axes: Axes) -> None:
         for when, epoch in stages(list(frame.index), LOOKS).items():
@@ -136,10 +136,10 @@ def _panel(key: str, title: str, frame: pd.DataFrame, style: Style, y: str) -> P
     return panel(key, _short(title), draw, x="layer", y=y, whole_x=True)
 
 
-def places(layers: Sequence[str]) -> list[int]:
-    """The layers' own numbers, if all have one of their own, else their places in the list.
+def positions(layers: Sequence[str]) -> list[int]:
+    """The layers' own numbers, if all have one of their own, else their positions in the list.
 
-    >>> places(["layer02", "layer04"]), places(["bn", "layer01", "layer01_2"])
+    >>> positions(["layer02", "layer04"]), positions(["bn", "layer01", "layer01_2"])
     ([2, 4], [1, 2, 3])
     """
     numbers = [int(match[1]) for layer in layers if (match := re.fullmatch(r"layer(\d+)", layer))]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 
 __all__ = ["last_epoch", "parts", "prefixes", "requested_samples", "table", "tables_of_parts"]
 
@@ -35,7 +35,7 @@ NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 CAPTION = (
     "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual, and at least its rounding (in single "
     "precision 8e-6 of the largest |λ|); some eigenvalue of H lies within that distance. “Not converged”: the residual "
-    "exceeds the share of |λ| that was asked for; such a number is not to be relied on. ± beside trace and norm: one standard "
+    "exceeds the requested share of |λ|; such a number is not to be relied on. ± beside trace and norm: one standard "
     "error, over random starts. No ±: computed exactly. Leading, on ID entries: the share of the leading eigenvector's "
     "square; spread evenly over all parameters it would be the small number."
 )
@@ -73,7 +73,7 @@ def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
     def logged(end: str) -> list[str]:
         return [
             *itertools.takewhile(
-                lambda key: f"{prefix}/{key}" in names, (f"{end}{place}" for place in itertools.count(1))
+                lambda key: f"{prefix}/{key}" in names, (f"{end}{rank}" for rank in itertools.count(1))
             )
         ]
 
@@ -101,9 +101,9 @@ def _ratio(net: Net, name: str, epoch: int | None) -> float:
     return residual / abs(eigenvalue) if eigenvalue else math.inf
 
 
-def requested_samples(evidence: Evidence, prefix: str) -> list[int]:
+def requested_samples(page: PageData, prefix: str) -> list[int]:
     """How many probe samples the mean loss is over, by the configurations; empty where they do not say."""
-    callbacks = [each for run in evidence.runs for each in _callbacks(run.config)]
+    callbacks = [each for run in page.runs for each in _callbacks(run.config)]
     arguments = [each.get("init_args") or {} for each in callbacks if str(each.get("class_path")).endswith(CALLBACK)]
     counts = [args.get("samples") for args in arguments if args.get("prefix") == prefix]
     return sorted({count for count in counts if isinstance(count, int)})
@@ -117,27 +117,27 @@ def _callbacks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 # -- tables ---------------------------------------------------------------------------------------------------------------
 
 
-def table(evidence: Evidence, prefix: str, title: str) -> Table:
+def table(page: PageData, prefix: str, title: str) -> Table:
     """A column a net; where an arm has several seeds, their mean and standard deviation beside them."""
-    names = _eigenvalues(evidence.nets, prefix) | FIELDS
-    names = {key: head for key, head in names.items() if any(f"{prefix}/{key}" in net.names for net in evidence.nets)}
-    columns = [column for group, nets in evidence.groups.items() for column in _columns(group, nets, prefix, [*names])]
+    names = _eigenvalues(page.nets, prefix) | FIELDS
+    names = {key: head for key, head in names.items() if any(f"{prefix}/{key}" in net.names for net in page.nets)}
+    columns = [column for group, nets in page.groups.items() for column in _columns(group, nets, prefix, [*names])]
     heads = (Cell(head.replace(" ", "\u00a0")) for head in ["Epoch", *names.values()])
     rows = zip(heads, *(cells for _, cells in columns), strict=True)
     return Table(CAPTION, ["", *(label for label, _ in columns)], [list(row) for row in rows], title=title)
 
 
-def tables_of_parts(evidence: Evidence, prefix: str) -> list[Table]:
+def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
     """A row a part, of the first net of each group; none where no part has a spectrum."""
-    found = [(net, parts([net], prefix)) for net in evidence.firsts()]
+    found = [(net, parts([net], prefix)) for net in page.firsts()]
     return [_of_parts(net, prefix, names) for net, names in found if names]
 
 
 def _eigenvalues(nets: Sequence[Net], prefix: str) -> dict[str, str]:
     return {
-        key: f"λ, {ORDINALS.get(place, f'{place}th ')}{ENDS[end]}"
+        key: f"λ, {ORDINALS.get(rank, f'{rank}th ')}{ENDS[end]}"
         for end, keys in ends(nets, prefix).items()
-        for place, key in enumerate(keys, start=1)
+        for rank, key in enumerate(keys, start=1)
     }
 
 
@@ -174,8 +174,8 @@ def _mean(values: Sequence[float | None], bad: int) -> Cell:
 
 def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
     epoch = last_epoch(net, prefix)
-    places = {"all parameters": prefix, **{name: f"{prefix}/{name}" for name in names}}
-    rows = [[Cell(name), *_entries(net, place, [*OF_PARTS], epoch)] for name, place in places.items()]
+    prefixes = {"all parameters": prefix, **{name: f"{prefix}/{name}" for name in names}}
+    rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
     return Table(PARTS, ["part", *OF_PARTS.values()], rows, title=f"{net.label}, {prefix}, epoch {epoch}")
 
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.evidence import Evidence, Final, Net, gather
+from lightning_app.report.page_data import Final, Net, PageData, gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.weights import id_mass
 from lightning_app.runs import RunFolder
@@ -29,18 +29,18 @@ def summary(run: RunFolder) -> Summary:
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
     """
-    evidence = gather([run])
-    if not evidence.nets:
+    page = gather([run])
+    if not page.nets:
         return Summary(f"{run.label}: no net has logged a number yet.", [], [])
-    layers = measured_layers(evidence.nets)
+    layers = measured_layers(page.nets)
     layer = choose_layer(layers) if layers else None
     head = ["net", "train risk", "train error", "test error", "ID mass of t", f"cushion {layer or ''}".strip()]
-    return Summary(_title(evidence), head, [_row(net, layer) for net in evidence.nets])
+    return Summary(_title(page), head, [_row(net, layer) for net in page.nets])
 
 
-def _title(evidence: Evidence) -> str:
-    epochs = sorted({net.epoch for net in evidence.nets})
-    return f"{evidence.runs[0].label} after epoch {' and '.join(map(str, epochs))}"
+def _title(page: PageData) -> str:
+    epochs = sorted({net.epoch for net in page.nets})
+    return f"{page.runs[0].label} after epoch {' and '.join(map(str, epochs))}"
 
 
 def _row(net: Net, layer: str | None) -> list[str]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_app.report import write_report
-from lightning_app.report.evidence import gather
 from lightning_app.report.page import render
+from lightning_app.report.page_data import gather
 from lightning_app.runs import Row, RunFolder
 
 LAYERS = tuple(range(1, 20))

@@ -32,7 +32,7 @@ from lightning_app.report.conventions import (
     quantities,
     values_of,
 )
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import conventions
 from lightning_app.runs import Row, RunFolder

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_app.report.profiles import places, stages
+from lightning_app.report.profiles import positions, stages
 from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import of_member, only, rows
@@ -257,9 +257,9 @@ def test_a_stage_is_an_epoch_once_and_the_ends_come_first():
 
 
 def test_layers_with_numbers_of_their_own_keep_them():
-    assert places(["layer01", "layer03", "layer10"]) == [1, 3, 10]
-    assert places(["norm", "layer01", "layer02"]) == [1, 2, 3]
-    assert places(["layer01", "layer01_2", "layer02"]) == [1, 2, 3]
+    assert positions(["layer01", "layer03", "layer10"]) == [1, 3, 10]
+    assert positions(["norm", "layer01", "layer02"]) == [1, 2, 3]
+    assert positions(["layer01", "layer01_2", "layer02"]) == [1, 2, 3]
 
 
 # -- forces ---------------------------------------------------------------------------------------------------------------

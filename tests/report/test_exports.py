@@ -10,9 +10,9 @@ import pytest
 from lightning_app.common.errors import UserError
 from lightning_app.report import main
 from lightning_app.report.blocks import Cell, Table, csv_text
-from lightning_app.report.evidence import gather
 from lightning_app.report.exports import FORMATS, formats, latex
 from lightning_app.report.page import export_folder, sections_of
+from lightning_app.report.page_data import gather
 from tests.report.conftest import make_run
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.report.sections.layers import of_whole_nets, section
 from lightning_app.runs import LayerRow, Row, RunFolder
 

@@ -10,9 +10,8 @@ import yaml
 
 from lightning_app.report import write_report
 from lightning_app.report.blocks import Figure, Section, Table
-from lightning_app.report.evidence import gather
-from lightning_app.report.final_measures import final_measures
-from lightning_app.report.prediction_taus import predict
+from lightning_app.report.gap_correlation import final_measures, predict
+from lightning_app.report.page_data import gather
 from lightning_app.report.sections import prediction
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.rank_correlation import adjusted, kendall

@@ -13,7 +13,7 @@ from lightning_app.plots.drawing import spread_of
 from lightning_app.plots.style import styles
 from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, Section
-from lightning_app.report.evidence import Evidence, gather
+from lightning_app.report.page_data import PageData, gather
 from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import seeds
 from lightning_app.runs import Row, RunFolder
@@ -208,7 +208,7 @@ def test_the_second_csv_has_the_spread_of_each_epoch(bank):
 # -- who belongs to whom
 
 
-def evidence_of(tmp_path, names: dict[str, tuple[str, ...]]) -> Evidence:
+def evidence_of(tmp_path, names: dict[str, tuple[str, ...]]) -> PageData:
     """Runs and their members, with two epochs each."""
     found = []
     for name, members in names.items():

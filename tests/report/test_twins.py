@@ -8,7 +8,7 @@ import pytest
 
 from lightning_app.report import write_report
 from lightning_app.report.blocks import Cell, Section
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.report.sections import twins
 from lightning_app.runs import Row, RunFolder
 

@@ -10,7 +10,7 @@ from lightning_app.papers.parts import PAPER, SMOKE
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.papers.yu_tomasi.nets import SEED_RUNS
 from lightning_app.report import claims
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.runs import find_runs
 from tests.reproduce.test_yu_tomasi import DEPTHS, table_1_numbers, table_3_numbers
 

@@ -12,7 +12,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.members import Arm
 from lightning_app.networks import SimplifiedNet
-from lightning_app.report.evidence import Evidence, gather
+from lightning_app.report.page_data import PageData, gather
 from lightning_app.report.pairs import pairs
 from lightning_app.runs import MemberRow, Row, Run, RunFolder
 from lightning_app.runs.loggers import RunLogger
@@ -28,7 +28,7 @@ def bank(arms: dict[str, Arm], seeds: int = 1) -> ImageClassifier:
     return ImageClassifier(lambda parameters: torch.optim.SGD(parameters, 0.1), arms=arms, seeds=seeds)
 
 
-def leave(folder: RunFolder, members, config: dict | None = None) -> Evidence:
+def leave(folder: RunFolder, members, config: dict | None = None) -> PageData:
     """A page's evidence on a run that has logged one number of each member."""
     folder.append(Row(member, 1, 1, "test/error", 0.5) for member in members)
     if config is not None:
@@ -49,7 +49,7 @@ def names(arms, seeds: int = 2) -> list[str]:
     return [f"{arm}-seed{seed:02d}" for arm in arms for seed in range(seeds)]
 
 
-def sides(evidence: Evidence) -> list[tuple[set[str], set[str]]]:
+def sides(evidence: PageData) -> list[tuple[set[str], set[str]]]:
     """Which arms are subtracted from which."""
     found, _ = pairs(evidence)
     return [({net.arm for net in pair.residual}, {net.arm for net in pair.plain}) for pair in found]

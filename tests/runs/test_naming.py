@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.naming import _only_seed, _seed_in, run_groups, without_seed
 

@@ -10,7 +10,7 @@ import yaml
 
 from callbacks import LayerCushion, TrainingMetrics
 from lightning_app.common.errors import UserError
-from lightning_app.report.evidence import gather
+from lightning_app.report.page_data import gather
 from lightning_app.runs import Row, RunFolder, find_runs, frames, open_run
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import classifier, digits, fit

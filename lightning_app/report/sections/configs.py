@@ -2,7 +2,7 @@
 
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Block, Cell, Section, Table, Text, csv_text
-from lightning_app.report.evidence import Evidence, Run
+from lightning_app.report.page_data import PageData, Run
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import CONFIG, MEMBERS
 
@@ -11,22 +11,23 @@ __all__ = ["section"]
 ABSENT = "–"
 
 
-def section(evidence: Evidence) -> Section:
-    configs = {run.label: run.config for run in evidence.runs}
-    blocks: list[Block] = [_facts(evidence), *_differences(configs), *_texts(evidence), _everything(evidence)]
+def section(page: PageData) -> Section:
+    """Commands, versions and configurations of the runs, and the last value of every number."""
+    configs = {run.label: run.config for run in page.runs}
+    blocks: list[Block] = [_facts(page), *_differences(configs), *_texts(page), _everything(page)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     # This is the last section: all that was to be read has been.
-    damage = [f"Left out, {sentence}" for run in evidence.runs for sentence in run.damage]
-    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *_guesses(evidence), *damage])
+    damage = [f"Left out, {sentence}" for run in page.runs for sentence in run.damage]
+    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *_guesses(page), *damage])
 
 
-def _guesses(evidence: Evidence) -> list[str]:
-    guessed = [net.label for net in evidence.nets if net.guessed]
+def _guesses(page: PageData) -> list[str]:
+    guessed = [net.label for net in page.nets if net.guessed]
     nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
     return [f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}."] if guessed else []
 
 
-def _facts(evidence: Evidence) -> Table:
+def _facts(page: PageData) -> Table:
     rows = [
         [
             Cell(run.label),
@@ -35,7 +36,7 @@ def _facts(evidence: Evidence) -> Table:
             Cell(str(run.log["step"].max()) if len(run.log) else ABSENT),
             Cell(_head(run) or ABSENT),
         ]
-        for run in evidence.runs
+        for run in page.runs
     ]
     caption = (
         "Completed epochs and optimizer steps at the end of the log; the rest as noted on top of the configuration."
@@ -74,14 +75,14 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
     return [Table(caption, ["key", *flat], rows, title="Differences between the runs")]
 
 
-def _texts(evidence: Evidence) -> list[Text]:
-    return [Text(f"Configuration of {run.label}", text) for run in evidence.runs if (text := _text(run))]
+def _texts(page: PageData) -> list[Text]:
+    return [Text(f"Configuration of {run.label}", text) for run in page.runs if (text := _text(run))]
 
 
-def _everything(evidence: Evidence) -> Text:
+def _everything(page: PageData) -> Text:
     """Each number's last value: also what no section above knows of."""
     rows = []
-    for run in evidence.runs:
+    for run in page.runs:
         last = run.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
         rows += [(run.label, *row) for row in last[["member", "name", "epoch", "value"]].itertuples(index=False)]
     return Text("The last value of every number logged", csv_text(("run", "net", "name", "epoch", "value"), rows))

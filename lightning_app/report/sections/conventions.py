@@ -24,7 +24,7 @@ from lightning_app.report.conventions import (
     typical,
     values_of,
 )
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.paired import ENOUGH
@@ -60,17 +60,18 @@ RATIOS = (
 )
 
 
-def section(evidence: Evidence) -> Section:
-    found, said = pairs(evidence, least=1)
+def section(page: PageData) -> Section:
+    """Tables and a figure of all pairs; without a pair the conventions side by side."""
+    found, notices = pairs(page, least=1)
     entries = [entry for pair in found for entry in compare(pair, quantities())]
     entries.sort(key=lambda entry: quantities().index(entry.quantity))
     compared = [entry.quantity for entry in entries]
-    others = (_side_by_side(evidence, quantity) for quantity in quantities() if quantity not in compared)
+    others = (_side_by_side(page, quantity) for quantity in quantities() if quantity not in compared)
     alone = [table for table in others if table]
     if not entries and not alone:
         return Section("conventions", TITLE, notices=[NOTHING])
     blocks: list[Block] = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
-    return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *said])
+    return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices])
 
 
 def _decided(entries: Sequence[Comparison]) -> list[str]:
@@ -79,8 +80,8 @@ def _decided(entries: Sequence[Comparison]) -> list[str]:
     reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
     decided = {entry.quantity.title for entry in entries if entry.decides} - reversed_
     kinds = {REVERSED: reversed_, DECIDED: decided, UNDECIDED: titles.keys() - reversed_ - decided}
-    listed = {sentence: [title for title in titles if title in of] for sentence, of in kinds.items()}
-    return [sentence.format("; ".join(titles)) for sentence, titles in listed.items() if titles]
+    listed = {notice: [title for title in titles if title in of] for notice, of in kinds.items()}
+    return [notice.format("; ".join(titles)) for notice, titles in listed.items() if titles]
 
 
 # -- plain against residual -----------------------------------------------------------------------------------------------
@@ -226,9 +227,9 @@ def _csv(entries: Sequence[Comparison]) -> str:
 # -- without a pair -------------------------------------------------------------------------------------------------------
 
 
-def _side_by_side(evidence: Evidence, quantity: Quantity) -> Table | None:
+def _side_by_side(page: PageData, quantity: Quantity) -> Table | None:
     """All conventions for all groups, without a conclusion; None where no group has two."""
-    columns = {group: _side(nets, quantity) for group, nets in evidence.groups.items()}
+    columns = {group: _side(nets, quantity) for group, nets in page.groups.items()}
     columns = {group: values for group, values in columns.items() if len(values) > 1}
     shown = [each for each in quantity.conventions if any(each in values for values in columns.values())]
     if not shown:

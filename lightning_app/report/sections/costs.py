@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
 from lightning_app.plots.style import Style, styles
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
-from lightning_app.report.evidence import Evidence, Run
+from lightning_app.report.page_data import PageData, Run
 from lightning_app.report.panels import legend, panel
 
 __all__ = ["section"]
@@ -20,19 +20,20 @@ CAPTION = (
 )
 
 
-def section(evidence: Evidence) -> Section:
-    families = _families(evidence)
+def section(page: PageData) -> Section:
+    """Seconds of epochs and measures of each run."""
+    families = _families(page)
     if not families:
         return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
-    rows = [_row(run, name) for run in evidence.runs for name in families if len(run.series(name))]
+    rows = [_row(run, name) for run in page.runs for name in families if len(run.series(name))]
     table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
     missing = [] if EPOCH in families else ["Epoch times were not logged."]
-    return Section("costs", "What it cost", blocks=[table, _figure(evidence, families)], notices=missing)
+    return Section("costs", "What it cost", blocks=[table, _figure(page, families)], notices=missing)
 
 
-def _families(evidence: Evidence) -> list[str]:
+def _families(page: PageData) -> list[str]:
     """Names of what has a time: epochs first, then measures in the order of the log."""
-    names = dict.fromkeys(name for run in evidence.runs for name in run.names())
+    names = dict.fromkeys(name for run in page.runs for name in run.names())
     costs = [name for name in names if name.startswith(COST)]
     return [EPOCH, *costs] if EPOCH in names else costs
 
@@ -48,19 +49,19 @@ def _title(name: str) -> str:
     return "epoch" if name == EPOCH else name.removeprefix(COST)
 
 
-def _figure(evidence: Evidence, families: list[str]) -> Figure:
-    looks = dict(zip((run.label for run in evidence.runs), styles(["other"] * len(evidence.runs)), strict=True))
+def _figure(page: PageData, families: list[str]) -> Figure:
+    looks = dict(zip((run.label for run in page.runs), styles(["other"] * len(page.runs)), strict=True))
     rows = [
         (run.label, name, epoch, seconds)
         for name in families
-        for run in evidence.runs
+        for run in page.runs
         for epoch, seconds in run.series(name).items()
     ]
     panels = [
         panel(
             "cost-medians",
             "Median cost each time",
-            lambda axes: _draw_medians(axes, evidence, families, looks),
+            lambda axes: _draw_medians(axes, page, families, looks),
             x="seconds",
             y="",
             log_x=True,
@@ -71,7 +72,7 @@ def _figure(evidence: Evidence, families: list[str]) -> Figure:
             panel(
                 "cost-epochs",
                 "Time of each epoch",
-                lambda axes: _draw_epochs(axes, evidence, looks),
+                lambda axes: _draw_epochs(axes, page, looks),
                 x="epoch",
                 y="seconds",
                 whole_x=True,
@@ -82,18 +83,18 @@ def _figure(evidence: Evidence, families: list[str]) -> Figure:
     return Figure("costs-figure", caption, panels, legend(looks.items()), data)
 
 
-def _draw_medians(axes: Axes, evidence: Evidence, families: list[str], looks: dict[str, Style]) -> None:
-    shift = 0.6 / len(evidence.runs)  # runs one below the other: equal costs would hide each other
-    for i, run in enumerate(evidence.runs):
+def _draw_medians(axes: Axes, page: PageData, families: list[str], looks: dict[str, Style]) -> None:
+    shift = 0.6 / len(page.runs)  # runs one below the other: equal costs would hide each other
+    for i, run in enumerate(page.runs):
         seconds = {place: median(times) for place, name in enumerate(families) if len(times := run.series(name))}
-        places = [place + shift * (i - (len(evidence.runs) - 1) / 2) for place in seconds]
+        places = [place + shift * (i - (len(page.runs) - 1) / 2) for place in seconds]
         dots(axes, list(seconds.values()), places, looks[run.label])
     axes.set_yticks(range(len(families)), [_title(name) for name in families])
     axes.set_ylim(len(families) - 0.5, -0.5)
 
 
-def _draw_epochs(axes: Axes, evidence: Evidence, looks: dict[str, Style]) -> None:
-    for run in evidence.runs:
+def _draw_epochs(axes: Axes, page: PageData, looks: dict[str, Style]) -> None:
+    for run in page.runs:
         if len(times := run.series(EPOCH)):
             curve(axes, finite(times), looks[run.label])
     from_zero(axes)

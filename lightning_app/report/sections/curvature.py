@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, filled, finite, from_zero, group_mean, symmetric_log, with_zero
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.figures import (
     FIRST,
     LAST,
@@ -22,6 +21,7 @@ from lightning_app.report.figures import (
     joined,
     saved_histograms,
 )
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
 
@@ -65,82 +65,82 @@ DENSITY = (
 Pick = Callable[[Net], pd.Series]
 
 
-def section(evidence: Evidence) -> Section | None:
+def section(page: PageData) -> Section | None:
     """None without a spectrum."""
-    found = prefixes(evidence.nets)
+    found = prefixes(page.nets)
     if not found:
         return None
-    shown = [_blocks(evidence, prefix, len(found) > 1) for prefix in found]
-    return Section("curvature", TITLE, _what(evidence, found), list(chain.from_iterable(shown)), families=found)
+    shown = [_blocks(page, prefix, len(found) > 1) for prefix in found]
+    return Section("curvature", TITLE, _what(page, found), list(chain.from_iterable(shown)), families=found)
 
 
-def _what(evidence: Evidence, found: Sequence[str]) -> str:
-    samples = {prefix: " or ".join(map(str, requested_samples(evidence, prefix))) for prefix in found}
+def _what(page: PageData, found: Sequence[str]) -> str:
+    samples = {prefix: " or ".join(map(str, requested_samples(page, prefix))) for prefix in found}
     if len(found) == 1:
         return WHAT.format(samples=f"{samples[found[0]]} probe samples".strip())
     each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in samples.items())
     return WHAT.format(samples=f"probe samples ({each})")
 
 
-def _blocks(evidence: Evidence, prefix: str, several: bool) -> list:
+def _blocks(page: PageData, prefix: str, several: bool) -> list:
     """What is shown of the spectra under one prefix; with its name, if there are ``several``."""
     key = "curvature-" + re.sub(r"\W+", "-", prefix)
     name = f"{prefix}: " if several else ""
-    figures = [make(evidence, prefix, key, name) for make in (_over_epochs, _density, _by_layer)]
-    blocks = [table(evidence, prefix, prefix if several else ""), *figures, *tables_of_parts(evidence, prefix)]
+    figures = [make(page, prefix, key, name) for make in (_over_epochs, _density, _by_layer)]
+    blocks = [table(page, prefix, prefix if several else ""), *figures, *tables_of_parts(page, prefix)]
     return [block for block in blocks if block is not None]
 
 
 # -- over epochs ----------------------------------------------------------------------------------------------------------
 
 
-def _over_epochs(evidence: Evidence, prefix: str, key: str, name: str) -> Figure:
+def _over_epochs(page: PageData, prefix: str, key: str, name: str) -> Figure:
     """The ends, trace, index and condition as the nets are trained."""
-    drawn = [*CURVES, *([LEADING] if _measured(evidence, f"{prefix}/{LEADING}") else [])]
+    drawn = [*CURVES, *([LEADING] if _measured(page, f"{prefix}/{LEADING}") else [])]
     panels = [
-        _ends_panel(evidence, prefix, key, name),
-        _trace_panel(evidence, prefix, key, name),
-        _index_panel(evidence, prefix, key, name),
-        _condition_panel(evidence, prefix, key, name),
-        *([_leading_panel(evidence, prefix, key, name)] if LEADING in drawn else []),
+        _ends_panel(page, prefix, key, name),
+        _trace_panel(page, prefix, key, name),
+        _index_panel(page, prefix, key, name),
+        _condition_panel(page, prefix, key, name),
+        *([_leading_panel(page, prefix, key, name)] if LEADING in drawn else []),
     ]
-    data = csv_text(("net", "name", "epoch", "value"), evidence.rows(f"{prefix}/{each}" for each in (*drawn, *ERRORS)))
-    more = seeds_csv(evidence.spreads(f"{prefix}/{each}" for each in SPREADABLE if each in drawn))
-    caption = name + " ".join(_said(evidence, prefix))
-    return Figure(f"{key}-curves", caption, panels, group_legend(evidence), data, more=more)
+    data = csv_text(("net", "name", "epoch", "value"), page.rows(f"{prefix}/{each}" for each in (*drawn, *ERRORS)))
+    more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in SPREADABLE if each in drawn))
+    caption = name + " ".join(_caption(page, prefix))
+    return Figure(f"{key}-curves", caption, panels, group_legend(page), data, more=more)
 
 
-def _measured(evidence: Evidence, name: str) -> bool:
-    return any(name in net.names for net in evidence.nets)
+def _measured(page: PageData, name: str) -> bool:
+    return any(name in net.names for net in page.nets)
 
 
-def _said(evidence: Evidence, prefix: str) -> list[str]:
-    """The caption's sentences: convention first, then what these runs leave open."""
-    says = [
+def _caption(page: PageData, prefix: str) -> list[str]:
+    """The caption in parts: convention first, then what these runs leave open."""
+    parts = [
         "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the "
         "true ends.",
         "Shaded: the norm of the residual, and of the trace one standard error.",
         "Index and condition number lie between the two lines. Eigenvalues, trace and index are drawn on logarithmic axes "
         "where they span more than a decade, linear ones next to zero; the condition number always.",
     ]
-    if any(len(nets) > 1 for nets in evidence.groups.values()):
-        says.append(
+    if any(len(nets) > 1 for nets in page.groups.values()):
+        parts.append(
             "Of several seeds a band is of the seeds, as the legend says, without the errors of each; an interval runs from "
             "the mean lower to the mean upper end, thin lines are the outermost ends of any seed."
         )
-    if shares := _by_group(evidence, lambda net: net.at(f"{prefix}/unresolved", last_epoch(net, prefix))):
-        says.append(f"Share of eigenvalues whose sign is unresolved at the last epoch: {shares}.")
-    if endless := [text for group, nets in evidence.groups.items() if (text := _endless(group, nets, prefix))]:
-        says.append(
+    if shares := _by_group(page, lambda net: net.at(f"{prefix}/unresolved", last_epoch(net, prefix))):
+        parts.append(f"Share of eigenvalues whose sign is unresolved at the last epoch: {shares}.")
+    if endless := [text for group, nets in page.groups.items() if (text := _endless(group, nets, prefix))]:
+        parts.append(
             f"No finite upper end of the condition number, because the percentile may be 0, and drawn to the top of the axes: "
             f"{', '.join(endless)}."
         )
-    return says
+    return parts
 
 
-def _by_group(evidence: Evidence, pick: Callable[[Net], float | None]) -> str:
+def _by_group(page: PageData, pick: Callable[[Net], float | None]) -> str:
     """Of each group, from the smallest to the largest over its seeds."""
-    found = {group: [x for net in nets if (x := pick(net)) is not None] for group, nets in evidence.groups.items()}
+    found = {group: [x for net in nets if (x := pick(net)) is not None] for group, nets in page.groups.items()}
     ranges = {
         group: sorted({f"{x:.4g}" for x in (min(values), max(values))}) for group, values in found.items() if values
     }
@@ -153,28 +153,28 @@ def _endless(group: str, nets: Sequence[Net], prefix: str) -> str:
     return f"{group} ({endless} of {len(highs)} spectra)" if endless else ""
 
 
-def _ends_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
+def _ends_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
         for end in ("top1", "bottom1"):
-            _with_error(axes, evidence, f"{prefix}/{end}", f"{prefix}/{end}_residual")
+            _with_error(axes, page, f"{prefix}/{end}", f"{prefix}/{end}_residual")
         with_zero(axes)
-        _wide(axes, evidence, [f"{prefix}/{end}" for end in ("top1", "bottom1")])
+        _wide(axes, page, [f"{prefix}/{end}" for end in ("top1", "bottom1")])
 
     return panel(f"{key}-ends", f"{name}Largest and smallest λ", draw, x="epoch", y="eigenvalue λ", whole_x=True)
 
 
-def _trace_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
+def _trace_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
-        _with_error(axes, evidence, f"{prefix}/trace", f"{prefix}/trace_error")
-        _wide(axes, evidence, [f"{prefix}/trace"])
+        _with_error(axes, page, f"{prefix}/trace", f"{prefix}/trace_error")
+        _wide(axes, page, [f"{prefix}/trace"])
 
     return panel(f"{key}-trace", f"{name}Trace", draw, x="epoch", y="trace of H", whole_x=True)
 
 
-def _with_error(axes: Axes, evidence: Evidence, value: str, error: str) -> None:
+def _with_error(axes: Axes, page: PageData, value: str, error: str) -> None:
     """Curves, and around those of single nets what each value may be off."""
-    curves(axes, evidence.groups.values(), _series(value))
-    for nets in evidence.groups.values():
+    curves(axes, page.groups.values(), _series(value))
+    for nets in page.groups.values():
         if len(nets) == 1:
             line, off = (finite(nets[0].series(each)) for each in (value, error))
             filled(axes, line - off, line + off, nets[0].style)
@@ -184,14 +184,14 @@ def _series(name: str) -> Pick:
     return lambda net: net.series(name)
 
 
-def _wide(axes: Axes, evidence: Evidence, names: Iterable[str]) -> None:
-    symmetric_log(axes.yaxis, chain.from_iterable(net.series(name) for name in names for net in evidence.nets))
+def _wide(axes: Axes, page: PageData, names: Iterable[str]) -> None:
+    symmetric_log(axes.yaxis, chain.from_iterable(net.series(name) for name in names for net in page.nets))
 
 
-def _index_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
+def _index_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
-        _intervals(axes, evidence, f"{prefix}/index", 1.0)
-        _wide(axes, evidence, [f"{prefix}/index_{end}" for end in ("low", "high")])
+        _intervals(axes, page, f"{prefix}/index", 1.0)
+        _wide(axes, page, [f"{prefix}/index_{end}" for end in ("low", "high")])
         if axes.get_yscale() == "linear":
             from_zero(axes)
 
@@ -199,26 +199,26 @@ def _index_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
     return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", whole_x=True)
 
 
-def _condition_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
-    low, high = (_all(evidence, f"{prefix}/condition10_{end}") for end in ("low", "high"))
+def _condition_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
+    low, high = (_all(page, f"{prefix}/condition10_{end}") for end in ("low", "high"))
     top = 10 * max(chain(low, high), default=1.0)
 
     def draw(axes: Axes) -> None:
-        _intervals(axes, evidence, f"{prefix}/condition10", top)
+        _intervals(axes, page, f"{prefix}/condition10", top)
         axes.set_ylim(min(low, default=1.0) / 2, top)
 
     title = f"{name}|λ|max / |λ|10 %: interval"
     return panel(f"{key}-condition", title, draw, x="epoch", y="condition number", log_y=True, whole_x=True)
 
 
-def _all(evidence: Evidence, name: str) -> list[float]:
+def _all(page: PageData, name: str) -> list[float]:
     """All finite values, positive as the axis needs them."""
-    return [x for net in evidence.nets for x in net.series(name) if np.isfinite(x) and x > 0]
+    return [x for net in page.nets for x in net.series(name) if np.isfinite(x) and x > 0]
 
 
-def _intervals(axes: Axes, evidence: Evidence, name: str, top: float) -> None:
+def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
     """The area from <name>_low to <name>_high; to ``top`` where the upper end is infinite."""
-    for nets in evidence.groups.values():
+    for nets in page.groups.values():
         lows, highs = ([line for net in nets if len(line := net.series(f"{name}_{end}"))] for end in ("low", "high"))
         if not lows or not highs:
             continue
@@ -232,9 +232,9 @@ def _intervals(axes: Axes, evidence: Evidence, name: str, top: float) -> None:
                 axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
 
 
-def _leading_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Panel:
+def _leading_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups.values(), _series(f"{prefix}/{LEADING}"))
+        curves(axes, page.groups.values(), _series(f"{prefix}/{LEADING}"))
         from_zero(axes)
 
     title = f"{name}Leading eigenvector on ID entries"
@@ -244,14 +244,14 @@ def _leading_panel(evidence: Evidence, prefix: str, key: str, name: str) -> Pane
 # -- density --------------------------------------------------------------------------------------------------------------
 
 
-def _density(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | None:
+def _density(page: PageData, prefix: str, key: str, name: str) -> Figure | None:
     """How eigenvalues are distributed, at the first and the last epoch with a spectrum; None if no density was saved."""
     views = [
         View(
             f"{key}-density-{when}", f"{name}Density, epoch {joined(each.epoch for each in found.values())}", (), found
         )
         for when, epoch in (("first", FIRST), ("last", LAST))
-        if (found := saved_histograms(evidence, prefix, epoch, partial(_bins, prefix=prefix)))
+        if (found := saved_histograms(page, prefix, epoch, partial(_bins, prefix=prefix)))
     ]
     if not views:
         return None
@@ -265,7 +265,7 @@ def _density(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | N
 
     caption, x, y = name + _density_caption(views, prefix), "eigenvalue λ", "eigenvalues per bin"
     return figure_of_histograms(
-        evidence,
+        page,
         f"{key}-density",
         caption,
         views,
@@ -317,14 +317,12 @@ def _density_caption(views: Sequence[View], prefix: str) -> str:
 # -- by layer -------------------------------------------------------------------------------------------------------------
 
 
-def _by_layer(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | None:
+def _by_layer(page: PageData, prefix: str, key: str, name: str) -> Figure | None:
     """Profiles over layers at the last epoch; None without any."""
-    lines = {what: _profiles(evidence, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
+    lines = {what: _profiles(page, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
     if not any(lines.values()):
         return None
-    panels = [
-        _layer_panel(evidence, lines, what, key, name) for what, (_, _, drawn) in PANELS.items() if lines[drawn[0]]
-    ]
+    panels = [_layer_panel(page, lines, what, key, name) for what, (_, _, drawn) in PANELS.items() if lines[drawn[0]]]
     rows = [
         (net.label, what, layer, last_epoch(net, prefix), x)
         for what, by_net in lines.items()
@@ -333,12 +331,12 @@ def _by_layer(evidence: Evidence, prefix: str, key: str, name: str) -> Figure | 
     ]
     data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
     caption = name + LAYERS + BLOCKS * bool(lines["trace"])
-    return Figure(f"{key}-layers", caption, panels, group_legend(evidence), data)
+    return Figure(f"{key}-layers", caption, panels, group_legend(page), data)
 
 
-def _profiles(evidence: Evidence, prefix: str, what: str) -> dict[Net, pd.Series]:
+def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
     pick: Callable[[Net, str, str], Sequence[float | None]] = _leading_by_layer if what == "leading" else _of_blocks
-    found = {net: pd.Series(pick(net, prefix, what), dtype=float) for net in evidence.nets}
+    found = {net: pd.Series(pick(net, prefix, what), dtype=float) for net in page.nets}
     return {net: line.set_axis(range(1, 1 + len(line))) for net, line in found.items() if len(line)}
 
 
@@ -354,12 +352,12 @@ def _of_blocks(net: Net, prefix: str, what: str) -> Sequence[float | None]:
     return [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
 
 
-def _layer_panel(evidence: Evidence, lines: Lines, what: str, key: str, name: str) -> Panel:
+def _layer_panel(page: PageData, lines: Lines, what: str, key: str, name: str) -> Panel:
     title, y, drawn = PANELS[what]
 
     def draw(axes: Axes) -> None:
         for quantity in drawn:
-            curves(axes, evidence.groups.values(), _of(lines[quantity]), every=True)
+            curves(axes, page.groups.values(), _of(lines[quantity]), every=True)
         if what == "leading":
             from_zero(axes)
         else:

@@ -10,20 +10,20 @@ from matplotlib.axes import Axes
 from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark
 from lightning_app.report.blocks import Figure, Panel, Section, csv_text
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.figures import Histogram, View, curves, figure_of_histograms, group_legend, joined
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 
 __all__ = ["choose_layer", "measured_layers", "section"]
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 MEDIANS = {
-    "Paper’s reading": "median",
+    "Paper’s convention": "median",
     "Transferred": "median_transferred",
     "Branch": "median_branch",
 }
 SAMPLES = {
-    "Paper’s reading": "samples",
+    "Paper’s convention": "samples",
     "Transferred": "samples_transferred",
     "Branch": "samples_branch",
 }
@@ -34,30 +34,30 @@ TITLE = "Layer cushions"
 WHAT = (
     "Layer cushion μ = ‖A x‖ / (‖A‖ ‖x‖), one number a sample x, without unit: how much of its input a layer passes on, for "
     "the size of its weights. The larger, the less does noise on the weights change the output. For a residual layer the "
-    "paper leaves the identity in the numerator and takes it out of the norm: ‖T(r) x‖ / (‖r‖ ‖x‖). The transferred reading "
-    "keeps it in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖); the branch reading drops it from both, ‖r x‖ / (‖r‖ ‖x‖). For a plain layer "
+    "paper leaves the identity in the numerator and takes it out of the norm: ‖T(r) x‖ / (‖r‖ ‖x‖). The transferred convention "
+    "keeps it in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖); the branch convention drops it from both, ‖r x‖ / (‖r‖ ‖x‖). For a plain layer "
     "the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are left out."
 )
 
 Samples = dict[Net, tuple[np.ndarray, int]]  # cushions per sample (n,), and their epoch
 
 
-def section(evidence: Evidence) -> Section:
+def section(page: PageData) -> Section:
     """Histograms of one layer and medians of all."""
-    layers = measured_layers(evidence.nets)
+    layers = measured_layers(page.nets)
     if not layers:
         return Section("cushions", TITLE, notices=["Layer cushions were not measured in this run."])
-    layer = choose_layer(layers, evidence.layer)
-    histograms, medians = _histograms(evidence, layer), _medians(evidence, layers)
+    layer = choose_layer(layers, page.layer)
+    histograms, medians = _histograms(page, layer), _medians(page, layers)
     missing = [] if histograms else [f"No cushions per sample were saved at {layer}."]
     return Section("cushions", TITLE, WHAT, [block for block in (histograms, medians) if block], missing, (FAMILY,))
 
 
 def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
-    """The layer asked for, else layer10, else the middle one.
+    """The requested layer, else layer10, else the middle one.
 
     Raises:
-        UserError: if the layer asked for was not measured, naming those that were.
+        UserError: if the requested layer was not measured, naming those that were.
     """
     if wanted is None:
         return DEFAULT_LAYER if DEFAULT_LAYER in layers else layers[len(layers) // 2]
@@ -81,9 +81,9 @@ def _position(layer: str) -> tuple[int, str]:
 # -- samples of one layer, the paper's Fig. 3 -----------------------------------------------------------------------------
 
 
-def _histograms(evidence: Evidence, layer: str) -> Figure | None:
+def _histograms(page: PageData, layer: str) -> Figure | None:
     """A panel a convention, the first net of each group, at the last epoch that has arrays; None if there are none."""
-    found = {title: _samples(evidence, layer, key) for title, key in SAMPLES.items()}
+    found = {title: _samples(page, layer, key) for title, key in SAMPLES.items()}
     found = {title: samples for title, samples in found.items() if samples}
     if not found:
         return None
@@ -101,14 +101,14 @@ def _histograms(evidence: Evidence, layer: str) -> Figure | None:
     caption, columns = _caption(layer, found), ("layer", "samples", "count")
     x, y = "cushion μ", "samples per bin"
     return figure_of_histograms(
-        evidence, "cushion-histograms", caption, views, columns, x=x, y=y, adjust=adjust, log_x=_logarithmic
+        page, "cushion-histograms", caption, views, columns, x=x, y=y, adjust=adjust, log_x=_logarithmic
     )
 
 
-def _samples(evidence: Evidence, layer: str, key: str) -> Samples:
+def _samples(page: PageData, layer: str, key: str) -> Samples:
     """Cushions (n,) of the last epoch with arrays, and that epoch; of nets with a finite one."""
     found = {}
-    for net in evidence.firsts():
+    for net in page.firsts():
         epochs = net.run.array_epochs(FAMILY)
         saved = net.arrays(FAMILY, epochs[-1]).get(f"cushion/{layer}/{key}") if epochs else None
         if saved is not None and np.isfinite(saved).any():
@@ -154,39 +154,39 @@ def _caption(layer: str, found: dict[str, Samples]) -> str:
 # -- medians of every layer -----------------------------------------------------------------------------------------------
 
 
-def _medians(evidence: Evidence, layers: Sequence[str]) -> Figure | None:
-    """Median cushion of every layer, one panel a reading."""
+def _medians(page: PageData, layers: Sequence[str]) -> Figure | None:
+    """Median cushion of every layer, one panel a convention."""
     present = {
         title: field
         for title, field in MEDIANS.items()
-        if any(f"cushion/{layer}/{field}" in net.names for layer in layers for net in evidence.nets)
+        if any(f"cushion/{layer}/{field}" in net.names for layer in layers for net in page.nets)
     }
     if not present:
         return None
     rows = [
         (net.label, layer, field, last.epoch, last.value)
         for field in present.values()
-        for net in evidence.nets
+        for net in page.nets
         for layer in layers
         if (last := net.final(f"cushion/{layer}/{field}"))
     ]
     caption = (
         "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as in the paper, from the "
         "first convolution on. "
-        "Logarithmic scale; each reading has its own."
+        "Logarithmic scale; each convention has its own."
     )
-    panels = [_median_panel(evidence, layers, title, field) for title, field in present.items()]
+    panels = [_median_panel(page, layers, title, field) for title, field in present.items()]
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)
-    return Figure("cushion-medians", caption, panels, group_legend(evidence), data)
+    return Figure("cushion-medians", caption, panels, group_legend(page), data)
 
 
-def _median_panel(evidence: Evidence, layers: Sequence[str], title: str, field: str) -> Panel:
+def _median_panel(page: PageData, layers: Sequence[str], title: str, field: str) -> Panel:
     def profile(net: Net) -> pd.Series:
         finals = {_number(layer, layers): net.final(f"cushion/{layer}/{field}") for layer in layers}
         return pd.Series({number: last.value for number, last in finals.items() if last}, dtype=float)
 
     def draw(axes: Axes) -> None:
-        curves(axes, evidence.groups.values(), profile, every=True)
+        curves(axes, page.groups.values(), profile, every=True)
 
     return panel(f"cushion-{field}", title, draw, x="layer", y="median cushion μ", log_y=True, whole_x=True)
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import from_zero, with_zero
 from lightning_app.plots.style import INK
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell, seeds_csv
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.figures import Curve, curves, figure_of_curves, group_legend
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.profiles import SEVERAL_SEEDS, layers_with, profiles, stages
 
@@ -126,38 +126,38 @@ FORCES_OVER_EPOCHS = (
 FAMILIES = (DEPTH, LAMBDA, *NORMS, DRIVE)
 
 
-def section(evidence: Evidence) -> Section | None:
+def section(page: PageData) -> Section | None:
     """None if nothing of it was measured."""
-    blocks = [*_depth(evidence), *_scales(evidence), *_forces(evidence)]
+    blocks = [*_depth(page), *_scales(page), *_forces(page)]
     return Section("ensembles", TITLE, WHAT, blocks, families=FAMILIES) if blocks else None
 
 
 # -- effective depth: how long the paths are along which outputs and gradient come about --------------------------------
 
 
-def _depth(evidence: Evidence) -> list[Table | Figure]:
+def _depth(page: PageData) -> list[Table | Figure]:
     """None of them without an effective depth."""
-    measured = evidence.having(f"{DEPTH}/effective")
+    measured = page.having(f"{DEPTH}/effective")
     if not measured.nets:
         return []
     by_length = _by_length(measured)
     return [
-        _depth_table(measured, _silent(evidence, measured)),
+        _depth_table(measured, _silent(page, measured)),
         _depth_over_epochs(measured),
         *([by_length] if by_length else []),
     ]
 
 
-def _silent(evidence: Evidence, measured: Evidence) -> str:
+def _silent(page: PageData, measured: PageData) -> str:
     """Which nets have no effective depth, and why that may be."""
-    names = [group for group in evidence.groups if group not in measured.groups]
+    names = [group for group in page.groups if group not in measured.groups]
     if not names:
         return ""
     return f" Nothing was logged of {', '.join(names)}: in a net without branches all paths have one length."
 
 
-def _depth_table(evidence: Evidence, silent: str) -> Table:
-    rows = [row for group, nets in evidence.groups.items() for row in _depth_rows(group, nets)]
+def _depth_table(page: PageData, silent: str) -> Table:
+    rows = [row for group, nets in page.groups.items() for row in _depth_rows(group, nets)]
     return Table(DEPTH_TABLE + silent, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
 
 
@@ -181,17 +181,17 @@ def _ends(net: Net) -> list[int]:
     return sorted({int(epochs[0]), int(epochs[-1])})
 
 
-def _depth_over_epochs(evidence: Evidence) -> Figure:
-    panels = [_share_panel(evidence, field) for field in DEPTH_CURVES]
+def _depth_over_epochs(page: PageData) -> Figure:
+    panels = [_share_panel(page, field) for field in DEPTH_CURVES]
     rows = [
         (net.label, field, *row)
         for field in DEPTH_CURVES
-        for net in evidence.nets
+        for net in page.nets
         for row in _over_longest(net, field).itertuples()
     ]
     data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
-    more = seeds_csv(evidence.spreads(f"{DEPTH}/{field}" for field in DEPTHS))
-    return Figure("ensembles-depth", DEPTH_OVER_EPOCHS, panels, group_legend(evidence), data, more=more)
+    more = seeds_csv(page.spreads(f"{DEPTH}/{field}" for field in DEPTHS))
+    return Figure("ensembles-depth", DEPTH_OVER_EPOCHS, panels, group_legend(page), data, more=more)
 
 
 def _over_longest(net: Net, field: str) -> pd.DataFrame:
@@ -200,27 +200,27 @@ def _over_longest(net: Net, field: str) -> pd.DataFrame:
     return pd.concat(columns, axis=1, join="inner").assign(share=lambda both: both["layers"] / both["longest"])
 
 
-def _share_panel(evidence: Evidence, field: str) -> Panel:
+def _share_panel(page: PageData, field: str) -> Panel:
     def draw(axes: Axes) -> None:
         axes.axhline(0.5, color=INK, linewidth=0.9)
-        curves(axes, evidence.groups.values(), lambda net: net.series(f"{DEPTH}/{field}") / net.series("depth/longest"))
+        curves(axes, page.groups.values(), lambda net: net.series(f"{DEPTH}/{field}") / net.series("depth/longest"))
         with_zero(axes)
 
     title = f"{DEPTHS[field]} / p"
     return panel(f"ensembles-depth-{field}", title, draw, x="epoch", y="share of the longest path", whole_x=True)
 
 
-def _by_length(evidence: Evidence) -> Figure | None:
+def _by_length(page: PageData) -> Figure | None:
     """Outputs above, gradients below; None if no arrays were saved."""
     views = {
-        (what, when): {net: line for net in evidence.nets if (line := _distribution(net, what, when)) is not None}
+        (what, when): {net: line for net in page.nets if (line := _distribution(net, what, when)) is not None}
         for what in LENGTHS
         for when in WHEN
     }
     views = {key: by_net for key, by_net in views.items() if by_net}
     if not views:
         return None
-    panels = [_length_panel(evidence, what, when, by_net) for (what, when), by_net in views.items()]
+    panels = [_length_panel(page, what, when, by_net) for (what, when), by_net in views.items()]
     rows = [
         (net.label, what, _epoch(net, when), length, value, share)
         for (what, when), by_net in views.items()
@@ -229,7 +229,7 @@ def _by_length(evidence: Evidence) -> Figure | None:
     ]
     data = csv_text(("net", "quantity", "epoch", "length", "value", "share"), rows)
     most = max(sum(this == what for this, _ in views) for what in LENGTHS)
-    return Figure("ensembles-lengths", BY_LENGTH, panels, group_legend(evidence), data, columns=most)
+    return Figure("ensembles-lengths", BY_LENGTH, panels, group_legend(page), data, columns=most)
 
 
 def _epoch(net: Net, when: float) -> int | None:
@@ -248,11 +248,9 @@ def _as_shares(line: pd.Series) -> pd.Series:
     return line / line.sum()
 
 
-def _length_panel(evidence: Evidence, what: str, when: float, by_net: dict[Net, pd.Series]) -> Panel:
+def _length_panel(page: PageData, what: str, when: float, by_net: dict[Net, pd.Series]) -> Panel:
     def draw(axes: Axes) -> None:
-        curves(
-            axes, evidence.groups.values(), lambda net: _as_shares(by_net.get(net, pd.Series(dtype=float))), every=True
-        )
+        curves(axes, page.groups.values(), lambda net: _as_shares(by_net.get(net, pd.Series(dtype=float))), every=True)
         from_zero(axes)
 
     epochs = " and ".join(map(str, sorted({epoch for net in by_net if (epoch := _epoch(net, when)) is not None})))
@@ -263,52 +261,52 @@ def _length_panel(evidence: Evidence, what: str, when: float, by_net: dict[Net, 
 # -- scales: lambda of normalisation layers, and norms of weights with these absorbed and without -----------------------
 
 
-def _scales(evidence: Evidence) -> list[Figure]:
+def _scales(page: PageData) -> list[Figure]:
     """None of them if neither was measured."""
-    lambdas = _lambdas(evidence.having(f"{LAMBDA}/layers"))
-    weights = (_weights(evidence.having(f"{prefix}/total"), prefix) for prefix in NORMS)
+    lambdas = _lambdas(page.having(f"{LAMBDA}/layers"))
+    weights = (_weights(page.having(f"{prefix}/total"), prefix) for prefix in NORMS)
     return [*lambdas, *(figure for figures in weights for figure in figures)]
 
 
-def _lambdas(evidence: Evidence) -> list[Figure]:
+def _lambdas(page: PageData) -> list[Figure]:
     key = "ensembles-lambda"
-    over_epochs = _scales_over_epochs(evidence, LAMBDA, LAMBDAS, key, LAMBDAS_OVER_EPOCHS)
+    over_epochs = _scales_over_epochs(page, LAMBDA, LAMBDAS, key, LAMBDAS_OVER_EPOCHS)
     quantities = {(LAMBDA, field): LAMBDAS[field] for field in ("mean_abs", "l2")}
-    by_layer = profiles(evidence, f"{key}-layers", LAMBDAS_BY_LAYER + _line_words(evidence), quantities)
+    by_layer = profiles(page, f"{key}-layers", LAMBDAS_BY_LAYER + _line_words(page), quantities)
     return [figure for figure in (over_epochs, by_layer) if figure]
 
 
-def _weights(evidence: Evidence, prefix: str) -> list[Figure]:
+def _weights(page: PageData, prefix: str) -> list[Figure]:
     key = f"ensembles-{prefix.replace('_', '-')}"
-    over_epochs = _scales_over_epochs(evidence, prefix, WEIGHTS, key, WEIGHTS_OVER_EPOCHS.format(norm=NORMS[prefix]))
+    over_epochs = _scales_over_epochs(page, prefix, WEIGHTS, key, WEIGHTS_OVER_EPOCHS.format(norm=NORMS[prefix]))
     quantities = {(prefix, field): (WEIGHTS[field][0], "norm") for field in ("own", "absorbed")}
-    caption = WEIGHTS_BY_LAYER.format(norm=NORMS[prefix]) + _line_words(evidence)
-    by_layer = profiles(evidence, f"{key}-layers", caption, quantities)
+    caption = WEIGHTS_BY_LAYER.format(norm=NORMS[prefix]) + _line_words(page)
+    by_layer = profiles(page, f"{key}-layers", caption, quantities)
     return [figure for figure in (over_epochs, by_layer) if figure]
 
 
-def _line_words(evidence: Evidence) -> str:
-    return LINES + SEVERAL_SEEDS * any(len(nets) > 1 for nets in evidence.groups.values())
+def _line_words(page: PageData) -> str:
+    return LINES + SEVERAL_SEEDS * any(len(nets) > 1 for nets in page.groups.values())
 
 
 def _scales_over_epochs(
-    evidence: Evidence, prefix: str, titles: Mapping[str, tuple[str, str]], key: str, caption: str
+    page: PageData, prefix: str, titles: Mapping[str, tuple[str, str]], key: str, caption: str
 ) -> Figure | None:
     """Curves of what was measured of these; None if nothing was."""
-    measured = {field: name for field in titles if evidence.having(name := f"{prefix}/{field}").nets}
+    measured = {field: name for field in titles if page.having(name := f"{prefix}/{field}").nets}
     shown = [
         Curve(f"{key}-{number}", name, *titles[field], adjust=from_zero if field in COUNTS else None)
         for number, (field, name) in enumerate(measured.items())
     ]
-    return figure_of_curves(evidence, key, caption, shown) if shown else None
+    return figure_of_curves(page, key, caption, shown) if shown else None
 
 
 # -- forces on the scales, predicted and observed: how often their signs agree (Theorems 3 and 4) -----------------------
 
 
-def _forces(evidence: Evidence) -> list[Table | Figure]:
+def _forces(page: PageData) -> list[Table | Figure]:
     """None of them without forces."""
-    measured = evidence.having(f"{DRIVE}/{SCALE}/size")
+    measured = page.having(f"{DRIVE}/{SCALE}/size")
     on_lambda = measured.having(*(f"{DRIVE}/{share}" for share in SHARES))
     return [
         *([_forces_table(measured)] if measured.nets else []),
@@ -316,9 +314,9 @@ def _forces(evidence: Evidence) -> list[Table | Figure]:
     ]
 
 
-def _forces_table(evidence: Evidence) -> Table:
+def _forces_table(page: PageData) -> Table:
     head = [f"{scale}: {what}" for scale in ("λ", "C") for what in (*SIGNS.values(), *AGREEMENTS.values())]
-    rows = [row for group, nets in evidence.groups.items() for row in _forces_rows(group, nets)]
+    rows = [row for group, nets in page.groups.items() for row in _forces_rows(group, nets)]
     return Table(FORCES_TABLE, ["", *head], rows, title="Driving force")
 
 
@@ -357,7 +355,7 @@ def _share_cell(values: np.ndarray) -> Cell:
     return cell(_share(values), f"of {len(values)}" if len(values) else "")
 
 
-def _forces_over_epochs(evidence: Evidence) -> Figure:
+def _forces_over_epochs(page: PageData) -> Figure:
     def adjust(axes: Axes) -> None:
         axes.axhline(0.5, color=INK, linewidth=0.9)
         axes.set_ylim(-0.03, 1.03)
@@ -365,6 +363,6 @@ def _forces_over_epochs(evidence: Evidence) -> Figure:
     shown = [
         Curve(f"ensembles-forces-{share}", name, title, "share of layers", adjust=adjust)
         for share, title in SHARES.items()
-        if evidence.having(name := f"{DRIVE}/{share}").nets
+        if page.having(name := f"{DRIVE}/{share}").nets
     ]
-    return figure_of_curves(evidence, "ensembles-forces", FORCES_OVER_EPOCHS, shown, columns=2)
+    return figure_of_curves(page, "ensembles-forces", FORCES_OVER_EPOCHS, shown, columns=2)

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from lightning_app.report.blocks import Figure, Section
-from lightning_app.report.evidence import Evidence
 from lightning_app.report.figures import Curve, figure_of_curves
+from lightning_app.report.page_data import PageData
 from lightning_app.report.profiles import SEVERAL_SEEDS, by_layer_keys, profiles
 
 __all__ = ["section"]
@@ -15,27 +15,27 @@ REST = " {0} further numbers are not drawn; the last value of each is at the end
 BY_LAYER = "{0} by layer: one line an epoch, later ones darker."
 
 
-def section(evidence: Evidence, shown: Collection[str]) -> Section | None:
+def section(page: PageData, shown: Collection[str]) -> Section | None:
     """A figure for each family of keys that is not among those ``shown`` elsewhere; None without any."""
-    names = dict.fromkeys(name for net in evidence.nets for name in net.names if name.split("/")[0] not in shown)
+    names = dict.fromkeys(name for net in page.nets for name in net.names if name.split("/")[0] not in shown)
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.split("/")[0], []).append(name)
-    blocks = [figure for family, keys in families.items() for figure in _figures(evidence, family, keys)]
+    blocks = [figure for family, keys in families.items() for figure in _figures(page, family, keys)]
     return Section("own-measures", TITLE, blocks=blocks) if blocks else None
 
 
-def _figures(evidence: Evidence, family: str, names: list[str]) -> list[Figure]:
+def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     """Curves of the numbers of whole nets, and profiles of those of single layers."""
     layered = by_layer_keys(names)
     whole = [name for name in names if not any(name in keys for keys in layered.values())]
     caption = f"{family}: every number that was logged of whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
     shown = [Curve(f"own-{name.replace('/', '-')}", name, name, name.split("/")[-1]) for name in whole[:MOST]]
-    meanings = {name: text for run in evidence.runs for name, text in run.described.items() if name in whole[:MOST]}
+    meanings = {name: text for run in page.runs for name, text in run.described.items() if name in whole[:MOST]}
     described = "".join(f" {name}: {text.rstrip('.')}." for name, text in meanings.items())
-    found = [figure_of_curves(evidence, f"own-{family}", caption + described + rest, shown)] if shown else []
+    found = [figure_of_curves(page, f"own-{family}", caption + described + rest, shown)] if shown else []
     quantities = {key: (f"{key[0]}/{key[1]}", key[1]) for key in [*layered][:MOST]}
-    several = SEVERAL_SEEDS * any(len(nets) > 1 for nets in evidence.groups.values())
-    by_layer = profiles(evidence, f"own-{family}-layers", BY_LAYER.format(family) + several, quantities)
+    several = SEVERAL_SEEDS * any(len(nets) > 1 for nets in page.groups.values())
+    by_layer = profiles(page, f"own-{family}-layers", BY_LAYER.format(family) + several, quantities)
     return [*found, *([by_layer] if by_layer else [])]

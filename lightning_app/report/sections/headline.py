@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
-from lightning_app.report.evidence import Evidence, Final, Net
+from lightning_app.report.page_data import Final, Net, PageData
 
 __all__ = ["failures", "section", "spell_epochs"]
 
@@ -27,23 +27,23 @@ CAPTION = (
 )
 
 
-def section(evidence: Evidence) -> Section:
+def section(page: PageData) -> Section:
     """One row a net; where an arm has several seeds, their mean and standard deviation below."""
-    if not evidence.nets:
+    if not page.nets:
         return Section("headline", "Where each net ended", notices=["No net has logged a number yet."])
     rows = []
-    for group, nets in evidence.groups.items():
+    for group, nets in page.groups.items():
         rows += [_row(net) for net in nets]
         if len(nets) > 1:
             rows.append(_statistics(group, nets))
-    notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(evidence)]
-    notes += [f"{net.label}: {failure}" for net in evidence.nets for failure in failures(net)]
+    notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(page)]
+    notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
     table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
     return Section("headline", "Where each net ended", blocks=[table], notices=notes, families=("failed",))
 
 
 def failures(net: Net) -> list[str]:
-    """A sentence for each measure that failed: which, and when. Why is with the layers."""
+    """A message for each measure that failed: which, and when. Why is in the section on layers."""
     return [
         f"'{name.removeprefix(FAILED)}' could not be measured at epochs {spell_epochs(net.series(name).index)}."
         for name in net.names
@@ -61,8 +61,8 @@ def spell_epochs(epochs: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
-def _lost(evidence: Evidence) -> list[tuple[Net, int]]:
-    return [(net, since) for net in evidence.nets if (since := net.diverged) is not None]
+def _lost(page: PageData) -> list[tuple[Net, int]]:
+    return [(net, since) for net in page.nets if (since := net.diverged) is not None]
 
 
 def _finals(net: Net) -> list[Final | None]:

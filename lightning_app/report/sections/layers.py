@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from lightning_app.report.blocks import Cell, Section, Table, cell
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs import LayerRow
 
 __all__ = ["BLOCK_HEAD", "COLUMNS", "HEAD", "block_cells", "layer_cells", "layers_of_net", "of_whole_nets", "section"]
@@ -40,10 +40,10 @@ NO_NUMBER = "its weights are all 0, or its input is for every sample"
 PART = re.compile(r"^(interlayer\w*/|.*\b(layer|block)\d+)")
 
 
-def section(evidence: Evidence) -> Section | None:
+def section(page: PageData) -> Section | None:
     """A table for each arm, of its first seed; for runs that wrote no layers down, nothing."""
-    nets = [net for net in evidence.firsts() if layers_of_net(net)]
-    notes = [f"{run.label}: {note}" for run in evidence.runs for note in run.notes]
+    nets = [net for net in page.firsts() if layers_of_net(net)]
+    notes = [f"{run.label}: {note}" for run in page.runs for note in run.notes]
     if not nets and not notes:
         return None
     tables = [table for net in nets for table in _tables(net)]
@@ -71,8 +71,8 @@ def layers_of_net(net: Net) -> list[LayerRow]:
 def layer_cells(net: Net, row: LayerRow) -> list[Cell]:
     """One line of the table, under `HEAD`."""
     numbers = [_last(net, key.format(row.layer)) if row.layer else cell(None) for key in COLUMNS.values()]
-    said = [row.path, row.layer or "–", row.kind, "x".join(map(str, row.shape))]
-    return [*map(Cell, said), *numbers, Cell(row.reason or (NO_NUMBER if numbers[0].text == "nan" else ""))]
+    facts = [row.path, row.layer or "–", row.kind, "x".join(map(str, row.shape))]
+    return [*map(Cell, facts), *numbers, Cell(row.reason or (NO_NUMBER if numbers[0].text == "nan" else ""))]
 
 
 def block_cells(net: Net) -> list[list[Cell]]:

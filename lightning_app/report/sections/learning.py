@@ -2,8 +2,8 @@
 
 from lightning_app.plots.drawing import from_zero
 from lightning_app.report.blocks import Section
-from lightning_app.report.evidence import Evidence
 from lightning_app.report.figures import Curve, figure_of_curves
+from lightning_app.report.page_data import PageData
 
 __all__ = ["section"]
 
@@ -27,12 +27,12 @@ CAPTION = (
 )
 
 
-def section(evidence: Evidence) -> Section:
+def section(page: PageData) -> Section:
     """The section, with a panel for each of these numbers that was measured."""
-    measured = [name for name in TITLES if evidence.having(name).nets]
+    measured = [name for name in TITLES if page.having(name).nets]
     missing = [name for name in TITLES if name not in measured and name not in OPTIONAL]
     shown = [_curve(name) for name in measured]
-    blocks = [figure_of_curves(evidence, "learning-curves", CAPTION, shown)] if shown else []
+    blocks = [figure_of_curves(page, "learning-curves", CAPTION, shown)] if shown else []
     notices = [f"Not measured here: {', '.join(missing)}."] if missing else []
     return Section("learning", "Learning curves", blocks=blocks, notices=notices, families=FAMILIES)
 

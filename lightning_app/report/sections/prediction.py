@@ -15,10 +15,9 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv_text
-from lightning_app.report.evidence import Evidence
-from lightning_app.report.final_measures import FinalMeasures, final_measures
+from lightning_app.report.gap_correlation import LEVEL, WAYS, FinalMeasures, Prediction, final_measures, predict
+from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
-from lightning_app.report.prediction_taus import LEVEL, WAYS, Prediction, predict
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
 __all__ = ["section"]
@@ -73,8 +72,9 @@ NO_ARCHITECTURES = "With nets of {} there is no τ across architectures."
 FEW_ARCHITECTURES = "With {} architectures τ across them has no interval."
 
 
-def section(evidence: Evidence) -> Section:
-    measures = final_measures(evidence)
+def section(page: PageData) -> Section:
+    """The strongest measures, with their intervals; a notice where nets or measures are too few."""
+    measures = final_measures(page)
     if missing := _missing(measures):
         return Section("prediction", TITLE, notices=[missing, *measures.left_out])
     prediction = predict(measures)
@@ -107,12 +107,12 @@ def _over(way: str) -> str:
 def _limits(measures: FinalMeasures) -> list[str]:
     """What these nets cannot tell."""
     sizes = Counter(measures.groups)
-    said = [NO_SEEDS] if max(sizes.values()) < 2 else []
+    notices = [NO_SEEDS] if max(sizes.values()) < 2 else []
     if 1 < len(sizes) < sum(sizes.values()):
-        said.append(CLUSTERS.format(sum(sizes.values()), len(sizes), len(sizes)))
+        notices.append(CLUSTERS.format(sum(sizes.values()), len(sizes), len(sizes)))
     if len(sizes) < 3:
-        said.append(NO_ARCHITECTURES.format("one architecture" if len(sizes) == 1 else "two architectures"))
-    return [*said, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else said
+        notices.append(NO_ARCHITECTURES.format("one architecture" if len(sizes) == 1 else "two architectures"))
+    return [*notices, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else notices
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.evidence import Evidence, Net
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.paired import (
@@ -57,19 +57,19 @@ AT_RISK = (
 NO_RISK = "There is no training risk that all nets of {} start above and reach."
 
 
-def section(evidence: Evidence) -> Section | None:
+def section(page: PageData) -> Section | None:
     """None without two seeds in any group: nothing to say."""
-    if all(len(nets) < 2 for nets in evidence.groups.values()):
+    if all(len(nets) < 2 for nets in page.groups.values()):
         return None
-    found, said = pairs(evidence)
+    found, notices = pairs(page)
     at_risk = {pair: errors for pair in found if (errors := _at_risk(pair)) is not None}
-    blocks: list[Block] = [_spreads(evidence, found)]
+    blocks: list[Block] = [_spreads(page, found)]
     if found:
         blocks += [*_over_epochs(found), _tests(found)]
     if reached := {pair: errors for pair, errors in at_risk.items() if len(errors.levels)}:
         blocks.append(_error_against_risk(reached))
-    said += [NO_RISK.format(pair.label) for pair in at_risk if pair not in reached]
-    return Section("seeds", "Over seeds", blocks=blocks, notices=[*_repeats(evidence), *_behind(evidence), *said])
+    notices += [NO_RISK.format(pair.label) for pair in at_risk if pair not in reached]
+    return Section("seeds", "Over seeds", blocks=blocks, notices=[*_repeats(page), *_behind(page), *notices])
 
 
 def _said(caption: str, found: Iterable[Pair]) -> str:
@@ -81,22 +81,22 @@ def _said(caption: str, found: Iterable[Pair]) -> str:
 # -- what to know first ---------------------------------------------------------------------------------------------------
 
 
-def _repeats(evidence: Evidence) -> list[str]:
+def _repeats(page: PageData) -> list[str]:
     return [
         f"{net.label} is one more run of seed {net.seed} of {net.group}: the one that trained longest is counted, once."
-        for net in evidence.repeats
+        for net in page.repeats
     ]
 
 
-def _behind(evidence: Evidence) -> list[str]:
+def _behind(page: PageData) -> list[str]:
     """Groups whose seeds are not equally far."""
-    said = []
-    for group, nets in evidence.groups.items():
+    notices = []
+    for group, nets in page.groups.items():
         last = max(net.epoch for net in nets)
         behind = [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]
         if behind:
-            said.append(f"{group}: not all seeds are at epoch {last}: {', '.join(behind)}.")
-    return said
+            notices.append(f"{group}: not all seeds are at epoch {last}: {', '.join(behind)}.")
+    return notices
 
 
 # -- at the end -----------------------------------------------------------------------------------------------------------
@@ -107,10 +107,10 @@ def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
     return pd.concat([net.series(name) for net in nets], axis=1, join="inner")
 
 
-def _spreads(evidence: Evidence, found: Sequence[Pair]) -> Table:
+def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
     rows = [
         row
-        for group, nets in evidence.groups.items()
+        for group, nets in page.groups.items()
         if len(nets) > 1
         for name in QUANTITIES
         if (row := _spread_row(group, nets, name, _counterparts(nets, found)))

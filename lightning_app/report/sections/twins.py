@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.figures import curves, group_legend
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
 __all__ = ["section"]
@@ -46,9 +46,9 @@ Line = TypeVar("Line", pd.Series, pd.DataFrame)
 Twins = dict[Net, pd.DataFrame]  # what was recorded after every step of the run, by step
 
 
-def section(evidence: Evidence) -> Section | None:
+def section(page: PageData) -> Section | None:
     """None without twins: most runs have none, and that is not worth a heading."""
-    measured = [net for net in evidence.nets if "twin/divergence" in net.names]
+    measured = [net for net in page.nets if "twin/divergence" in net.names]
     if not measured:
         return None
     table = Table(TABLE, HEAD, [_row(net) for net in measured])
@@ -141,9 +141,9 @@ def _figure(twins: Twins) -> Figure:
     return Figure("twin-steps", CAPTION, panels, looks, data, columns=2)
 
 
-def _among(twins: Twins) -> Evidence:
+def _among(twins: Twins) -> PageData:
     """The twins alone, so that seeds of one arm come together as everywhere on the page."""
-    return Evidence([], list(twins))
+    return PageData([], list(twins))
 
 
 def _original(net: Net) -> Style:

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
-from lightning_app.report.evidence import Evidence, Net
 from lightning_app.report.figures import (
     FIRST,
     LAST,
@@ -19,6 +18,7 @@ from lightning_app.report.figures import (
     joined,
     saved_histograms,
 )
+from lightning_app.report.page_data import Net, PageData
 
 __all__ = ["TRANSFERRED", "WEIGHTS", "id_mass", "section"]
 
@@ -50,14 +50,14 @@ WHAT = (
 )
 
 
-def section(evidence: Evidence) -> Section:
+def section(page: PageData) -> Section:
     """Table 3 of each net, curves, and histograms."""
-    measured = [net for net in evidence.nets if _measured(net)]
+    measured = [net for net in page.nets if _measured(net)]
     if not measured:
         return Section("weights", TITLE, notices=["Weight mass was not measured in this run."])
     tables = [_table(net) for net in measured]
-    figures = [_curves(evidence, prefix) for prefix in OBJECTS if any(prefix in _measured(net) for net in measured)]
-    histograms = [figure for figure in [_histograms(evidence)] if figure]
+    figures = [_curves(page, prefix) for prefix in OBJECTS if any(prefix in _measured(net) for net in measured)]
+    histograms = [figure for figure in [_histograms(page)] if figure]
     notices = [] if histograms else ["No histograms of weights were saved."]
     return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, families=(*OBJECTS,))
 
@@ -89,7 +89,7 @@ def _table(net: Net) -> Table:
 
 
 def _same(net: Net) -> bool:
-    """Whether t is w at every epoch, as for a plain net: one pair of columns then says all."""
+    """Whether t is w at every epoch, as for a plain net: one pair of columns is then enough."""
     return len(_measured(net)) == 2 and all(
         net.series(f"{WEIGHTS}/{field}").equals(net.series(f"{TRANSFERRED}/{field}")) for field in FIELDS
     )
@@ -107,27 +107,27 @@ def _ends(epochs: Sequence[int]) -> list[int]:
 # -- over epochs ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(evidence: Evidence, prefix: str) -> Figure:
+def _curves(page: PageData, prefix: str) -> Figure:
     symbol = OBJECTS[prefix]
     caption = f"Statistics of {symbol} over training; weights have no unit. Linear scales that need not start at zero."
     shown = [
         Curve(f"curve-{prefix}-{field}", name, f"{FIELDS[field]}, {symbol}", f"sum of |{symbol}|" if mass else symbol)
         for field, mass in CURVES.items()
-        if evidence.having(name := f"{prefix}/{field}").nets
+        if page.having(name := f"{prefix}/{field}").nets
     ]
-    return figure_of_curves(evidence, f"curves-{prefix}", caption, shown, spreads=False)
+    return figure_of_curves(page, f"curves-{prefix}", caption, shown, spreads=False)
 
 
 # -- histograms, the paper's Fig. 7 ---------------------------------------------------------------------------------------
 
 
-def _histograms(evidence: Evidence) -> Figure | None:
+def _histograms(page: PageData) -> Figure | None:
     """The first net of each group in plain form, t; all weights above, ID entries below. None if nothing was saved."""
     views = [
         View(f"{part}-{when}", f"{title}, epoch {joined(each.epoch for each in found.values())}", (part,), found)
         for part, title in ((ALL, "All weights"), (ID, "ID entries"))
         for when, epoch in (("first", FIRST), ("last", LAST))
-        if (found := saved_histograms(evidence, WEIGHTS, epoch, partial(_bins, part=part)))
+        if (found := saved_histograms(page, WEIGHTS, epoch, partial(_bins, part=part)))
     ]
     if not views:
         return None
@@ -138,7 +138,7 @@ def _histograms(evidence: Evidence) -> Figure | None:
 
     caption, columns = _caption(views, clip), ("part", "count")
     x, y = "weight t", "weights per bin"
-    return figure_of_histograms(evidence, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2)
+    return figure_of_histograms(page, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2)
 
 
 def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray] | None:

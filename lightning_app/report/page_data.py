@@ -14,7 +14,7 @@ from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets, parent_of
 from lightning_app.runs.reader import Final, Run, read_runs
 
-__all__ = ["Evidence", "Final", "Net", "Run", "common_parent", "gather"]
+__all__ = ["PageData", "Final", "Net", "Run", "common_parent", "gather"]
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Net(reader.Net):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PageData:
     """All that a page is made of."""
 
     runs: list[Run]
     nets: list[Net]
-    layer: str | None = None  # the layer asked for, if any
+    layer: str | None = None  # the requested layer, if any
     made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
-    def having(self, *names: str) -> "Evidence":
+    def having(self, *names: str) -> "PageData":
         """Only the nets of which one of these was measured."""
         return replace(self, nets=[net for net in self.nets if any(name in net.names for name in names)])
 
@@ -109,7 +109,7 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
     return [*best.values()]
 
 
-def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> Evidence:
+def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
     """Read the runs and name their nets.
 
     See `lightning_app.runs.naming` for how they are called.
@@ -119,7 +119,7 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[P
     kinds = {name.group: name.net.kind for name in names}
     looks = dict(zip(kinds, styles(kinds.values()), strict=True))
     nets = [Net(**_facts(name.net), label=name.label, group=name.group, style=looks[name.group]) for name in names]
-    return Evidence(read, nets, layer, tuple(made))
+    return PageData(read, nets, layer, tuple(made))
 
 
 def _facts(net: reader.Net) -> dict[str, Any]:

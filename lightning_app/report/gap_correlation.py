@@ -1,0 +1,183 @@
+"""Rank correlation of all final measures with the generalisation gap: over all nets, within and across architectures.
+
+A net's final measures are those of the epoch of which its gap is taken. A measure of layers is there layer by layer, and once
+more as its median over layers: nets of different depth share that, and of some measures, such as the cushions, nothing else
+is of the whole net.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.report.page_data import Final, Net, PageData
+from lightning_app.statistics.rank_correlation import Kendall, adjusted, kendall, largest_by_chance
+
+__all__ = ["GAPS", "LEVEL", "WAYS", "FinalMeasures", "Prediction", "final_measures", "predict"]
+
+GAPS = {"error": ("test/error", "train/error"), "risk": ("test/risk", "train/risk")}
+# What the gap is made of, what training was configured to do, and what it cost; of twins their distance is rounding.
+NOT_MEASURES = re.compile(r"(train|test|val|probe|time|cost|twin)/|lr$")
+LAYER = re.compile(r"(?<=/)(layer|block)\d+\w*(?:-block\d+)?(?=/)")  # the name of a layer within a measure's
+WEIGHTS, TRANSFERRED = "weight_mass/", "weight_mass_transferred/"
+WAYS = {"all": "all nets", "within": "within architectures", "across": "across architectures"}
+LEVEL = 0.05  # share of findings that may be chance, and of shuffles that pass the limit
+DIGITS = 12  # of a difference of shares: below is the rounding of a subtraction, which would untie what is tied
+
+
+@dataclass(frozen=True)
+class FinalMeasures:
+    """Columns of both tables are positions in ``nets``; NaN: not measured at that epoch, or measured to be NaN."""
+
+    nets: list[Net]  # that have the gap in error
+    gaps: dict[str, np.ndarray]  # as in `GAPS`, (n,)
+    values: pd.DataFrame  # a row a measure
+    left_out: list[str]  # messages on which nets, and why
+
+    @property
+    def groups(self) -> list[str]:
+        """The architecture of each net."""
+        return [net.group for net in self.nets]
+
+
+def final_measures(page: PageData) -> FinalMeasures:
+    """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
+    every = [net for nets in page.groups.values() for net in nets]
+    twins = [net for net in every if net.twin_of]
+    lost = [net for net in every if net not in twins and net.diverged is not None]
+    nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
+    without = [net for net in every if net not in twins + lost + nets]
+    gaps = {kind: np.array([_value(_gap(net, kind)) for net in nets]) for kind in GAPS}
+    left_out = _left_out(twins, "twins of other nets, the same functions once more")
+    left_out += _left_out(lost, "diverged") + _left_out(without, "without test and training error of its last epoch")
+    return FinalMeasures(nets, gaps, _comparable(_values(nets)), left_out)
+
+
+def _gap(net: Net, kind: str) -> Final | None:
+    """Test less training, both of the last epoch at which either was measured."""
+    test, train = (net.final(name) for name in GAPS[kind])
+    if test is None or train is None or test.epoch != train.epoch or not np.isfinite(test.value - train.value):
+        return None
+    return Final(round(test.value - train.value, DIGITS), test.epoch)
+
+
+def _value(last: Final | None) -> float:
+    return np.nan if last is None else last.value
+
+
+def _values(nets: Sequence[Net]) -> pd.DataFrame:
+    columns = {position: _of_net(net) for position, net in enumerate(nets)}
+    layers = pd.DataFrame(columns)
+    names = layers.index.to_series().map(lambda name: LAYER.sub(r"\1*", name))
+    medians = layers[(names != layers.index).to_numpy()].groupby(names, sort=False).median()
+    return pd.concat([medians, layers])
+
+
+def _of_net(net: Net) -> dict[str, float]:
+    """What was measured at the epoch of its gap."""
+    gap = _gap(net, "error")
+    finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
+    found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
+    return _with_transferred(found)
+
+
+def _with_transferred(found: dict[str, float]) -> dict[str, float]:
+    """Also t = T(w) of the layers in which T changes nothing, such as all of a plain net: there t is w and not logged again.
+
+    >>> _with_transferred({"weight_mass/layer01/all": 5.0, "weight_mass_transferred/all": 7.0})[
+    ...     "weight_mass_transferred/layer01/all"
+    ... ]
+    5.0
+    """
+    if not any(name.startswith(TRANSFERRED) for name in found):
+        return found
+    return {name.replace(WEIGHTS, TRANSFERRED, 1): found[name] for name in found if name.startswith(WEIGHTS)} | found
+
+
+def _comparable(values: pd.DataFrame) -> pd.DataFrame:
+    known = values.notna().sum(axis=1) * 2 >= values.shape[1]
+    return values[known & (values.max(axis=1) > values.min(axis=1))]
+
+
+def _left_out(nets: Sequence[Net], why: str) -> list[str]:
+    return [f"Left out, {why}: {', '.join(net.label for net in nets)}."] if nets else []
+
+
+# -- rank correlation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of each kind of gap and way of comparing nets a table: a row a measure; tau, low, high, p, q, nets, pairs."""
+
+    measures: FinalMeasures
+    taus: dict[tuple[str, str], pd.DataFrame]  # those without any tau are absent
+
+    @property
+    def ways(self) -> list[str]:
+        """Those of `WAYS` for which there is any tau with the gap in error."""
+        return [way for way in WAYS if ("error", way) in self.taus]
+
+    def strongest(self, way: str = "all") -> list[str]:
+        """Measures of whole nets by |tau| with the gap in error, the largest first; those without tau are left out."""
+        return [name for name in self._ranked(way) if not LAYER.search(name)]
+
+    def strongest_layers(self) -> list[str]:
+        """Of each measure of single layers the layer with the largest |tau| over all nets, the largest first."""
+        first: dict[str, str] = {}
+        for name in self._ranked("all"):
+            if LAYER.search(name):
+                first.setdefault(LAYER.sub("", name), name)
+        return [*first.values()]
+
+    def _ranked(self, way: str) -> list[str]:
+        return [*self.taus["error", way]["tau"].dropna().sort_values(key=lambda tau: -tau.abs(), kind="stable").index]
+
+    def findings(self, way: str) -> int:
+        """How many measures go with the gap at q <= `LEVEL`."""
+        return int((self.taus["error", way]["q"] <= LEVEL).sum())
+
+    def limit(self, way: str) -> float:
+        """The |tau| that the strongest of all measures has in `LEVEL` of the cases when the gap is shuffled among the nets."""
+        measures = self.measures
+        strata = _strata(measures) if way == "within" else None
+        by_chance = largest_by_chance(measures.values.to_numpy(), measures.gaps["error"], strata)
+        return float(np.quantile(by_chance, 1 - LEVEL))
+
+
+def predict(measures: FinalMeasures) -> Prediction:
+    """Kendall's tau of each measure with both gaps, in all three ways."""
+    values, strata = measures.values.to_numpy(), _strata(measures)
+    taus = {}
+    for kind, gap in measures.gaps.items():
+        taus[kind, "all"] = kendall(values, gap)
+        taus[kind, "within"] = kendall(values, gap, strata)
+        if max(strata) > 1:  # two architectures are one pair: tau is 1 or -1 whatever they are
+            taus[kind, "across"] = kendall(_means(values, strata), _means(gap[None], strata))
+    tables = {key: _table(found, measures.values.index) for key, found in taus.items()}
+    return Prediction(measures, {key: table for key, table in tables.items() if table["tau"].notna().any()})
+
+
+def _table(found: Kendall, names: Sequence[str]) -> pd.DataFrame:
+    table = pd.DataFrame(asdict(found), index=names)
+    table.insert(4, "q", adjusted(found.p))
+    return table
+
+
+def _strata(measures: FinalMeasures) -> list[int]:
+    return np.unique(measures.groups, return_inverse=True)[1].tolist()
+
+
+def _means(values: np.ndarray, strata: Sequence[int]) -> np.ndarray:
+    """Means over the nets of each stratum that have the number, (M, strata); NaN where none has.
+
+    >>> _means(np.array([[1.0, 3.0, 5.0, np.nan]]), [0, 0, 1, 1])
+    array([[2., 5.]])
+    """
+    known = ~np.isnan(values)
+    members = np.eye(max(strata) + 1)[[*strata]]  # (n, strata)
+    counts = known @ members
+    with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
+        return np.where(known, values, 0) @ members / np.where(counts > 0, counts, np.nan)
