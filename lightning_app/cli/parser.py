@@ -144,7 +144,7 @@ def known_classes() -> dict[str, type]:
     return {
         name: value
         for name, value in members.items()
-        if value.__module__.startswith(("callbacks", "lightning_app", "pytorch_"))
+        if value.__module__.startswith(("callbacks", "lightning_app", "pytorch_")) and not issubclass(value, Exception)
     }
 
 
