@@ -44,7 +44,7 @@ class ResidentData(pl.LightningDataModule, ABC):
 
     Batches are ``(samples, labels)`` on the trainer's device (the CPU without a trainer), labels int64 (B,). A training batch
     is ``{seed: (samples, labels)}``, one independent stream of order and augmentation for each seed, where the
-    LightningModule has asked for them (`use_plan`), else the one of seed 0.
+    LightningModule wants them (`use_plan`), else the one of seed 0.
 
     A strategy with an attribute ``shards_batches = False`` gives every rank the whole batches; any other one gives
     rank r of w the rows r, r + w, ... of each global batch. If w does not divide a batch, the ranks' shares differ by

@@ -65,7 +65,7 @@ class ImageFolder(ImageData):
         self._check(channels, image_size, resize)
         self.decoding = Decoding(image_size, resize, interpolation, channels)
         self.test_size = test_size
-        self._asked_names = class_names
+        self._given_names = class_names
 
     def _check(self, channels: int, image_size: int, resize: int) -> None:
         if channels == 1 and max(len(self.mean), len(self.std)) > 1:
@@ -84,7 +84,7 @@ class ImageFolder(ImageData):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """All classes in the order of the net's outputs."""
-        return class_folders(self._folders[0]) if self._asked_names is None else _names(self._asked_names)
+        return class_folders(self._folders[0]) if self._given_names is None else _names(self._given_names)
 
     @property
     @override
@@ -144,13 +144,13 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
     )
 
 
-def _names(asked: list[str] | str) -> tuple[str, ...]:
+def _names(given: list[str] | str) -> tuple[str, ...]:
     """Of classes, from a list or a file."""
-    if isinstance(asked, str):
-        if not Path(asked).is_file():
-            raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {asked}.")
-        asked = read_text(Path(asked)).split("\n")
-    names = tuple(name.strip() for name in asked if name.strip())
+    if isinstance(given, str):
+        if not Path(given).is_file():
+            raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {given}.")
+        given = read_text(Path(given)).split("\n")
+    names = tuple(name.strip() for name in given if name.strip())
     if not names or len(set(names)) < len(names):
         twice = next((f"{name} twice" for name in names if names.count(name) > 1), "none")
         raise UserError(f"data.class_names needs each class once, got {twice}: the n-th name is the net's n-th output.")

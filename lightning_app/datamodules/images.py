@@ -95,7 +95,7 @@ class ImageData(ResidentData):
 
     @override
     def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
-        """Bytes, and for training, where asked for, their mirror images and the black around them."""
+        """Bytes, and for training, where configured, their mirror images and the black around them."""
         augment = self.augment and training
         return ResidentImages(
             samples,

@@ -64,7 +64,7 @@ class ImageClassifier(pl.LightningModule):
             graph), or "auto" (the loop on a CPU; on a GPU whichever measures faster in the first step).
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
         channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
-            on a CPU, where every net takes them: say False or True for the same bits whatever nets are trained beside.
+            on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ImageClassifier(pl.LightningModule):
         self.share_batches = share_batches
         self.backend: BackendName = backend
         self.compile_nets = compile
-        self.channels_last = channels_last  # as asked for; what was decided is in the plan
+        self.channels_last = channels_last  # as configured; what was decided is in the plan
         self.plan = BatchPlan()
         self.penalties: ByMember[Penalty] = ByMember()
         self.running = _metrics(self.members)
@@ -147,11 +147,11 @@ class ImageClassifier(pl.LightningModule):
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
         plan = BatchPlan.for_data(self._datamodule)
         check_outputs(self.members, plan.sample_shape, plan.num_classes)
-        asked = plan.channels_last if self.channels_last is None else self.channels_last
+        wanted = plan.channels_last if self.channels_last is None else self.channels_last
         plan = replace(
             plan,
             seeds=self.data_seeds,
-            channels_last=choose_memory_format(self.members, plan.sample_shape, asked, self._root_device),
+            channels_last=choose_memory_format(self.members, plan.sample_shape, wanted, self._root_device),
             eval_splits=("test",) if stage == "test" else plan.eval_splits,
         )
         if agree := getattr(self._datamodule, "use_plan", None):
@@ -211,7 +211,7 @@ class ImageClassifier(pl.LightningModule):
 
     @property
     def _datamodule(self) -> Any:
-        """The trainer's datamodule, which may be anybody's; None where loaders were given instead."""
+        """The trainer's datamodule, which may be of another project; None where loaders were given instead."""
         return getattr(self._trainer, "datamodule", None)
 
     def _check_precision(self) -> None:
@@ -342,7 +342,7 @@ class ImageClassifier(pl.LightningModule):
         """A checkpoint that can only go on wrongly must not replace one that can go on."""
         state = {(name, key): value for name, net in self.members for key, value in net.state_dict().items()}
         finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
-        broken = next((place for place, fine in zip(state, finite) if not fine), None)
+        broken = next((key for key, fine in zip(state, finite) if not fine), None)
         if broken is not None:
             name, key = broken
             raise DivergedError(

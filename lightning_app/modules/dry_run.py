@@ -50,33 +50,33 @@ def _channels(net: nn.Module, shape: Sequence[int]) -> str:
 
 
 def choose_memory_format(
-    members: Sequence[Member], shape: Sequence[int] | None, asked: bool | None, device: torch.device
+    members: Sequence[Member], shape: Sequence[int] | None, wanted: bool | None, device: torch.device
 ) -> bool:
     """Put all weights into channels_last memory format, or leave them all as they are. Returns which.
 
     Args:
         members: the nets.
         shape: of a sample, (C, H, W) of images, where it is known.
-        asked: True or False decide. None is channels_last for images on a CPU, unless a net cannot take it: one that
+        wanted: True or False decide. None is channels_last for images on a CPU, unless a net cannot take it: one that
             flattens by ``view`` what is not contiguous then, or has weights of five dimensions. Members share batches, so
             one such net decides for all.
         device: where the nets will be trained or evaluated; until then they are on the CPU.
 
     Raises:
-        UserError: where it was asked for, and the data are vectors or a net cannot take it.
+        UserError: where it was wanted, and the data are vectors or a net cannot take it.
     """
     images = shape is not None and len(shape) == 3
-    if asked and shape is not None and not images:
+    if wanted and shape is not None and not images:
         raise UserError(
             f"channels_last is a memory format of images, (channels, height, width), and the data have shape {tuple(shape)}: "
             "leave it out."
         )
-    if asked is False or (asked is None and not (images and device.type == "cpu")):
+    if wanted is False or (wanted is None and not (images and device.type == "cpu")):
         return False
     refused = _refusal(members, shape if images else None)
     if refused is None:
         return True
-    if asked:
+    if wanted:
         name, reason = refused
         raise UserError(
             f"member '{name}' cannot take images in channels_last memory format ({reason}): leave channels_last out, "

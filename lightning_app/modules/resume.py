@@ -40,7 +40,7 @@ def id_weights(member: Member) -> list[str]:
 def check_form(checkpoint: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose parts are not of the types that `fit` writes, naming the first one.
 
-    A file may be whole and still be anybody's. A part that is missing is reported by the function that needs it.
+    A file may be whole and still come from another program. A part that is missing is reported by the function that needs it.
 
     Raises:
         UserError: also for a tensor that claims more elements than its storage has: a copy of it could fill any memory.

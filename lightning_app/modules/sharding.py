@@ -56,8 +56,8 @@ def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
             f"{ranks} processes cannot share out {len(members)} member(s){twins}: expected at most {len(families)}. "
             "Ask for fewer devices, or for more seeds."
         )
-    places = torch.tensor_split(torch.arange(len(families)), ranks)
-    return [[member for place in share for member in families[place]] for share in places]
+    parts = torch.tensor_split(torch.arange(len(families)), ranks)
+    return [[member for family in part for member in families[family]] for part in parts]
 
 
 def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optimizer, strategy: DDPStrategy) -> None:

@@ -30,8 +30,8 @@ class BlockParts:
     def __call__(self, x: Tensor) -> Tensor:
         """The block's output for a batch x (B, C, H, W), from its parts."""
         out, stride = x, 1
-        for place, (conv, norm) in enumerate(self.stages):
-            out = conv(F.relu(out) if place else out)
+        for index, (conv, norm) in enumerate(self.stages):
+            out = conv(F.relu(out) if index else out)
             out = out if norm is None else norm(out)
             stride *= conv.stride[0]
         return F.relu(out + shortcut(x, out.shape[1], stride) if self.skip else out)
@@ -109,8 +109,8 @@ def span_of(net: nn.Module, name: str) -> Span:
         return known[name]
     first, dash, last = name.partition("-")
     if dash and first in known and last in known:
-        places = [block.name for block in blocks]
-        start, stop = places.index(first), places.index(last)
+        names = [block.name for block in blocks]
+        start, stop = names.index(first), names.index(last)
         if start <= stop:
             return Span(name, tuple(module for block in blocks[start : stop + 1] for module in block.modules))
         raise UserError(f"a span goes forward, from an earlier block to a later one: '{last}-{first}', got '{name}'.")

@@ -37,8 +37,8 @@ class PreactUnit(nn.Module):
         channels = [in_channels] + [out_channels] * n
         self.norms = nn.ModuleList(nn.BatchNorm2d(c) for c in channels[:-1])
         self.convs = nn.ModuleList(
-            nn.Conv2d(c, d, kernel_size=3, stride=1 if place else stride, padding=1, bias=False)
-            for place, (c, d) in enumerate(itertools.pairwise(channels))
+            nn.Conv2d(c, d, kernel_size=3, stride=1 if index else stride, padding=1, bias=False)
+            for index, (c, d) in enumerate(itertools.pairwise(channels))
         )
         self.stride = stride
         self.residual = residual
@@ -46,9 +46,9 @@ class PreactUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = x
-        for place, (norm, conv) in enumerate(zip(self.norms, self.convs)):
+        for index, (norm, conv) in enumerate(zip(self.norms, self.convs)):
             out = F.relu(norm(out))
-            if self.activated and not place:
+            if self.activated and not index:
                 x = out
             out = conv(out)
         if self.residual:
@@ -98,8 +98,8 @@ class PreactResNet(nn.Module):
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1, bias=False)
         self.blocks = nn.Sequential(
             *(
-                PreactUnit(*sizes, n, residual, activated=place % units == 0)
-                for place, sizes in enumerate(channels_of_blocks(width, units))
+                PreactUnit(*sizes, n, residual, activated=index % units == 0)
+                for index, sizes in enumerate(channels_of_blocks(width, units))
             )
         )
         self.norm = nn.BatchNorm2d(4 * width)

@@ -1,7 +1,7 @@
 """The residual MLP of Littwin & Wolf (2016): p blocks of one matrix each, all but the first with an identity around them.
 
 Their Eq. 8 without normalisation, Eq. 22 with the simple one that the analysis uses, and the net of the experiments
-(Appendix C) with an ordinary BatchNorm, whose place relative to the ReLU the paper does not say.
+(Appendix C) with an ordinary BatchNorm, whose position relative to the ReLU the paper does not give.
 """
 
 from typing import Literal, get_args

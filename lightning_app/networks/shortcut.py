@@ -21,14 +21,14 @@ class Unit(nn.Module):
 
     def __init__(self, width: int, n: int, shortcut: bool, pre: str, mid: str, post: str, bias: bool) -> None:
         super().__init__()
-        self.path = nn.ModuleList(nn.Linear(width, width, bias=bias and place == 0) for place in range(n))
+        self.path = nn.ModuleList(nn.Linear(width, width, bias=bias and index == 0) for index in range(n))
         self.pre, self.mid, self.post = (ACTIVATIONS[name]() for name in (pre, mid, post))
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.pre(x)
-        for place, layer in enumerate(self.path):
-            out = layer(self.mid(out) if place else out)
+        for index, layer in enumerate(self.path):
+            out = layer(self.mid(out) if index else out)
         out = self.post(out)
         return x + out if self.shortcut else out
 
@@ -144,6 +144,6 @@ def _check(width: int, units: int, n: int, **activations: str) -> None:
     for name, value in {"width": width, "units": units, "n": n}.items():
         if value < 1:
             raise UserError(f"a shortcut net's {name} is at least 1, got {value}.")
-    for place, name in activations.items():
+    for position, name in activations.items():
         if name not in ACTIVATIONS:
-            raise UserError(f"the activation at {place} is one of {', '.join(ACTIVATIONS)}, got {name!r}.")
+            raise UserError(f"the activation at {position} is one of {', '.join(ACTIVATIONS)}, got {name!r}.")

@@ -39,6 +39,7 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     Raises:
         UserError: if the net cannot take the sample.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2), nn.Embedding(3, 2))
     >>> twice = nn.Sequential(*net[:3], net[2])
     >>> [(found.path, found.reason) for found in survey(twice, torch.zeros(1, 1, 3, 3))]
@@ -49,8 +50,8 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     calls = _calls(net, list(holders), sample)
     known: dict[nn.Module, Layer] = {layer.module: layer for layer in layers_of(net)}
     ordered = sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls))
-    held = {id(weight) for _, weight in holders.values()}
-    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in held and MADE_OF not in n]
+    listed = {id(weight) for _, weight in holders.values()}
+    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed and MADE_OF not in n]
     return (
         *(_surveyed(*holders[module], module, known.get(module), calls[module]) for module in ordered),
         *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose),
@@ -104,9 +105,9 @@ def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[
             calls[net] += net in modules  # below, its own hook is passed by
             net.forward(sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}: {said}"
+            f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}: {reason}"
         ) from error
     finally:
         for handle in handles:

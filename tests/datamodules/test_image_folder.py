@@ -241,7 +241,7 @@ def test_a_broken_picture_is_named(how, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_anything_in_a_file_is_a_picture_or_a_sentence(tmp_path):
+def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
     random, decode = np.random.default_rng(0), Decoding(8, 8, "bilinear", 3)
     for ending in ("png", "jpg", "webp", "bmp", "tif", "ppm"):
         file = save(noise(20, 16), tmp_path / f"picture.{ending}")
@@ -280,7 +280,7 @@ def test_anything_in_a_file_is_a_picture_or_a_sentence(tmp_path):
         ((".",), {"class_names": "nowhere.txt"}, "a text file with a name a line, found no file nowhere.txt"),
     ],
 )
-def test_a_wrong_tree_is_a_sentence(there, arguments, message, tmp_path):
+def test_a_wrong_tree_is_an_error(there, arguments, message, tmp_path):
     for folder in there:
         tree(tmp_path / folder)
     with pytest.raises(UserError, match=message):

@@ -98,7 +98,7 @@ def test_an_epoch_is_every_sample_once():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"classes": 1}, "classes must be at least 2, got 1"),
         ({"dimensions": 0}, "dimensions must be at least 1, got 0"),
@@ -110,6 +110,6 @@ def test_an_epoch_is_every_sample_once():
         ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
-def test_what_makes_no_mixture(arguments, said):
-    with pytest.raises(UserError, match=said):
+def test_what_makes_no_mixture(arguments, message):
+    with pytest.raises(UserError, match=message):
         GaussianMixture(**arguments).setup()

@@ -202,7 +202,7 @@ def test_compiled_under_lightning(tmp_path):
     assert module.evaluated == {0: 180, 1: 69}
 
 
-def test_a_batch_that_the_processes_cannot_share_equally_is_a_sentence():
+def test_a_batch_that_the_processes_cannot_share_equally_is_an_error():
     data = Synthetic()
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     data.trainer = SimpleNamespace(strategy=strategy, global_rank=0, world_size=data.batch_size + 1)

@@ -71,7 +71,7 @@ def test_auto_is_the_loop_on_a_cpu():
 @pytest.mark.parametrize(
     ("device", "at_once", "why"), [("cpu", False, "needs a GPU; here is cpu"), ("cuda", True, "averaged")]
 )
-def test_a_graph_where_there_can_be_none_is_a_sentence(device, at_once, why):
+def test_a_graph_where_there_can_be_none_is_an_error(device, at_once, why):
     with pytest.raises(UserError, match=why):
         backend_for("graph", torch.device(device), Loop(torch.Tensor.backward, at_once))
 
@@ -224,7 +224,7 @@ def test_a_gradient_that_two_parameters_share_is_two_in_a_graph(stand_in):
     assert torch.equal(net.b.grad, before) and net.unused.grad is None
 
 
-def test_a_net_that_fits_no_graph_is_a_sentence(stand_in, monkeypatch):
+def test_a_net_that_fits_no_graph_is_an_error(stand_in, monkeypatch):
     def refuse(self):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand so on")
 

@@ -94,7 +94,7 @@ def test_a_diverging_run_stops_with_epoch_and_learning_rate():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4)}, "model.weight_decay"),
         ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, the data have 10 classes"),
@@ -104,8 +104,8 @@ def test_a_diverging_run_stops_with_epoch_and_learning_rate():
         ),
     ],
 )
-def test_wrong_models_get_a_sentence_before_training(wrong, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_models_get_an_error_before_training(wrong, message):
+    with pytest.raises(UserError, match=message):
         fit(classifier(**wrong))
 
 

@@ -96,13 +96,13 @@ def test_a_net_that_flattens_by_view_keeps_the_whole_bank_contiguous():
     )
 
 
-def test_where_it_was_asked_for_such_a_net_is_a_sentence():
+def test_where_it_was_asked_for_such_a_net_is_an_error():
     for model, data in (({"channels_last": True}, {}), ({}, {"channels_last": True})):
         with pytest.raises(UserError, match=r"member 'net' cannot take images in channels_last .* x\.flatten\(1\)"):
             fit(classifier({"net": Arm(net=Flattening)}, **model), epochs=1, data=digits(**data))
 
 
-def test_asked_for_vectors_it_is_a_sentence():
+def test_asked_for_vectors_it_is_an_error():
     member = Member("net", "net", 0, nn.Linear(7, 2))
     with pytest.raises(UserError, match=r"a memory format of images, .* shape \(7,\): leave it out"):
         choose_memory_format([member], (7,), True, torch.device("cpu"))

@@ -40,7 +40,7 @@ def test_low_precision_is_summed_in_float32():
     assert torch.equal(squared_error(narrow, labels), squared_error(narrow.float(), labels))
 
 
-def test_cross_entropy_is_pytorchs_and_an_unknown_loss_a_sentence():
+def test_cross_entropy_is_pytorchs_and_an_unknown_loss_an_error():
     assert loss_named("cross_entropy") is F.cross_entropy
     with pytest.raises(UserError, match="cross_entropy, squared_error, got 'hinge'"):
         classifier(loss="hinge")
@@ -104,7 +104,7 @@ def test_twenty_full_batch_epochs_are_twenty_steps(mid, shortcut):
     assert numbers["train/cost"] == numbers["train/risk"]
 
 
-def test_a_width_that_does_not_fit_is_a_sentence():
+def test_a_width_that_does_not_fit_is_an_error():
     with pytest.raises(UserError, match=r"outputs \(12,\) .* 10 classes: set the net's num_classes .* width"):
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits(components=12))
     with pytest.raises(UserError, match="cannot take samples of shape"):

@@ -16,7 +16,7 @@ def test_seeds_count_list_and_ranges():
 
 
 @pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1], "a", "3-1", "1,,2", ""])
-def test_wrong_seeds_are_a_sentence(seeds):
+def test_wrong_seeds_are_errors(seeds):
     with pytest.raises(UserError, match="seeds"):
         parse_seeds(seeds)
 
@@ -54,7 +54,7 @@ def test_twin_computes_the_same_function_and_decays_towards_rho():
         {"a": Arm(net=lambda: torch.nn.Conv2d(1, 1, 1)), "b": Arm(twin_of="a")},
     ],
 )
-def test_wrong_arms_are_a_sentence(arms):
+def test_wrong_arms_are_errors(arms):
     with pytest.raises(UserError):
         build_members(arms, (0,))
 
@@ -75,7 +75,7 @@ def test_dropout_too_is_drawn_from_the_members_own_stream():
     assert same_weights(bank.members[1].net, alone.members[0].net)
 
 
-def test_arms_of_one_seed_see_identical_batches_unless_told_otherwise():
+def test_arms_of_one_seed_see_identical_batches_by_default():
     twice = {"one": arm(True), "other": arm(True)}
     shared = fit(classifier(twice))
     assert same_weights(*(member.net for member in shared.members))

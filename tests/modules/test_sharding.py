@@ -47,7 +47,7 @@ def test_twins_stay_with_what_they_are_twins_of(ranks):
     assert all({f"r{s}", f"p{s}"} <= share or not {f"r{s}", f"p{s}"} & share for share in shared for s in range(5))
 
 
-def test_more_ranks_than_members_is_a_sentence():
+def test_more_ranks_than_members_is_an_error():
     with pytest.raises(UserError, match=r"3 processes cannot share out 2 member\(s\)"):
         shares(bank(2, 1), 3)
     twin = Member("p", "p", 0, nn.Identity(), twin_of="0-0")
@@ -142,7 +142,7 @@ def _same_bits(one, two):
 
 
 @pytest.mark.slow
-def test_too_many_processes_is_said_before_training(tmp_path):
+def test_too_many_processes_are_refused_before_training(tmp_path):
     said = command(
         *TINY, "--trainer.strategy", "seeds", "--trainer.devices", "3", "--trainer.accelerator", "cpu", cwd=tmp_path
     )
@@ -152,7 +152,7 @@ def test_too_many_processes_is_said_before_training(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["seeds", "ddp"])
-def test_a_rank_that_dies_ends_the_job_with_a_sentence_and_the_job_resumes(tmp_path, strategy):
+def test_a_rank_that_dies_ends_the_job_with_a_message_and_the_job_resumes(tmp_path, strategy):
     """Rank one is killed after the first epoch: the other says so within seconds; resumed, nothing shows of it."""
     ranks = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", strategy)
     words = (*TINY, *ranks, "--trainer.max_epochs", "3", "--trainer.callbacks", "TrainingMetrics")

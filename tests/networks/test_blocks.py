@@ -1,4 +1,4 @@
-"""How nets describe their blocks, and what is said of a block that is not there."""
+"""How nets describe their blocks, and what is message of a block that is not there."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_the_blocks_of_a_foreign_net_are_found_by_their_paths():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("block99", r"no block 'block99' in this net\..* It has: block01, .*block06"),
         ("block5", r"Did you mean 'block05'\?"),
@@ -42,8 +42,8 @@ def test_the_blocks_of_a_foreign_net_are_found_by_their_paths():
         ("block04-block02", r"goes forward, .*'block02-block04'"),
     ],
 )
-def test_a_block_that_does_not_exist_gets_the_nearest_name_and_the_list(name, said):
-    with pytest.raises(UserError, match=said):
+def test_a_block_that_does_not_exist_gets_the_nearest_name_and_the_list(name, message):
+    with pytest.raises(UserError, match=message):
         span_of(SimplifiedNet(8), name)
 
 

@@ -163,7 +163,7 @@ def test_evaluation_depends_on_no_batch_and_training_moves_the_statistics():
 # --- among the others
 
 
-def test_there_is_no_twin_and_the_sentence_says_why():
+def test_there_is_no_twin_and_the_message_says_why():
     for move in (transfer, untransfer):
         with pytest.raises(ValueError, match="CifarResNet does not say which of its weights have ID entries"):
             move(CifarResNet(8))

@@ -211,7 +211,7 @@ def test_images_are_refused_by_the_classifier():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"inputs": 0}, "inputs is at least 1, got 0"),
         ({"width": -1}, "width is at least 1, got -1"),
@@ -222,6 +222,6 @@ def test_images_are_refused_by_the_classifier():
         ({"gain": float("nan")}, "positive, got nan"),
     ],
 )
-def test_what_does_not_exist(arguments, said):
-    with pytest.raises(UserError, match=said):
+def test_what_does_not_exist(arguments, message):
+    with pytest.raises(UserError, match=message):
         ResidualMLP(**arguments)

@@ -180,7 +180,7 @@ def test_images_that_are_no_vectors_are_refused_by_the_classifier():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"width": 0}, "width is at least 1, got 0"),
         ({"units": 0}, "units is at least 1, got 0"),
@@ -189,8 +189,8 @@ def test_images_that_are_no_vectors_are_refused_by_the_classifier():
         ({"init": "kaiming"}, "initialisation is 'zero', 'xavier' or 'orthogonal', got 'kaiming'"),
     ],
 )
-def test_what_does_not_exist(arguments, said):
-    with pytest.raises(UserError, match=said):
+def test_what_does_not_exist(arguments, message):
+    with pytest.raises(UserError, match=message):
         ShortcutNet(**arguments)
 
 
