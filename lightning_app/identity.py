@@ -10,7 +10,7 @@ and exactly elsewhere. In bfloat16 an r of 1e-3 next to 1 is lost: transfer in f
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import torch
 import torch.nn.functional as F
@@ -85,7 +85,7 @@ def shortcut(x: Tensor, channels: int, stride: int = 1) -> Tensor:
 def transfer(of: Net, names: None = None) -> Net: ...
 @overload
 def transfer(of: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]: ...
-def transfer(of, names=None):
+def transfer(of: Any, names: Iterable[str] | None = None) -> Any:
     """T: the plain net, or plain state dict, that computes the same function as a residual one.
 
     Args:
@@ -95,16 +95,16 @@ def transfer(of, names=None):
     Returns:
         A new net or dict; the argument is untouched. Everything but the ID entries is bit-identical.
     """
-    return _shift_net(of, +1) if isinstance(of, nn.Module) else _shift_state(of, names, +1)
+    return _shift_net(cast(IdentityNet, of), +1) if isinstance(of, nn.Module) else _shift_state(of, names, +1)
 
 
 @overload
 def untransfer(of: Net, names: None = None) -> Net: ...
 @overload
 def untransfer(of: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]: ...
-def untransfer(of, names=None):
+def untransfer(of: Any, names: Iterable[str] | None = None) -> Any:
     """T^-1: the residual net, or state dict, that computes the same function as a plain one. See `transfer`."""
-    return _shift_net(of, -1) if isinstance(of, nn.Module) else _shift_state(of, names, -1)
+    return _shift_net(cast(IdentityNet, of), -1) if isinstance(of, nn.Module) else _shift_state(of, names, -1)
 
 
 def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign: int) -> dict[str, Tensor]:

@@ -99,7 +99,7 @@ class _Passage:
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
         blocks = [module for block in blocks_of(self.net) for module in block.modules]
-        layers = {layer.module: layer.name for layer in layers_of(self.net)}
+        layers: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(self.net)}
 
         def call(layer: nn.Module, inputs: tuple) -> None:
             self.passed_before.setdefault(layers[layer], len(self.signals))
@@ -122,10 +122,11 @@ class _Passage:
         if x is self._here:  # the output of one block is the input of the next: one boundary
             return x
         before, after = self._relu
-        activation = F.relu if after is x else torch.clone
-        signal = before if after is x else x.clone()  # the block may change its input in place
-        if len(self.signals) == self._place:
-            signal, x = self._signal, activation(self._signal)
+        rectified = before is not None and after is x
+        signal = before if before is not None and rectified else x.clone()  # the block may change its input in place
+        if len(self.signals) == self._place and self._signal is not None:
+            signal = self._signal
+            x = F.relu(signal) if rectified else signal.clone()
         self.signals.append(signal)
         self._here = x
         return x

@@ -19,8 +19,8 @@ class Histogram:
 
     counts: Tensor  # (bins,) int64
     edges: Tensor  # (bins + 1,) float64, increasing
-    below: int  # values < edges[0]
-    above: int  # values > edges[-1]
+    below: float  # values < edges[0]; whole, as counts are, but in a density
+    above: float  # values > edges[-1]; likewise
 
     def coarse(self, bins: int) -> "Histogram":
         """The same counts in at most so many bins, by joining neighbours: for trackers that draw small pictures.

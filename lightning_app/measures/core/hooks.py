@@ -27,8 +27,8 @@ _RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; 
 @contextmanager
 def hooked(
     modules: Iterable[nn.Module],
-    before: Callable[[nn.Module, tuple], Any] | None = None,
-    after: Callable[[nn.Module, tuple, Any], Any] | None = None,
+    before: Callable[[Any, tuple], Any] | None = None,
+    after: Callable[[Any, tuple, Any], Any] | None = None,
 ) -> Iterator[None]:
     """Within it, the modules call ``before(module, inputs)`` and ``after(module, inputs, output)``.
 
@@ -65,7 +65,7 @@ class WatchRelus(TorchFunctionMode):
         super().__init__()
         self._seen = seen
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func not in _RELUS:
             return func(*args, **kwargs)

@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,25 +79,27 @@ def probe_forward(
         results.append((risk, errors, _stack(norms) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
-    losses, wrong, norms = zip(*results)
-    stacked = [batch for batch in norms if batch is not None]
-    norms = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
+    losses, wrong, of_batches = zip(*results)
+    stacked = [batch for batch in of_batches if batch is not None]
+    by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
     called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
     return ProbeResult(
         loss=float(torch.stack(losses).sum()) / count,
         error=float(torch.stack(wrong).sum()) / count,
         count=count,
-        layers={name: LayerNorms(*of_layer, map_size) for (name, map_size), of_layer in zip(called, norms)},
+        layers={
+            name: LayerNorms(*of_layer[:3], map_size=map_size) for (name, map_size), of_layer in zip(called, by_layer)
+        },
     )
 
 
-def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[nn.Module]]:
+def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
     """A net that computes the same, on the same parameters, and the modules in it that record norms."""
     net, copied = unwrapped(net), shared_copy(net)
     copies = dict(zip(net.modules(), copied.modules()))
-    taps = []
+    taps: list[Any] = []
     for layer in layers:
-        tap = copies.get(layer.module)
+        tap: Any = copies.get(layer.module)
         if tap is None:
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
         tap.probe_name, tap.probe_skip = layer.name, layer.skip
@@ -105,7 +108,7 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
     return copied, taps
 
 
-def _record(tap: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+def _record(tap: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
     """Forward hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
     if tap.probe_norms is not None:
         raise UserError(
@@ -131,7 +134,7 @@ def _stack(norms: list[Norms]) -> Tensor:
     return torch.stack([torch.stack(of_layer) for of_layer in norms])
 
 
-def _skip(tap: nn.Module, x: Tensor) -> Tensor:
+def _skip(tap: Any, x: Tensor) -> Tensor:
     """S x of a convolution, or of a linear map on vectors (B, C)."""
     if isinstance(tap, nn.Conv2d):
         return shortcut(x, tap.out_channels, tap.stride[0])
@@ -143,7 +146,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _step(
-    net: nn.Module, taps: list[nn.Module], images: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+    net: nn.Module, taps: list[Any], images: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, list[Norms]]:
     """Sum of losses, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
@@ -160,6 +163,6 @@ def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @functools.cache
-def _compiled_step():
+def _compiled_step() -> Callable[..., tuple[Tensor, Tensor, list[Norms]]]:
     """Made at the first use: importing the compiler takes seconds."""
     return torch.compile(_step, dynamic=False)

@@ -7,6 +7,7 @@ them as the whole batch would, and its own are sums over pieces. One pass for ea
 
 import copy
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,9 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
     if not needs_recalibration(net):
         return net
     net = copy.deepcopy(net)
-    fresh = {module: module.momentum for module in net.modules() if _is_fresh(module)}
+    fresh: dict[Any, float | None] = {module: module.momentum for module in net.modules() if _is_fresh(module)}  # type: ignore[misc] # a torch module has any attribute
     if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
-        recalibrate_in_pieces(net, fresh, inputs.split(at_once))
+        recalibrate_in_pieces(net, list(fresh), inputs.split(at_once))
         return net
     for module in fresh:
         module.momentum = 1.0  # what it remembers is the last batch
@@ -77,7 +78,7 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
     >>> norm.running_mean, norm.running_var
     (tensor([2.]), tensor([1.]))
     """
-    called: dict[_BatchNorm, None] = {}
+    called: dict[Any, None] = {}
     with hooked(norms, before=lambda norm, _: called.setdefault(norm)):
         net(pieces[0])
     counts = {norm: _set_moments(net, norm, pieces) for norm in called}
@@ -85,7 +86,7 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
         norm.running_var *= count / (count - 1)
 
 
-def _set_moments(net: nn.Module, norm: _BatchNorm, pieces: Sequence[Tensor]) -> int:
+def _set_moments(net: nn.Module, norm: Any, pieces: Sequence[Tensor]) -> int:
     """Mean and biased variance, with which a batch in training mode is normalised; the count of values in a channel."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     with hooked([norm], before=lambda _, inputs: found.append(_moments(inputs[0]))):

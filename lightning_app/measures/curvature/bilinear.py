@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["BilinearConvolutions"]
@@ -62,8 +61,8 @@ class BilinearConvolutions(TorchFunctionMode):
         groups: int = 1,
     ) -> Tensor:
         """As ``torch.conv2d``, whose argument names these are."""
-        usual = input.ndim == weight.ndim and not isinstance(padding, str) and not input.is_complex()
-        if not usual or torch.is_autocast_enabled(input.device.type):
+        usual = input.ndim == weight.ndim and not input.is_complex()
+        if isinstance(padding, str) or not usual or torch.is_autocast_enabled(input.device.type):
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
         form = (_pair(stride), _pair(padding), _pair(dilation), False, [0, 0], groups)
         return _Convolution.apply(input, self._wanted(weight), self._wanted(bias), form)
@@ -87,12 +86,12 @@ class _Convolution(torch.autograd.Function):
         return _convolve(x, w, bias, *form)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Maybe, Form], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Maybe, Form], output: Tensor) -> None:
         x, w, _, ctx.form = inputs
         ctx.save_for_backward(x, w)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Maybe, Maybe, Maybe, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Maybe, Maybe, Maybe, None]:
         return *_Gradients.apply(g, *ctx.saved_tensors, ctx.form, ctx.needs_input_grad[:3]), None
 
 
@@ -107,14 +106,14 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(
-        ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, Form, tuple[bool, ...]], output: tuple[Maybe, ...]
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Form, tuple[bool, ...]], output: tuple[Maybe, ...]
     ) -> None:
         g, x, w, ctx.form, _ = inputs
         ctx.save_for_backward(g, x, w)
         ctx.set_materialize_grads(False)  # no convolution with zeros
 
     @staticmethod
-    def backward(ctx: FunctionCtx, v_x: Maybe, v_w: Maybe, v_bias: Maybe) -> tuple[Maybe, Maybe, Maybe, None, None]:
+    def backward(ctx: Any, v_x: Maybe, v_w: Maybe, v_bias: Maybe) -> tuple[Maybe, Maybe, Maybe, None, None]:
         g, x, w = ctx.saved_tensors
         for_g, for_x, for_w = ctx.needs_input_grad[:3]
         terms, dx, dw = [], None, None

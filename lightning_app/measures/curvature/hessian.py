@@ -16,9 +16,10 @@ not know 1 - p of samples that the net has learned. So products have the net's o
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -140,7 +141,7 @@ class Hessian:
     def gradient(self) -> Tensor:
         """Of the mean loss there, (size,). Free for the samples whose graphs are kept, one gradient for the others."""
         parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
-        return sum(torch.cat([g.detach().reshape(-1) for g in part]) for part in parts)
+        return functools.reduce(torch.add, [torch.cat([g.detach().reshape(-1) for g in part]) for part in parts])
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """H v, (size,)."""
@@ -338,7 +339,7 @@ def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Paramet
 
 def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """The samples in pieces of at most `CHUNK` numbers, whatever the loader's batch size."""
-    pieces = []
+    pieces: list[tuple[Tensor, Tensor]] = []
     for inputs, labels in batches:
         if not len(labels):
             continue
@@ -356,7 +357,7 @@ def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
 @contextlib.contextmanager
 def _no_tf32() -> Iterator[None]:
     """GPUs round the factors of convolutions to 10 bits unless told otherwise: three digits, as of half precision."""
-    places = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
+    places: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
     before = [place.allow_tf32 for place in places]
     for place in places:
         place.allow_tf32 = False
@@ -379,7 +380,7 @@ def _graph(tensors: Iterable[Tensor]) -> set:
 
 
 def _not_twice(net: nn.Module, error: RuntimeError) -> Exception:
-    """The sentence for a net without second derivatives; anything else (out of memory) stays what it is."""
+    """The error message for a net without second derivatives; anything else (out of memory) stays what it is."""
     text = str(error)
     if not any(sign in text for sign in UNDIFFERENTIABLE):
         return error

@@ -67,7 +67,9 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
     """
     steps = min(steps, operator.size - (0 if against is None else len(against)))
     basis = operator.like.new_empty(steps, operator.size)
-    diagonal, beside, length = [], [], 0.0
+    diagonal: list[float] = []
+    beside: list[float] = []
+    length = 0.0
     for step in range(steps):
         if not length:
             vector, _ = _orthogonal(sphere(operator, generator), basis[:step], against)

@@ -14,10 +14,12 @@ With BatchNorm on a batch of one N is such a factor times a projection. `block_n
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.identity import shortcut
@@ -42,7 +44,7 @@ class Convolution:
 
         def back(batch: Tensor) -> Tensor:
             shape = (len(batch), self.weight.shape[1], *size)
-            return nn.grad.conv2d_input(shape, self.weight, batch, self.stride, self.padding)
+            return conv2d_input(shape, self.weight, batch, self.stride, self.padding)
 
         return _as_one_batch(back, y)
 
@@ -80,6 +82,12 @@ class Stage:
     def scale(self) -> Tensor | float:
         """The normalisation without its projection. (B, D, 1, 1)"""
         return 1.0 if self.norm is None else self.norm.scale
+
+    @property
+    def open_scale(self) -> Tensor:
+        """The same where the ReLU of this stage lets through, else 0. (B, D, H, W)"""
+        assert self.gate is not None  # a hidden stage
+        return self.gate * self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,18 +191,21 @@ def _hidden_stage(
     before = u + shift if around is None else around.value  # a new tensor in any case
     gate = (before > 0).to(u.dtype)
     t = _image(kernel, around, u, h, t).mul_(gate)
-    return Stage(kernel, around, gate, tuple(h.shape[2:])), before.mul_(gate), t
+    return Stage(kernel, around, gate, (h.shape[2], h.shape[3])), before.mul_(gate), t
 
 
 def _last_stage(conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool) -> tuple[Stage, Tensor]:
     """A stage without ReLU, linearised at h, and what comes out of it for the tangent t."""
     kernel, _ = _fold(conv, norm, alone)
-    u = kernel(h) if t is h or (alone and norm) else None  # with running statistics only the tangent is of interest
+    size = h.shape[2], h.shape[3]
+    if t is not h and not (alone and norm):  # with running statistics only the tangent is of interest
+        return Stage(kernel, None, None, size), kernel(t)
+    u = kernel(h)
     around = AloneNorm.at(u, norm) if alone and norm else None
-    return Stage(kernel, around, None, tuple(h.shape[2:])), _image(kernel, around, u, h, t)
+    return Stage(kernel, around, None, size), _image(kernel, around, u, h, t)
 
 
-def _image(kernel: Convolution, around: AloneNorm | None, u: Tensor | None, h: Tensor, t: Tensor) -> Tensor:
+def _image(kernel: Convolution, around: AloneNorm | None, u: Tensor, h: Tensor, t: Tensor) -> Tensor:
     """N C t, from ``u = C h`` where t is h."""
     v = u if t is h else kernel(t)
     if around is None:
@@ -207,10 +218,13 @@ def _fold(conv: nn.Conv2d, norm: _BatchNorm | None, alone: bool) -> tuple[Convol
 
     A batch of one subtracts its mean, so there the bias does not matter.
     """
-    weight, shift = conv.weight, 0.0 if conv.bias is None else conv.bias
+    weight: Tensor = conv.weight
+    shift: Tensor | float = 0.0 if conv.bias is None else conv.bias
     if norm is not None and not alone:
+        assert norm.running_mean is not None and norm.running_var is not None  # else it is refused before
         scale = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight)
         weight = weight * scale[:, None, None, None]
         shift = (shift - norm.running_mean) * scale + (0.0 if norm.bias is None else norm.bias)
     shift = shift[:, None, None] if isinstance(shift, Tensor) else shift
-    return Convolution(weight, conv.stride, conv.padding), shift
+    # `is_ordinary`: two strides and two paddings
+    return Convolution(weight, cast(tuple[int, int], conv.stride), cast(tuple[int, int], conv.padding)), shift

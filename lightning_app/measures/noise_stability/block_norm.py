@@ -63,9 +63,7 @@ def _one_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
 def _two_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
     """The same for two stages, by the quadratic forms a^T G a. (B,)"""
     first, second = block.stages
-    windows = F.unfold(
-        first.gate * first.scale, second.conv.weight.shape[2:], 1, second.conv.padding, second.conv.stride
-    )
+    windows = F.unfold(first.open_scale, second.conv.weight.shape[2:], 1, second.conv.padding, second.conv.stride)
     outputs = windows.shape[2]
     windows = windows.transpose(1, 2).flatten(0, 1)  # (B P, K): what of the hidden map an output sees, K = (m, t)
     w2 = second.conv.weight.flatten(1)  # (D, K)
@@ -153,7 +151,7 @@ def _overlap(block: BlockJacobian) -> Tensor:
     taps = _hidden_rows(first, last)[:, :channels, row, column].T  # (channels, K)
     kernel = torch.zeros_like(last.weight)
     kernel[:channels] = last.weight[:channels] * taps.unflatten(1, last.weight.shape[1:])
-    return replace(last, weight=kernel)(block.stages[0].gate * block.stages[0].scale)
+    return replace(last, weight=kernel)(block.stages[0].open_scale)
 
 
 def _sum(maps: Tensor) -> Tensor:

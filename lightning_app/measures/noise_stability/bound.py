@@ -85,16 +85,23 @@ def noise_bound(
     sums = [float((mu * behind).pow(-2).sum()) for mu in readings]
     output = float(sample_norms(logits).max())
     common = contraction**2 * len(by_layer) ** 2 * output**2 / (gamma**2 * len(labels))
+    logs = [math.log10(common * total) if common * total > 0 else math.nan for total in sums]
     return NoiseBound(
-        *(math.log10(common * total) if common * total > 0 else math.nan for total in sums),
+        log10=logs[0],
+        log10_transferred=logs[1],
+        log10_branch=logs[2],
         contraction=contraction,
         depth=len(by_layer),
         output=output,
         margin=gamma,
         count=len(labels),
         margin_loss=float((over_samples <= gamma).double().mean()) if gamma > 0 else math.nan,
-        **dict(zip(("sum", "sum_transferred", "sum_branch"), sums)),
-        **dict(zip(("cushions", "cushions_transferred", "cushions_branch"), readings)),
+        sum=sums[0],
+        sum_transferred=sums[1],
+        sum_branch=sums[2],
+        cushions=readings[0],
+        cushions_transferred=readings[1],
+        cushions_branch=readings[2],
         interlayer=behind,
     )
 

@@ -187,8 +187,10 @@ def operator_norm(module: nn.Conv2d | nn.Linear, map_size: tuple[int, ...], weig
         )
     squares = weight.square().sum((0, 1))  # (U, V)
     rows, columns = (
-        _readings(size, *axis).to(squares)
-        for size, *axis in zip(map_size, module.kernel_size, module.stride, _padding(module), module.dilation)
+        _readings(size, window, stride, padding, dilation).to(squares)
+        for size, window, stride, padding, dilation in zip(
+            map_size, module.kernel_size, module.stride, _padding(module), module.dilation
+        )
     )
     return math.sqrt(float(rows @ squares @ columns))
 
@@ -211,7 +213,7 @@ def _padding(module: nn.Conv2d) -> list[tuple[int, int]]:
     if module.padding == "same":
         totals = [dilation * (window - 1) for dilation, window in zip(module.dilation, module.kernel_size)]
         return [(total // 2, total - total // 2) for total in totals]
-    return [(padding, padding) for padding in module.padding]
+    return [(int(padding), int(padding)) for padding in module.padding]
 
 
 def _identity(layer: Layer) -> Tensor:

@@ -27,10 +27,9 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.hooks import sample_norms
-from lightning_app.measures.core.visits import check_description, visits_of
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.jacobian import Jacobian, frobenius_by_probes
-from lightning_app.measures.noise_stability.span_jacobian import ChainJacobian, span_jacobian
+from lightning_app.measures.noise_stability.spans import ChainJacobian, calls_of, check_description, span_jacobian
 from lightning_app.networks.blocks import Span
 
 __all__ = ["INTERLAYER_EDGES", "InterlayerStatistics", "check_interlayer", "interlayer_cushions"]
@@ -116,9 +115,9 @@ def interlayer_cushions(
     inputs: dict[str, torch.Size] = {}
     size = _samples_at_once(bn_mode, probes)
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
-        visits = visits_of(net, spans, images, bn_mode)
+        calls = calls_of(net, spans, images, bn_mode)
         for span in spans:
-            own = [visits[module] for module in span.modules]
+            own = [calls[module] for module in span.modules]
             if not number:
                 check_description(span, own, bn_mode)
             inputs[span.name] = own[0].x.shape[1:]

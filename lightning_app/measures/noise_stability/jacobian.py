@@ -8,7 +8,7 @@ Jacobian has columns (or rows), or estimated from a few random ones (Hutchinson)
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -42,7 +42,8 @@ def push(function: Function, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tenso
 
     Cost: about k + 1 forward passes over the batch.
     """
-    return vmap(lambda tangent: jvp(function, (x,), (tangent,)), out_dims=(None, 0))(tangents)
+    found = vmap(lambda tangent: jvp(function, (x,), (tangent,)), out_dims=cast(Any, (None, 0)))(tangents)
+    return found[0], found[1]
 
 
 def pull(function: Function, x: Tensor, cotangents: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +51,7 @@ def pull(function: Function, x: Tensor, cotangents: Tensor) -> tuple[Tensor, Ten
 
     Cost: about k + 1 forward passes over the batch.
     """
-    value, back = vjp(function, x)
+    value, back, *_ = vjp(function, x)
     return value, vmap(back)(cotangents)[0]
 
 
@@ -65,9 +66,14 @@ class FrobeniusNorm:
 class Jacobian(Protocol):
     """J of some function at every sample of a batch x, and what can be asked of it."""
 
-    x: Tensor  # (B, ...)
-    image: Tensor  # (B, ...), J x
-    has_closed_form: bool  # is the exact ||J||_F next to free?
+    @property
+    def x(self) -> Tensor: ...  # (B, ...)
+
+    @property
+    def image(self) -> Tensor: ...  # (B, ...), J x
+
+    @property
+    def has_closed_form(self) -> bool: ...  # is the exact ||J||_F next to free?
 
     def push(self, tangents: Tensor) -> Tensor:
         """J v, (k, B, ...), for tangents v, (k, B, ...)."""

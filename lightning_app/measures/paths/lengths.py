@@ -15,6 +15,7 @@ forward passes, of gradients about 2 p gradients.
 import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -90,14 +91,14 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     net, images = _in_full(net, images)
     out = unravel(net, images, ByLength(images.unsqueeze(0)))
     _check_outputs(out)
-    parts = out.parts.shallower() if out.from_layer else out.parts
+    parts = cast(ByLength, out.parts.shallower() if out.from_layer else out.parts)
     bias = out.from_layer  # what a constant of the readout would otherwise be called: a path of length 0
     lengths = sorted({kind.length for kind in parts.kinds if not (bias and kind == ("constant", 0))})
     found = dict(zip(parts.kinds, parts.stack))
     nothing = torch.zeros_like(parts.stack[0])
-    from_input = torch.stack([found.get(("input", length), nothing) for length in lengths])
+    from_input = torch.stack([found.get(Kind("input", length), nothing) for length in lengths])
     constants = torch.stack([_own(found, length, bias, nothing) for length in lengths])
-    constant = found.get(("constant", 0), nothing) if bias else nothing
+    constant = found.get(Kind("constant", 0), nothing) if bias else nothing
     of_input = tuple(length for start, length in parts.kinds if start == "input")
     resolved = PathOutputs(torch.tensor(lengths), from_input + constants, from_input, constant, of_input)
     _check_sum(resolved.outputs.sum(0) + constant, net(images))
@@ -196,7 +197,8 @@ def _root_gradient(
 def _constant_gradient(net: nn.Module, image: Tensor, delta: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """(N,): of the readout's bias, which is the same for all images."""
     out = unravel(net, image, ByLength(image.unsqueeze(0)))
-    found = dict(zip(out.parts.kinds, out.parts.stack)) if out.from_layer else {}
+    parts = cast(ByLength, out.parts)
+    found = dict(zip(parts.kinds, parts.stack)) if out.from_layer else {}
     bias = found.get(Kind("constant", 1))
     if bias is None or not bias.requires_grad:
         return torch.zeros_like(torch.cat([weight.detach().flatten() for weight in weights]))
@@ -323,15 +325,18 @@ def _squares_in(
     net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str], chunk: int
 ) -> Tensor:
     """The part that some parameters have in it."""
-    total = 0
+    total: Tensor | None = None
     for few, of_few in zip(images.split(chunk), labels.split(chunk)):
-        total = total + path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
+        part = path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
+        total = part if total is None else total + part
+    assert total is not None  # there is at least one image
     return total.double().square().sum(1).cpu()
 
 
 def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:
     """Names of the trainable parameters, in groups whose path gradients fit into memory: a pass over the net for each."""
-    groups, room = [], 0
+    groups: list[list[str]] = []
+    room = 0
     for name, weight in _trainable(net).items():
         needed = 4 * (longest + 1) * weight.numel() * weight.element_size()  # spectrum and transform
         if not groups or needed > room:

@@ -33,7 +33,7 @@ Linear = Callable[..., Tensor]
 
 
 class NotPiecewiseLinear(UserError):
-    """The net does something of which no paths can be told."""
+    """The net is not made of affine maps and ReLUs, and so is no sum over paths."""
 
 
 # -- what a tensor is the sum of ------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class ByLength(Parts):
             return self
         places = torch.tensor([kinds.index(kind) for kind in self.kinds], device=self.stack.device)
         stack = self.stack.new_zeros(len(kinds), *self.stack.shape[1:]).index_copy(0, places, self.stack)
-        return ByLength(stack, kinds)
+        return replace(self, stack=stack, kinds=kinds)
 
     def deeper(self) -> Self:
         return self._longer(1)
@@ -110,14 +110,14 @@ class ByLength(Parts):
         return self._longer(-1)
 
     def _longer(self, by: int) -> Self:
-        return ByLength(self.stack, tuple(Kind(start, length + by) for start, length in self.kinds))
+        return replace(self, kinds=tuple(Kind(start, length + by) for start, length in self.kinds))
 
     def born(self, constant: Tensor) -> Self:
         # Sorted, so that a path that starts here comes first. Written out, as `joined` would copy the stack three times.
         here, constant = Kind("constant", 1), constant.unsqueeze(0)
         if self.kinds[0] == here:
-            return ByLength(torch.cat([self.stack[:1] + constant, self.stack[1:]]), self.kinds)
-        return ByLength(torch.cat([constant, self.stack]), (here, *self.kinds))
+            return replace(self, stack=torch.cat([self.stack[:1] + constant, self.stack[1:]]))
+        return replace(self, stack=torch.cat([constant, self.stack]), kinds=(here, *self.kinds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ class Unravelled(Tensor):
     from_layer: bool = False
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in RULES:
             args = args or (kwargs.pop("tensors" if "tensors" in kwargs else "input"),)
@@ -174,8 +174,8 @@ class Unravelled(Tensor):
         if isinstance(out, Tensor) or (isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out)):
             name = getattr(func, "__name__", str(func))
             raise NotPiecewiseLinear(
-                f"paths can be told of nets made of convolutions, linear maps, ReLUs, normalisations in evaluation mode, sums "
-                f"and pools; this one calls {name}: leave it out of EffectiveDepth."
+                "a net is resolved into paths if it is made of convolutions, linear maps, ReLUs, normalisations in "
+                f"evaluation mode, sums and pools; this one calls {name}: leave it out of EffectiveDepth."
             )
         return out
 
@@ -210,7 +210,7 @@ def _plain(x: Any) -> Any:
 
 
 @torch.no_grad()
-def _on_sum(func: Callable, *args, **kwargs) -> Any:
+def _on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
     """The function of the sum, as in an ordinary forward pass."""
     args = tuple(map(_plain, args))
     if "inplace" in kwargs:
@@ -232,7 +232,7 @@ def _rule(*functions: Callable) -> Callable:
 
 
 @_rule(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.linear)
-def _layer(func, x, weight, bias=None, *args, **kwargs):
+def _layer(func: Any, x: Any, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
     """A weight layer: its linear map makes every path longer, its bias starts one."""
     total = _on_sum(func, x, weight, bias, *args, **kwargs)
     parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).deeper()
@@ -240,12 +240,22 @@ def _layer(func, x, weight, bias=None, *args, **kwargs):
 
 
 @_rule(F.batch_norm)
-def _batch_norm(func, x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+def _batch_norm(
+    func: Any,
+    x: Any,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
     """lambda (x - mean) / sqrt(var + eps) + bias: a scale, and a constant that starts a path."""
-    if training or mean is None:
+    if training or mean is None or var is None:
         raise NotPiecewiseLinear(
-            "paths are told with normalisation's statistics frozen, but a BatchNorm of this net has no running statistics "
-            "or is in training mode: give it track_running_stats=True and call net.eval()."
+            "a net is resolved into paths with its normalisation's statistics frozen, but a BatchNorm of this net has no "
+            "running statistics or is in training mode: give it track_running_stats=True and call net.eval()."
         )
     total = _on_sum(func, x, mean, var, weight, bias, training, momentum, eps)
     scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
@@ -264,7 +274,7 @@ def _with_constant(parts: Parts, constant: Tensor | None, like: Tensor, last: bo
 
 
 @_rule(F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_)
-def _relu(func, x, inplace=False):
+def _relu(func: Any, x: Any, inplace: bool = False) -> Any:
     """The gates are the sum's."""
     total = _plain(x)
     gates = (total > 0).to(total.dtype)
@@ -272,7 +282,7 @@ def _relu(func, x, inplace=False):
 
 
 @_rule(F.max_pool2d, F.max_pool1d, F.max_pool3d, torch.max_pool2d, torch.max_pool1d, torch.max_pool3d)
-def _max_pool(func, x, *args, **kwargs):
+def _max_pool(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Each output is one of the inputs: the one that is largest in the sum."""
     kwargs = {**kwargs, "return_indices": True}
     total, places = _on_sum(WITH_PLACES[_plain(x).ndim], x, *args, **kwargs)
@@ -288,17 +298,17 @@ WITH_PLACES = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}  # by dimensio
 
 
 @_rule(torch.add, Tensor.add, Tensor.add_)
-def _sum(func, x, other, *, alpha=1):
+def _sum(func: Any, x: Any, other: Any, *, alpha: float = 1) -> Any:
     return _combined(_on_sum(func, x, other, alpha=alpha), x, other, alpha)
 
 
 @_rule(torch.sub, Tensor.sub, Tensor.sub_)
-def _difference(func, x, other, *, alpha=1):
+def _difference(func: Any, x: Any, other: Any, *, alpha: float = 1) -> Any:
     return _combined(_on_sum(func, x, other, alpha=alpha), x, other, -alpha)
 
 
 @_rule(Tensor.__rsub__)
-def _reversed_difference(func, x, y):
+def _reversed_difference(func: Any, x: Any, y: Any) -> Any:
     return _combined(_on_sum(func, x, y), y, x, -1)
 
 
@@ -322,46 +332,46 @@ def _constant(x: Tensor, like: Parts, shape: torch.Size) -> Parts:
 
 
 @_rule(torch.mul, Tensor.mul, Tensor.mul_)
-def _scaled(func, x, other):
+def _scaled(func: Any, x: Any, other: Any) -> Any:
     """Multiplied by something that has no parts."""
     if isinstance(x, Unravelled) and isinstance(other, Unravelled):
         raise NotPiecewiseLinear(
-            "paths can be told of nets that multiply signals by weights only, this one multiplies two signals: leave it out "
-            "of EffectiveDepth."
+            "a net is resolved into paths if it multiplies signals by weights only, this one multiplies two signals: "
+            "leave it out of EffectiveDepth."
         )
     signal, factor = (x, other) if isinstance(x, Unravelled) else (other, x)
     return _unravelled(_on_sum(func, x, other), signal.parts.mapped(lambda part: part * factor))
 
 
 @_rule(torch.div, Tensor.div, Tensor.div_, torch.true_divide, Tensor.true_divide)
-def _divided(func, x, other):
+def _divided(func: Any, x: Any, other: Any) -> Any:
     if isinstance(other, Unravelled):
         raise NotPiecewiseLinear(
-            "paths can be told of nets that divide signals by weights only, this one divides by a signal: leave it out of "
+            "a net is resolved into paths if it divides signals by weights only, this one divides by a signal: leave it out of "
             "EffectiveDepth."
         )
     return _unravelled(_on_sum(func, x, other), x.parts.mapped(lambda part: part / other))
 
 
 @_rule(torch.cat, torch.concat, torch.concatenate)
-def _cat(func, tensors, dim=0):
+def _cat(func: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
     like = next(x for x in tensors if isinstance(x, Unravelled)).parts
     one, *others = (x.parts if isinstance(x, Unravelled) else _constant(x, like, x.shape) for x in tensors)
     return _unravelled(_on_sum(func, tensors, dim), one.joined(others, lambda *each: torch.cat(each, dim)))
 
 
 @_rule(F.pad)
-def _pad(func, x, pad, mode="constant", value=None):
+def _pad(func: Any, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     if mode == "constant" and value:
-        raise NotPiecewiseLinear(f"paths can be told of nets that pad with zeros, this one pads with {value}.")
+        raise NotPiecewiseLinear(f"a net is resolved into paths if it pads with zeros, this one pads with {value}.")
     return _linear(func, x, pad, mode, value)
 
 
 @_rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
-def _dropout(func, x, p=0.5, training=False, inplace=False):
+def _dropout(func: Any, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
     if training:
         raise NotPiecewiseLinear(
-            "paths are told of nets in evaluation mode, this one drops units at random: call net.eval()."
+            "a net is resolved into paths in evaluation mode, this one drops units at random: call net.eval()."
         )
     return _unravelled(_plain(x), x.parts, x.from_layer)
 
@@ -371,7 +381,7 @@ def _dropout(func, x, p=0.5, training=False, inplace=False):
     *(Tensor.permute, torch.permute, Tensor.transpose, torch.transpose, Tensor.squeeze, torch.squeeze),
     *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double),
 )
-def _form(func, x, *args, **kwargs):
+def _form(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The same numbers in another form: a readout's are still its."""
     out = _linear(func, x, *args, **kwargs)
     out.from_layer = x.from_layer
@@ -383,19 +393,19 @@ def _form(func, x, *args, **kwargs):
     *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
     *(F.interpolate, F.pixel_shuffle),
 )
-def _linear(func, x, *args, **kwargs):
+def _linear(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     total = _on_sum(func, x, *args, **kwargs)
     return _unravelled(total, x.parts.mapped(lambda part: func(part, *args, **kwargs)))
 
 
 @_rule(Tensor.__setitem__)
-def _assigned(func, *args):
+def _assigned(func: Any, *args: Any) -> Any:
     raise NotPiecewiseLinear(WRITTEN)
 
 
 WRITTEN = (
-    "paths can be told of nets that add and concatenate signals, this one writes them into a part of a tensor or into one that "
-    "was there before: use sums and torch.cat, or leave it out of EffectiveDepth."
+    "a net is resolved into paths if it adds and concatenates signals, this one writes them into a part of a tensor or "
+    "into one that was there before: use sums and torch.cat, or leave it out of EffectiveDepth."
 )
 _IN_PLACE = {torch.relu_, Tensor.relu_, Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_}
 

@@ -8,7 +8,7 @@ training keeps it.
 
 import copy
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ def absorbed_norms(
         for layer, path in paths.items()
         if path in following
     }
-    found = {}
+    found: dict[str, float] = {}
     for kind, by_layer in (("own", own), ("absorbed", absorbed)):
         found |= {f"{layer.name}/{kind}": value for layer, value in by_layer.items()}
         counted = [value for layer, value in by_layer.items() if layer.is_conv] or list(by_layer.values())
@@ -110,7 +110,7 @@ def _replace(net: nn.Module, module: nn.Module, by: nn.Module) -> None:
         net.set_submodule(path, by)
 
 
-def _merge(layer: nn.Module, norm: nn.Module) -> None:
+def _merge(layer: Any, norm: nn.Module) -> None:
     scale, shift = affine(norm)
     bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
     layer.bias = nn.Parameter(bias * scale + shift, layer.weight.requires_grad)

@@ -10,6 +10,7 @@ first one included; no biases, no linear layer. Mass is the L1 norm.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,7 +108,7 @@ def _pool(parts: Iterable[WeightStatistics]) -> WeightStatistics:
     """Statistics of a union from those of its parts (std by the parallel formula, so as stable as two passes)."""
     parts = list(parts)
 
-    def add(field: str) -> float:
+    def add(field: str) -> Any:
         return sum(getattr(part, field) for part in parts)
 
     count, large, id_entries = add("count"), add("large"), add("id_entries")

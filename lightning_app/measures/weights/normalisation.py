@@ -62,8 +62,8 @@ class Normalisation:
     @property
     def lambdas(self) -> Tensor:
         """A copy of lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
-        weight = self.module.weight if self.has_lambda else torch.ones(1)
-        return weight.detach().to("cpu", torch.float64, copy=True).flatten()
+        weight = getattr(self.module, "weight", None)
+        return (torch.ones(1) if weight is None else weight).detach().to("cpu", torch.float64, copy=True).flatten()
 
     @property
     def has_statistics(self) -> bool:
@@ -225,7 +225,7 @@ class _Watch(TorchFunctionMode):
         self._sources: dict[nn.Module, nn.Module] = {}
         self._inside: nn.Module | None = None  # the normalisation that is running
         self._last: str | None = None  # name of the last layer that ran
-        self._names = {layer.module: layer.name for layer in layers_of(net)}
+        self._names: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(net)}
         for module in net.modules():
             if _is_normalisation(module):
                 module.register_forward_pre_hook(self._enter)
@@ -233,7 +233,7 @@ class _Watch(TorchFunctionMode):
             elif module in self._names or type(module) in _ABSORBING:
                 module.register_forward_hook(self._layer)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func not in _FORM:
             self._take((args, kwargs), self._inside or object())
@@ -267,9 +267,10 @@ class _Watch(TorchFunctionMode):
         self._inside = norm
 
     def _leave(self, norm: nn.Module, inputs: tuple, out: Any) -> None:
-        layer, x = self._outputs.get(id(inputs[0]), (None, None)) if inputs else (None, None)
-        if layer is not None and _can_absorb(layer, x) and _is_affine(norm, x, out):
-            self._sources[norm] = layer
+        if inputs and id(inputs[0]) in self._outputs:
+            layer, x = self._outputs[id(inputs[0])]
+            if _can_absorb(layer, x) and _is_affine(norm, x, out):
+                self._sources[norm] = layer
         self._inside = None  # not before: what this hook computes is seen too
 
 

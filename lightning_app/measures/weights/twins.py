@@ -50,7 +50,7 @@ class Divergence:
 
 
 @torch.no_grad()
-def twin_divergence(plain: nn.Module, residual: nn.Module) -> Divergence:
+def twin_divergence(plain: Any, residual: Any) -> Divergence:
     """max |T^-1(p) - r| of a plain net p and a residual net r, computed as (p - rho) - r in the nets' precision.
 
     That loses nothing while it matters: p - 1 is exact for p in [1/2, 2] (Sterbenz) and otherwise rounded by
@@ -74,8 +74,8 @@ def twin_divergence(plain: nn.Module, residual: nn.Module) -> Divergence:
             elsewhere.append(gap.masked_fill(mask, 0).amax())
         else:
             elsewhere.append((p - of_residual[name]).abs().amax())
-    at_id, elsewhere = torch.stack(at_id).amax(), torch.stack(elsewhere).amax()
-    return Divergence(*torch.stack([torch.maximum(at_id, elsewhere), at_id, elsewhere]).tolist())
+    largest = torch.stack([torch.stack(at_id).amax(), torch.stack(elsewhere).amax()])
+    return Divergence(*torch.stack([largest.amax(), *largest]).tolist())
 
 
 # -- ReLUs that part the nets ---------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class SignWatch:
 
 def _pre_activation(layer: Layer, x: Tensor, out: Tensor) -> Tensor:
     """What the layer's ReLU gets: the module's output, with the identity across it."""
-    return out + shortcut(x, layer.module.out_channels, layer.stride) if layer.skip else out
+    return out + shortcut(x, out.shape[1], layer.stride) if layer.skip else out
 
 
 # -- the law of growth ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,163 @@
+"""What goes into the blocks of a net and what comes out, in one forward pass, and the Jacobians of spans of blocks there.
+
+By hand where the blocks say what they are made of, else differentiated.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.hooks import hooked, nearly_same
+from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
+from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian, is_ordinary
+from lightning_app.measures.noise_stability.block_norm import block_norm
+from lightning_app.measures.noise_stability.jacobian import (
+    DifferentiatedJacobian,
+    FrobeniusNorm,
+    frobenius_by_columns,
+    push,
+)
+from lightning_app.networks.blocks import Span
+
+__all__ = ["ChainJacobian", "Call", "check_description", "span_jacobian", "calls_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What went into a block in a forward pass, and of what came out as much as is needed."""
+
+    x: Tensor  # (B, ...)
+    gate: Tensor  # (B, ...), 1 where the output is positive: where its last ReLU lets through
+    first: Tensor  # (1, ...), the first sample's output
+
+
+def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMode) -> dict[nn.Module, Call]:
+    """One forward pass, watched at every module of the spans."""
+    came: dict[nn.Module, Tensor] = {}
+    calls: dict[nn.Module, Call] = {}
+    names = {module: span.name for span in spans for module in span.modules}
+
+    def enter(module: nn.Module, args: tuple) -> None:
+        if module in came or len(args) != 1 or not isinstance(args[0], Tensor):
+            given = ", ".join(type(each).__name__ for each in args)
+            raise UserError(
+                f"an interlayer cushion needs a block that the net calls once, with one tensor; {names[module]} is called "
+                f"{'twice' if module in came else f'with ({given})'}: leave it out."
+            )
+        came[module] = args[0].clone()  # what follows may work in place
+
+    def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
+        if not isinstance(y, Tensor):
+            raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
+        calls[module] = Call(came[module], (y > 0).to(y.dtype), y[:1].clone())
+
+    if images.ndim == 4:
+        images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
+    with normalising(bn_mode, net), hooked(names, enter, leave):
+        net(images)
+    for module, name in names.items():
+        if module not in calls:
+            raise UserError(f"the net's forward pass never calls {name}: leave it out.")
+    return calls
+
+
+def check_description(span: Span, calls: Sequence[Call], bn_mode: BnMode) -> None:
+    """On one sample: blocks of a span follow one another, and compute what their parts do."""
+    for one, other in pairwise(calls):
+        if not _alike(one.first, other.x[:1]):
+            raise UserError(
+                f"something lies between the blocks of {span.name}, so that it is no span: measure them singly."
+            )
+    for parts, call in zip(span.parts or (), calls):
+        with normalising(bn_mode, *span.modules):
+            y = parts(call.x[:1])
+        if not _alike(y, call.first):
+            raise UserError(
+                f"a block of {span.name} is not what its block_parts() says: from these its output would differ. Correct "
+                "that method, or remove it: the block is then differentiated."
+            )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Up to the rounding of other batch sizes and of GPUs' convolutions."""
+    return nearly_same(one, other, max(1e-2, 8 * torch.finfo(other.dtype).eps))
+
+
+@dataclass(frozen=True, eq=False)
+class ChainJacobian:
+    """J of blocks in a row."""
+
+    blocks: tuple[BlockJacobian, ...]
+
+    @property
+    def x(self) -> Tensor:
+        return self.blocks[0].x
+
+    @property
+    def image(self) -> Tensor:
+        first, *others = self.blocks
+        return _push(others, first.image)
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Is ||J||_F next to free? Of one block of one convolution, unless BatchNorm looks at each sample by itself."""
+        return len(self.blocks) == 1 and [stage.norm for stage in self.blocks[0].stages] == [None]
+
+    def half(self) -> "ChainJacobian":
+        """The same for pushing random signs, in bfloat16 where that is harmless."""
+        blocks = tuple(block.half() for block in self.blocks)
+        return self if any(block.x.dtype != blocks[0].x.dtype for block in blocks) else ChainJacobian(blocks)
+
+    def push(self, tangents: Tensor) -> Tensor:
+        return _push(self.blocks, tangents)
+
+    def frobenius(self) -> FrobeniusNorm:
+        """Of several blocks from as many products as x has entries."""
+        first, *others = self.blocks
+        return frobenius_by_columns(self.push, self.x) if others else block_norm(first)
+
+
+def _push(blocks: Iterable[BlockJacobian], t: Tensor) -> Tensor:
+    for block in blocks:
+        t = block.push(t)
+    return t
+
+
+def span_jacobian(
+    span: Span, calls: Sequence[Call], bn_mode: BnMode, before_relu: bool
+) -> ChainJacobian | DifferentiatedJacobian:
+    """By hand where the blocks say what they are made of, else by differentiation."""
+    if span.parts is None or not _is_described(span):
+        return _differentiated(span, calls[0].x, bn_mode, before_relu)
+    blocks = []
+    for place, (parts, call) in enumerate(zip(span.parts, calls), start=1):
+        gate = None if before_relu and place == len(calls) else call.gate
+        x = call.x.contiguous(memory_format=torch.channels_last)  # a third faster on CPUs
+        blocks.append(block_jacobian(parts.stages, parts.skip, x, gate, alone=bn_mode == "batch1"))
+    return ChainJacobian(tuple(blocks))
+
+
+def _is_described(span: Span) -> bool:
+    return span.parts is not None and all(is_ordinary(conv) for parts in span.parts for conv, _ in parts.stages)
+
+
+def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -> DifferentiatedJacobian:
+    precise = _double(span) if bn_mode == "batch1" else span
+
+    def through(blocks: Span, t: Tensor) -> Tensor:
+        with normalising(bn_mode, *blocks.modules):
+            return blocks(t, before_relu)
+
+    like = next((parameter for module in precise.modules for parameter in module.parameters()), x)
+    wide = x.to(like.dtype)
+    image = push(lambda t: through(precise, t), wide, wide[None])[1][0]
+    return DifferentiatedJacobian(lambda t: through(span, t), x, image)
+
+
+def _double(span: Span) -> Span:
+    return Span(span.name, tuple(copy.deepcopy(module).double() for module in span.modules))
