@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torchvision
-import wandb
+from pytorch_lightning.loggers import WandbLogger
 
+import wandb
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import AutoWandbLogger, log_to_wandb, tags_of
@@ -44,6 +45,24 @@ def started(monkeypatch, tmp_path):
         return modes
 
     return start
+
+
+@pytest.mark.parametrize("attribute", ["_wandb_init", "_experiment", "_save_dir", "_name", "_id"])
+def test_lightnings_logger_has_the_private_parts_that_ours_sets(attribute):
+    assert hasattr(WandbLogger(), attribute), (
+        f"pytorch_lightning.loggers.WandbLogger has no {attribute} any more, which AutoWandbLogger in "
+        "lightning_app/runs/loggers.py sets: see how WandbLogger.experiment calls wandb.init now."
+    )
+
+
+def test_what_is_set_privately_reaches_wandb(asked, tmp_path):
+    logger = AutoWandbLogger()
+    logger._wandb_init["notes"] = "set by hand"
+    logger.attach(RunFolder(tmp_path / "g" / "r"))
+    assert logger.experiment is not None
+    assert (asked[0]["notes"], asked[0]["dir"], asked[0]["name"]) == ("set by hand", str(tmp_path / "g" / "r"), "r"), (
+        "WandbLogger.experiment does not pass _wandb_init on to wandb.init any more, on which AutoWandbLogger builds."
+    )
 
 
 def test_files_go_where_the_run_is_even_from_a_service_with_another_working_directory(tmp_path, monkeypatch):
