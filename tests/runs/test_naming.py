@@ -40,6 +40,9 @@ def leave(tmp_path):
         ("res20", "res20", None),
         ("reseeded", "reseeded", None),
         ("seed4", "", 4),
+        ("res-seed3", "res", 3),
+        ("linseed4", "linseed4", None),
+        ("plainseed3", "plainseed3", None),
     ],
 )
 def test_names(label, without, seed):
@@ -53,14 +56,6 @@ def test_names(label, without, seed):
 def test_the_seed_a_configuration_says(seeds, only):
     assert _only_seed({"model": {"seeds": seeds}}) == only
     assert _only_seed({}) is None
-
-
-def test_members_of_one_run_are_seeds(leave):
-    evidence = gather([leave("bank", [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in (0, 1)])])
-    assert {group: [net.seed for net in nets] for group, nets in evidence.groups.items()} == {
-        "plain": [0, 1],
-        "residual": [0, 1],
-    }
 
 
 def test_runs_of_a_job_array_are_seeds(leave):
@@ -129,7 +124,3 @@ def test_banks_trained_in_different_places_are_one():
     there = {"model": {"lr": 1, "seeds": "7-12", "backend": "loop", "compile": True}, "save_checkpoint": {"x": 1}}
     there["trainer"] = {"strategy": "seeds", "devices": 2, "accelerator": "gpu"}
     assert run_groups({"fig2": here, "fig2~2": there}) == {"fig2": "fig2", "fig2~2": "fig2"}
-
-
-def test_a_word_that_ends_on_seed_names_none():
-    assert [_seed_in(label) for label in ("reseed3", "linseed4", "res-seed3", "plainseed3")] == [None, None, 3, None]
