@@ -259,8 +259,8 @@ class Scalar(Measure):
 
     @override
     def describe(self) -> Mapping[str, str]:
-        text = inspect.getdoc(self.function) or ""
-        return {self.name: text.partition("\n")[0] or getattr(self.function, "__qualname__", "")}
+        text = (inspect.getdoc(self.function) or "") if inspect.isroutine(self.function) else ""
+        return {self.name: text.partition("\n")[0]} if text else {}
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

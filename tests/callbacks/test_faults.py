@@ -52,37 +52,24 @@ def logged(folder, name: str) -> dict[tuple[str, int], float]:
 # A measure that raises
 
 
-def breaking(family: type[Measure], error: Exception, epoch: int = 1, member: str = "full") -> Measure:
+def breaking(family: type[Measure], error: Exception) -> Measure:
     """Of this family, but on one net after one epoch it raises in the middle of a forward pass of its own."""
+
+    def refuse(*_) -> None:
+        raise error
 
     class Broken(family):
         def measure(self, context):
-            if (context.name, context.epoch) != (member, epoch):
+            if (context.name, context.epoch) != ("full", 1):
                 return super().measure(context)
             torch.rand(3)  # what it has drawn by then must not be missed by training
-            with last_layer_raises(context.net, error):
+            last = [module for module in context.net.modules() if isinstance(module, nn.Linear)][-1]
+            with last.register_forward_pre_hook(refuse):
                 super().measure(context)
             raise error  # families that run no net
 
     Broken.__name__ = family.__name__
     return Broken(every_n_epochs=1)
-
-
-class last_layer_raises:
-    """The last linear layer of a net, and of its copies, raises after the convolutions have run."""
-
-    def __init__(self, net: nn.Module, error: Exception) -> None:
-        self._layer = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
-        self._error = error
-
-    def __enter__(self) -> None:
-        self._hook = self._layer.register_forward_pre_hook(self._raise)
-
-    def __exit__(self, *_) -> None:
-        self._hook.remove()
-
-    def _raise(self, *_) -> None:
-        raise self._error
 
 
 def fingerprint(net: nn.Module) -> list:
@@ -310,43 +297,34 @@ def test_before_training_pieces_recalibrate_normalisation():
 # Loggers
 
 
-class Refusing(DummyLogger):
-    """As a tracker whose server is gone."""
+CALLS = ("log_metrics", "log_hyperparams", "save", "finalize")
 
-    def __init__(self, what: str, error: Callable[[], Exception] = lambda: ConnectionError("no route\nto host")):
-        super().__init__()
-        self._what, self._raised = what, error
-        self.calls: list[str] = []
 
-    def _answer(self, name: str) -> None:
-        self.calls.append(name)
-        if name == self._what:
-            raise self._raised()
+def refusing(what: str, error: Callable[[], Exception] = lambda: ConnectionError("no route\nto host")) -> DummyLogger:
+    """As a tracker whose server is gone: it raises in one of its methods, and lists what was called."""
 
-    def log_metrics(self, *args, **kwargs):
-        self._answer("log_metrics")
+    def method(name: str) -> Callable[..., None]:
+        def call(self, *args, **kwargs):
+            self.calls.append(name)
+            if name == what:
+                raise error()
 
-    def log_hyperparams(self, *args, **kwargs):
-        self._answer("log_hyperparams")
+        return call
 
-    def save(self):
-        self._answer("save")
-
-    def finalize(self, status):
-        self._answer("finalize")
+    return type("Refusing", (DummyLogger,), {"calls": [], **{name: method(name) for name in CALLS}})()
 
 
 def test_a_logger_that_raises_is_left_out_with_one_warning_and_no_other(tmp_path, caplog):
     module = bank()
     module.training_step = logging_too(module.training_step, module)
-    bad, good = [Refusing(what) for what in ("log_metrics", "log_hyperparams", "save", "finalize")], Refusing("nothing")
+    bad, good = [refusing(what) for what in CALLS], refusing("nothing")
     for logger in bad:
         make_best_effort(logger)
     for logger in (*bad, good):
         logger.log_hyperparams({})
     watching = (callbacks.TrainingMetrics(), callbacks.WeightMass())
     run(tmp_path, *watching, module=module, logger=[*bad, good], log_every_n_steps=1)
-    assert all(logger.calls == good.calls and type(logger) is Refusing for logger in bad)
+    assert all(logger.calls == good.calls for logger in bad)
     messages = [message for message in caplog.messages if message.startswith("Refusing does not take what is logged")]
     assert len(messages) == len(bad) and all("(ConnectionError: no route):" in message for message in messages)
     assert logged(tmp_path, "weight_mass/all").keys() >= {("full", 0), ("full", 2)}
@@ -363,13 +341,13 @@ def logging_too(step, module):
 
 def test_results_are_logged_past_a_logger_that_raises(tmp_path, caplog):
     """Unless strict: then the first callback that logs stops."""
-    run(tmp_path, callbacks.WeightMass(), logger=[Refusing("log_metrics")])
+    run(tmp_path, callbacks.WeightMass(), logger=[refusing("log_metrics")])
     assert logged(tmp_path, "weight_mass/all")
     assert [message for message in caplog.messages if "Refusing" in message]
     strict = callbacks.WeightMass()
     strict.strict = True
     with pytest.raises(ConnectionError):
-        run(tmp_path, strict, logger=[Refusing("log_metrics")])
+        run(tmp_path, strict, logger=[refusing("log_metrics")])
 
 
 def test_a_tensorboard_that_cannot_write_is_left_out(tmp_path, caplog, monkeypatch):
@@ -393,7 +371,7 @@ def test_a_guarded_logger_can_be_sent_to_a_spawned_process(tmp_path):
 
 
 def test_a_user_error_of_a_logger_is_raised():
-    logger = Refusing("log_metrics", lambda: UserError("log in"))
+    logger = refusing("log_metrics", lambda: UserError("log in"))
     make_best_effort(logger)
     with pytest.raises(UserError, match="log in"):
         logger.log_metrics({})

@@ -1,5 +1,6 @@
 """Measures of a user, as docs/your-project.md has them: from their file to the log, the page and the run folder."""
 
+import functools
 import re
 
 import pytest
@@ -56,6 +57,7 @@ def test_the_value_is_the_functions_and_training_does_not_see_what_it_did(tmp_pa
     assert all(weight.grad is None or bool(weight.grad.isfinite().all()) for weight in net.parameters())
     log = RunFolder(tmp_path).log().query("name == 'norm/fc' and epoch == 2")
     assert log["value"].item() == float(Scalar("x", backward).evaluate(context(net))["x"])
+    assert Scalar("x", lambda _: 1).describe() == Scalar("x", functools.partial(backward)).describe() == {}
 
 
 @pytest.mark.parametrize("returned", [None, "high", torch.zeros(2), {"a": 1.0}])
