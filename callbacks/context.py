@@ -1,4 +1,4 @@
-"""What a measure is given: one net with its loss, fixed samples and memory limit. It knows torch and no trainer."""
+"""What a measure is given: one net with its loss, fixed samples and memory limit. It needs no trainer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -17,8 +17,8 @@ __all__ = ["DrivingForce"]
 
 
 class DrivingForce(StatefulMeasure):
-    """Logs the forces on every normalisation's λ and on the scale C = ‖w‖ / √(number of weights), and whether they told
-    what came.
+    """Logs the forces on every normalisation's λ and on the scale C = ‖w‖ / √(number of weights), and whether they
+    predicted the change.
 
     Definition:
         With g the gradient of the loss in the layers' weights w: the push of Σ |λ| is ``-Σ sign(λ) ∂L/∂λ``, and a small
@@ -41,7 +41,7 @@ class DrivingForce(StatefulMeasure):
         Positive is up. The observed change is of all steps in between, momentum and penalty included, so that agreement
         is a finding and no test of the theorem, which holds as an identity (to 1e-14 in tests). The theorem speaks of
         stationary λ; elsewhere the first order is larger by orders of magnitude and decides: on Gaussian mixtures |λ|
-        goes where the driving force says in 20 to 42 % of layers and epochs. C goes where its own says only when the
+        goes where the driving force points in 20 to 42 % of layers and epochs, C where its own does only when the
         Gaussians overlap.
 
     Cost:

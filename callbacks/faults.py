@@ -53,7 +53,7 @@ def reason(error: Exception) -> str:
 
 
 def free_memory() -> None:
-    """What a failed attempt held, also in reference cycles, and what PyTorch keeps of it on the GPU."""
+    """Free what a failed attempt used, also in reference cycles, and what PyTorch keeps of it on the GPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -58,7 +58,7 @@ class HessianSpectrum(Measure):
 
     Breaks:
         * Most eigenvalues of a trained net lie so close to 0 that few products do not see their sign: ``index_low`` and
-          ``index_high`` are an interval (0.01 to 0.99 for depth 20, 40 products), ``unresolved`` says how much is open.
+          ``index_high`` are an interval (0.01 to 0.99 for depth 20, 40 products), ``unresolved`` is the open share.
         * ``unconverged`` above 0: some ends are not to be relied on; ask for more ``steps``.
         * One start sees one copy of a multiple eigenvalue: ends are right up to multiplicity.
         * It is a Hessian of these samples: other samples, BatchNorm or dropout in training mode, a penalty would give
@@ -111,8 +111,8 @@ class HessianSpectrum(Measure):
                 f"HessianSpectrum needs samples of at least 1 and exact of at least 0, got {samples}, {exact}."
             )
         self.samples = samples
-        self.asked: dict[str, Any] = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps}
-        self.asked |= {"tolerance": tolerance, "seed": seed}
+        self.options: dict[str, Any] = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps}
+        self.options |= {"tolerance": tolerance, "seed": seed}
         self.parts = parts
         self.exact = exact
         self.double = double
@@ -133,32 +133,32 @@ class HessianSpectrum(Measure):
         if few:
             return self._exactly(net, hessian_of(double=True))
         hessian = hessian_of(double=self.double)
-        found, leading = spectrum(hessian, **self.asked)
+        found, leading = spectrum(hessian, **self.options)
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
-            results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.asked)[0])
+            results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
         for name, names in _layers(net, hessian).items() if self.parts else ():
             block = hessian_of(names=names, double=self.double)
-            results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.asked)[0])
+            results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.options)[0])
         return results
 
     def _exactly(self, net: nn.Module, hessian: Hessian) -> dict[str, Any]:
         matrix = dense(hessian)
-        found, leading = exact_spectrum(matrix, self.asked["k"])
+        found, leading = exact_spectrum(matrix, self.options["k"])
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         masks = _id_and_rest(net, hessian) | _where_layers(net, hessian)
         for name, mask in masks.items() if self.parts else ():
-            results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.asked["k"])[0])
+            results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
         return results
 
 
 def _flat(prefix: str, found: Spectrum) -> dict[str, Any]:
     """The dataclass as it is, its few eigenvalues also as numbers that can be drawn over epochs."""
     numbered = {
-        f"{prefix}/{end}{place}{suffix}": float(value)
+        f"{prefix}/{end}{number}{suffix}": float(value)
         for end in ("top", "bottom")
         for suffix in ("", "_residual")
-        for place, value in enumerate(getattr(found, end + suffix), start=1)
+        for number, value in enumerate(getattr(found, end + suffix), start=1)
     }
     return {prefix: found, **numbered}
 
@@ -184,11 +184,11 @@ def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
 
 def _where_layers(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
     """Each layer's parameters as a mask of a vector."""
-    places, masks = hessian.places(), {}
+    slices, masks = hessian.places(), {}
     for layer, names in _layers(net, hessian).items():
         masks[layer] = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
         for name in names:
-            masks[layer][places[name]] = True
+            masks[layer][slices[name]] = True
     return masks
 
 

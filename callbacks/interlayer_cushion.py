@@ -123,7 +123,7 @@ class InterlayerCushion(Measure):
         }
 
     def _spans(self, net: nn.Module, bn_mode: BnMode) -> list[Span]:
-        """The blocks asked for; of all there are, "batch1" is about those with a BatchNorm."""
+        """The requested blocks; of all there are, "batch1" is about those with a BatchNorm."""
         if self.blocks is not None:
             return [span_of(net, name) for name in self.blocks]
         return [span for span in blocks_of(net) if bn_mode == "eval" or batch_norms(*span.modules)]

@@ -52,12 +52,12 @@ class LayerCushion(Measure):
         not compiled, about twice one.
 
     Breaks:
-        * The paper's reading has no upper bound: it is infinite at W = 0, and says little of nets whose ‖W‖ differ.
+        * The paper's reading has no upper bound: it is infinite at W = 0, and does not compare nets whose ‖W‖ differ.
         * Samples spread less than seeds do: error bars over samples are no error bars of a net.
         * Inputs of zero have no cushion; ``dead`` counts them.
         * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
         * Layers other than convolutions and linear maps have none, nor have those that the net calls twice or never, and
-          convolutions whose padding is not zeros: `layers.csv` and a warning say which, and why.
+          convolutions whose padding is not zeros: `layers.csv` and a warning list them with the reason.
 
     Source:
         Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is

@@ -66,7 +66,7 @@ class TwinDivergence(LoggingCallback):
           T would lose are 0.
         * Compiled nets and CUDA graphs run no hooks: no flips are seen, with a warning.
         * Growth is fitted below a divergence of 1e-3: beyond it the twins are two nets like any other. A large fit
-          error says that this is not the law.
+          error means that this is not the law.
         * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
           watched by the rank that trains a pair.
         * It looks into training's own passes, and all ranks exchange what they saw: what it raises stops the run.
