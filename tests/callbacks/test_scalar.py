@@ -2,9 +2,11 @@
 
 import functools
 import re
+from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning.loggers import CSVLogger
 
 from callbacks import Scalar
 from lightning_app.cli.training import run_training
@@ -51,11 +53,13 @@ def test_from_eight_lines_of_a_user_to_log_page_and_documentation(tmp_path, monk
 
 def test_the_value_is_the_functions_and_training_does_not_see_what_it_did(tmp_path):
     bank = {"residual": arm(True)}
-    watched = fit(classifier(bank), callbacks=[Scalar("norm/fc", backward)], logger=[RunLogger(tmp_path)])
+    loggers = [RunLogger(tmp_path), tracker := CSVLogger(tmp_path)]
+    watched = fit(classifier(bank), callbacks=[Scalar("norm/fc", backward)], logger=loggers)
     assert same_weights(watched.nets, fit(classifier(bank)).nets)
     net = watched.members[0].net
     assert all(weight.grad is None or bool(weight.grad.isfinite().all()) for weight in net.parameters())
     log = RunFolder(tmp_path).log().query("name == 'norm/fc' and epoch == 2")
+    assert "norm/fc" in (Path(tracker.log_dir) / "metrics.csv").read_text()
     assert log["value"].item() == float(Scalar("x", backward).evaluate(context(net))["x"])
     assert Scalar("x", lambda _: 1).describe() == Scalar("x", functools.partial(backward)).describe() == {}
 
