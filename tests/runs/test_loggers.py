@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torchvision
+import wandb
 from pytorch_lightning.loggers import WandbLogger
 
-import wandb
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import AutoWandbLogger, log_to_wandb, tags_of
