@@ -88,7 +88,8 @@ def probe_forward(
         error=float(torch.stack(wrong).sum()) / count,
         count=count,
         layers={
-            name: LayerNorms(*of_layer[:3], map_size=map_size) for (name, map_size), of_layer in zip(called, by_layer)
+            name: LayerNorms(of_layer[0], of_layer[1], of_layer[2], map_size)
+            for (name, map_size), of_layer in zip(called, by_layer)
         },
     )
 
