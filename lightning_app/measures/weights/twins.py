@@ -284,7 +284,8 @@ class TwinHistory:
     def scalars(self) -> dict[str, float]:
         """Growth so far and the first flip, by key."""
         flip_step = self.flip["step"] if self.flip else math.nan
-        law = asdict(growth(*self.history.unbind(1), flip_step))
+        steps, divergence = self.history.unbind(1)
+        law = asdict(growth(steps, divergence, flip_step))
         numbers = {f"growth/{name}": value for name, value in law.items()}
         numbers |= self.second | {"first_flip_step": flip_step}
         if self.flip:
