@@ -70,8 +70,8 @@ def _train(argv: list[str]) -> int:
         print(
             f"stopped by {stopping.received.name}{': go on with --ckpt_path last' if trained else ''}", file=sys.stderr
         )
-    if trained and stopping.received is signal.SIGUSR1 and (said := requeue()):
-        print(said, file=sys.stderr)
+    if trained and stopping.received is signal.SIGUSR1 and (message := requeue()):
+        print(message, file=sys.stderr)
     return 128 + stopping.received
 
 

@@ -113,8 +113,8 @@ def _are_numbers(column: Sequence[str]) -> bool:
     >>> [_are_numbers(column) for column in (["1.2 ± 0.1 (13)", "-"], ["3 %", "nan"], ["3x3", "1"], ["-", "-"])]
     [True, True, False, False]
     """
-    told = [cell for cell in column if cell not in ABSENT]
-    return bool(told) and all(NUMBER.fullmatch(cell) for cell in told)
+    there = [cell for cell in column if cell not in ABSENT]
+    return bool(there) and all(NUMBER.fullmatch(cell) for cell in there)
 
 
 def _shown(cell: object) -> str:

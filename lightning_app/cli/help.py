@@ -31,7 +31,7 @@ Any option can be given on the command line:  fit --config configs/res20.yaml --
 Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
 """
 
-PLACE = """\
+DATA = """\
   --config FILE               laid upon configs/base.yaml; several: each upon the one before. configs/ has them
   --print_config              print the whole configuration that would be used, and stop
   --data CLASS                CIFAR10 (default), CIFAR100, Digits, WhitenedMNIST, ...; --data.help CLASS: its options
@@ -60,7 +60,7 @@ BRIEF = {
   python main.py fit --config configs/res20.yaml --model.net.depth 32 --run.name res32
   python main.py fit --config configs/res20.yaml --ckpt_path last                   go on where it stopped
 """,
-        PLACE
+        DATA
         + NET
         + """\
   --model.optimizer.lr X      learning rate; --model.optimizer CLASS takes another optimizer
@@ -70,7 +70,7 @@ BRIEF = {
         + MACHINE
         + """\
   --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, DistanceFromStart
-  --run.group G --run.name N  the run's place: runs/G/N
+  --run.group G --run.name N  the run's folder: runs/G/N
   --ckpt_path last            resume this configuration's newest run; or FILE
   --save_checkpoint.every_n_steps N   also within epochs: a kill costs N steps at most
   --strict                    stop at a measure or logger that fails, instead of going on without it
@@ -82,7 +82,7 @@ BRIEF = {
   python main.py validate --config configs/res20.yaml --ckpt_path last
   python main.py validate --config configs/res20.yaml --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
 """,
-        PLACE + NET + CHECKPOINT + MACHINE,
+        DATA + NET + CHECKPOINT + MACHINE,
     ),
     "test": (
         "Risk and error of a checkpoint on the test set alone. Nothing is written.",
@@ -90,7 +90,7 @@ BRIEF = {
   python main.py test --config configs/res20.yaml --ckpt_path last
   python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            what `transfer` has written
 """,
-        PLACE + NET + CHECKPOINT + MACHINE,
+        DATA + NET + CHECKPOINT + MACHINE,
     ),
     "measure": (
         "Everything that the callbacks measure, of any net and without training: a table, the arrays, and a report.",
@@ -100,7 +100,7 @@ BRIEF = {
   python main.py measure --model.net torchvision.models.resnet18 --model.net.num_classes 10 --weights resnet18.pth
   python main.py measure --model.net torchvision.models.resnet18 --model.net.num_classes 3 --data ImageFolder --data.root photos
 """,
-        PLACE
+        DATA
         + NET
         + """\
   --ckpt_path FILE            a checkpoint of `fit`, whose run says which net and data it is about

@@ -96,11 +96,8 @@ class Parser(LightningArgumentParser):
                 "give a class of ours by name, or any other as package.module.Class."
             )
         if "Problems parsing config" in message:
-            return (  # the files that --config names were read before
-                f"a value on the command line, or a file that it names, is not valid YAML: "
-                f"{_one_line(message.split(':', 1)[1])}",
-                hint,
-            )
+            reason = _one_line(message.split(":", 1)[1])  # the files that --config names were read before
+            return f"a value on the command line, or a file that it names, is not valid YAML: {reason}", hint
         if found := OF_CLASS.search(message):
             return found[1], hint
         if (types := WRONG_VALUE.findall(message)) and location is not None:

@@ -253,7 +253,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _array(stream: IO[bytes], size: int) -> np.ndarray:
-    """From a stream of so many bytes. The header is held against them: numpy would first make room for what it claims."""
+    """From a stream of so many bytes. The header is compared with them: numpy would allocate what it claims."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format {version[0]}.{version[1]}, expected 1.0 or 2.0")
