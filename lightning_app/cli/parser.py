@@ -113,7 +113,8 @@ class Parser(LightningArgumentParser):
         subcommands = getattr(self, "_subcommands_action", None)
         for subparser in subcommands._name_parser_map.values() if subcommands else ():
             keys |= {action.dest for action in subparser._actions}
-        arguments = {name for known in known_classes().values() for name in inspect.signature(known).parameters}
+        classes: Iterable[Any] = known_classes().values()  # not each has a signature; its constructor has
+        arguments = {name for known in classes for name in inspect.signature(known.__init__).parameters}
         return sorted(keys | arguments - {"self", "args", "kwargs"})
 
 
