@@ -1,1 +1,1 @@
-"""Speeds as ratios from interleaved runs; `timing` is how, the other files are what."""
+"""Speeds as ratios from interleaved runs; `harness` is how, the other files are what."""

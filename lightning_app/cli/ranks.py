@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from lightning_app.common.signals import stopping
+
 __all__ = ["LOST", "Observer", "is_lost_rank", "lost_rank", "observe"]
 
 LOST = 1  # exit code
@@ -52,9 +54,9 @@ class Observer(threading.Thread):
         self.processes, self.grace, self.period = processes, grace, period
 
     def run(self) -> None:
-        """Return when all processes have succeeded; do not return when one has failed."""
-        while not (failed := [process for process in self.processes if process.poll()]):
-            if all(process.returncode == 0 for process in self.processes):
+        """Return when all processes have ended as they should; do not return when one has failed."""
+        while not (failed := [process for process in self.processes if self._has_failed(process)]):
+            if all(process.returncode is not None for process in self.processes):
                 return
             time.sleep(self.period)
         time.sleep(self.grace)
@@ -62,6 +64,11 @@ class Observer(threading.Thread):
         for process in self.processes:
             process.kill()  # does nothing to one that has ended
         os._exit(LOST)  # the main thread may wait in a collective operation, which nothing else interrupts
+
+    def _has_failed(self, process: subprocess.Popen) -> bool:
+        """Whether it has ended, and neither well nor by the signal that this process has received as well."""
+        stopped = 0 if stopping.received is None else 128 + stopping.received
+        return process.poll() not in (None, 0, stopped)
 
 
 def observe(processes: Sequence[subprocess.Popen]) -> None:

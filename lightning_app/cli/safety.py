@@ -59,7 +59,7 @@ def check_allowed(config: Any) -> None:
     """
     for key, value in _leaves(config):
         found = importable(value) if isinstance(value, str) else value
-        if key == "class_path" and found is None and "." in value:
+        if key == "class_path" and isinstance(value, str) and found is None and "." in value:
             raise UserError(
                 f"the checkpoint's own config.yaml names {value}, and there is no such class or function here."
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from lightning_app.common.safe_io import check_yaml
 from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import paired_curve
@@ -74,7 +75,10 @@ class Quantity:
 @lru_cache(maxsize=1)
 def quantities() -> tuple[Quantity, ...]:
     """The content of `conventions.yaml`."""
-    entries = yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text(encoding="utf-8"))
+    file = Path(__file__).with_name("conventions.yaml")
+    text = file.read_text(encoding="utf-8")
+    check_yaml(text, file.name)  # refuses a name that comes twice, of which yaml would take the last
+    entries = yaml.safe_load(text)
     return tuple(
         Quantity(
             entry["quantity"],

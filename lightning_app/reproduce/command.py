@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as done:  # argparse has shown its help
-        return done.code if isinstance(done.code, int) else 0
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
 
 
 @contextlib.contextmanager

@@ -352,7 +352,7 @@ class RunFolder:
         """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle.
 
         Raises:
-            UserError: as `untrusted.read_npz`.
+            UserError: as `safe_io.read_npz`.
         """
         return read_npz(self._arrays_path(epoch, family), wanted)
 

@@ -10,6 +10,17 @@ import pytest
 from lightning_app.cli.ranks import Observer
 from tests.helpers import ROOT
 
+STOPPED = """
+import signal, subprocess, sys, time
+from lightning_app.cli.ranks import Observer
+from lightning_app.common.signals import stopping
+stopping.received = signal.SIGTERM
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(143)"])
+Observer([child], grace=0.1, period=0.02).start()
+child.wait()
+time.sleep(1)
+sys.exit(143)
+"""
 MAIN = """
 import subprocess, sys, time
 from lightning_app.cli.ranks import Observer
@@ -45,3 +56,8 @@ def test_processes_that_succeed_are_observed_no_longer():
     observer.start()
     observer.join(60)
     assert not observer.is_alive() and process.returncode == 0
+
+
+def test_a_process_that_the_same_signal_has_ended_did_not_fail():
+    done = subprocess.run([sys.executable, "-c", STOPPED], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (143, "")

@@ -48,6 +48,10 @@ def test_a_name_of_nothing_is_refused():
         check_allowed({"model": Namespace(net=Namespace(class_path="tarfile.TarFile.nothing"))})
 
 
+def test_a_class_path_that_is_no_text_is_left_to_the_parser():
+    check_allowed({"model": Namespace(net=Namespace(class_path=None))})
+
+
 def test_nets_data_optimizers_and_schedules_are_allowed():
     net = spec("torchvision.models.resnet18", norm_layer="torch.nn.BatchNorm2d")
     data = spec("lightning_app.datamodules.ImageFolder", root="data.v2", mean=[0.5])

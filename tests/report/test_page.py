@@ -252,7 +252,7 @@ def test_dead_samples_are_counted_not_drawn(run):
 
 
 def test_broken_files_are_named_and_hide_nothing_else(run, page):
-    names = ("measurements/epoch=0006/cushion.npz", "layers.csv", "notes.txt")
+    names = ("measurements/epoch=0006/cushion.npz", "layers.csv", "notes.txt", "keys.csv", "members.csv")
     for name in names:
         (run.path / name).write_bytes(b"PK broken\xff")
     after = page_of(run)

@@ -16,9 +16,14 @@ def section(page: PageData) -> Section:
     configs = {run.label: run.config for run in page.runs}
     blocks: list[Block] = [_facts(page), *_differences(configs), *_texts(page), _everything(page)]
     missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
-    # This is the last section: all that was to be read has been.
-    damage = [f"Left out, {sentence}" for run in page.runs for sentence in run.damage]
+    damage = [f"Left out, {message}" for run in page.runs for message in _damage(run)]
     return Section("configs", "What was run", blocks=blocks, notices=[*missing, *_guesses(page), *damage])
+
+
+def _damage(run: Run) -> list[str]:
+    """Files that could not be read. All other sections that read files come before this one, but that of keys.csv."""
+    _ = run.described
+    return run.damage
 
 
 def _guesses(page: PageData) -> list[str]:
