@@ -282,18 +282,51 @@ def one_minus_p(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.log1p(others.exp().sum(1)).mean()
 
 
+def learned(margin: float) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor]:
+    """A float32 net with outputs near margin * one-hot, its three samples, and its exact Hessian."""
+    torch.manual_seed(0)
+    net, x, y = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.eye(3, 4), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        net[2].weight.copy_(torch.linalg.lstsq(net[:2](x), margin * torch.eye(3)).solution.T)
+        net[2].bias.zero_()
+    return net, [(x, y)], dense(Hessian(copy.deepcopy(net).double(), [(x.double(), y)], one_minus_p))
+
+
 @pytest.mark.parametrize("margin", [9, 20, 23])  # mean loss 4e-4, 6e-9 and 3e-10
 def test_float32_knows_the_hessian_of_a_net_that_has_learned_its_samples(margin):
-    torch.manual_seed(0)
-    net, y = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.tensor([0, 1, 2])
-    x = torch.eye(3, 4)
-    with torch.no_grad():  # outputs near margin * one-hot
-        inner = net[:2](x)
-        net[2].weight.copy_(torch.linalg.lstsq(inner, margin * torch.eye(3)).solution.T)
-        net[2].bias.zero_()
-    exact = dense(Hessian(copy.deepcopy(net).double(), [(x.double(), y)], one_minus_p))
-    found = dense(Hessian(net, [(x, y)])).double()
+    net, pairs, exact = learned(margin)
+    found = dense(Hessian(net, pairs)).double()
     assert float(torch.linalg.matrix_norm(found - exact, 2) / torch.linalg.matrix_norm(exact, 2)) < 3e-6
+
+
+@pytest.mark.parametrize("margin", [10, 12, 14])  # mean loss 9e-5, 1e-5 and 2e-6
+def test_rounding_behind_a_log_softmax_is_not_taken_for_a_wrong_derivative(margin):
+    net, pairs, exact = learned(margin)
+    found = dense(Hessian(nn.Sequential(net, nn.LogSoftmax(1)), pairs, F.nll_loss)).double()
+    assert float(torch.linalg.matrix_norm(found - exact, 2) / torch.linalg.matrix_norm(exact, 2)) < 1e-2
+
+
+def test_products_that_rounding_has_destroyed_are_refused_and_right_in_float64():
+    net, pairs, exact = learned(20)  # mean loss 4e-9
+    net = nn.Sequential(net, nn.LogSoftmax(1))
+    with pytest.raises(UserError, match=r"lost in the rounding of float32.*Set double"):
+        Hessian(net, pairs, F.nll_loss)
+    torch.testing.assert_close(dense(Hessian(net, pairs, F.nll_loss, double=True)), exact, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, AssertionError, ValueError])
+def test_a_loss_that_refuses_float64_is_taken_in_float32_and_memory_that_ran_out_is_no_refusal(error):
+    def loss(outputs, labels):
+        if outputs.dtype == torch.float64:
+            raise error("float32 only")
+        return F.cross_entropy(outputs, labels)
+
+    net, pairs = nn.Linear(4, 3), [(torch.randn(6, 4), torch.arange(6) % 3)]
+    if error is torch.OutOfMemoryError:
+        with pytest.raises(torch.OutOfMemoryError):
+            Hessian(net, pairs, loss)
+    else:
+        torch.testing.assert_close(dense(Hessian(net, pairs, loss)), dense(Hessian(net, pairs)))
 
 
 class Float32Loss(nn.CrossEntropyLoss):
@@ -353,10 +386,27 @@ def weight_normed() -> nn.Module:
             lambda: Hessian(weight_normed(), [images()]),
             "is symmetric, and autograd's second derivative of Sequential is not",
         ),
+        (
+            lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]),
+            "is symmetric, and autograd's second derivative of Sequential is not",
+        ),
         (lambda: Hessian(Pair(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]), "returns a tuple"),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
     ],
-    ids=["half", "empty", "name", "frozen", "once", "norm", "dropout", "sum", "weight_norm", "tuple", "subspace"],
+    ids=[
+        "half",
+        "empty",
+        "name",
+        "frozen",
+        "once",
+        "norm",
+        "dropout",
+        "sum",
+        "weight_norm",
+        "weight_norm32",
+        "tuple",
+        "subspace",
+    ],
 )
 def test_refusals(make, said):
     with pytest.raises(UserError, match=said):

@@ -11,7 +11,9 @@ behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.
 
 The loss is computed in float64 whatever the net's precision: the curvature of a cross-entropy is p (1 - p), and float32 does
 not know 1 - p of samples that the net has learned. So products have the net's own precision down to a mean loss of about
-1e-11; below, float64 knows 1 - p ever less, to an error of 1 % at 1e-16.
+1e-11; below, float64 knows 1 - p ever less, to an error of 3 % at 1e-15. That holds for nets whose outputs are logits. One
+that ends in a LogSoftmax has lost 1 - p before the loss sees it: in float32 its products are right to 2e-4 at a mean loss of
+1e-4, to 6e-3 at 1e-6, and not at all below 1e-7. In float64 (``double``) both are the same.
 """
 
 import contextlib
@@ -40,7 +42,10 @@ COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
 CHECKED = 8  # samples on which the loss, and the symmetry of H, are tried
-ASYMMETRY = 1e-4  # of ||H v||: float32 leaves 1e-6, a wrong second derivative 1e-3 and more
+ASYMMETRY = (
+    1e-4  # of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more
+)
+ROUNDING = 1e-2  # of ||H v||, in float32 behind a LogSoftmax: products are then wrong by about as much
 ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
 UNDIFFERENTIABLE = (
     "not implemented",
@@ -204,14 +209,16 @@ class Hessian:
         outputs = self._net(inputs)
         try:
             self._loss(*_in_dtype(torch.float64, outputs, labels))
-        except (RuntimeError, TypeError, AttributeError):  # what else is wrong shows when the loss is computed
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the loss
+            raise
+        except Exception:  # a foreign loss refuses as it likes; what else is wrong shows when it is computed
             return self.like.dtype
         return torch.float64
 
     def _check_symmetry(self) -> None:
         """u.Hv = v.Hu, on a few samples; on all of them where these do not say so, as they may be the best learned ones.
 
-        Anything else means that autograd's second derivative is wrong, which no product shows.
+        Anything else is rounding, which vanishes in float64, or a wrong second derivative of autograd, which no product shows.
         """
         few = self._gradient(*(part[:CHECKED] for part in self._chunks[0]))
 
@@ -221,19 +228,50 @@ class Hessian:
         def on_all(vector: Tensor) -> list[Tensor]:
             return self._sum(self._parts(vector))
 
-        if self._asymmetry(on_few) > ASYMMETRY and (found := self._asymmetry(on_all)) > ASYMMETRY:
+        if self._asymmetry(on_few) <= ASYMMETRY or (found := self._asymmetry(on_all)) <= ASYMMETRY:
+            return
+        if not self._symmetric_in_float64():
             raise UserError(
                 f"a Hessian is symmetric, and autograd's second derivative of {type(self._net).__name__} is not: u.Hv and "
                 f"v.Hu differ by {found:.1g} of ||Hv||. Some operation has a wrong one (torch's weight_norm: fold it with "
-                "torch.nn.utils.parametrize.remove_parametrizations), or the loss is so small, below 1e-14, that rounding "
+                "torch.nn.utils.parametrize.remove_parametrizations), or the loss is so small, below 1e-13, that rounding "
                 f"is all that is left of its curvature. {ADVICE}"
             )
+        if found > ROUNDING:
+            raise UserError(
+                f"the Hessian of this {type(self._net).__name__} is lost in the rounding of float32: u.Hv and v.Hu differ by "
+                f"{found:.1g} of ||Hv||, and agree in float64. Set double, or let the net return logits instead of "
+                f"(log-)probabilities. {ADVICE}"
+            )
+
+    def _symmetric_in_float64(self) -> bool:
+        """Whether a few samples' products are symmetric on a float64 copy: rounding vanishes there, a wrong derivative stays.
+
+        False as well for a net or a loss that cannot be computed in float64: nothing vouches for it then.
+        """
+        if self.like.dtype == torch.float64:
+            return False
+        device = torch.device("cpu") if self.like.device.type == "mps" else self.like.device  # MPS has no float64
+        inputs, labels = (part[:CHECKED].to(device) for part in self._chunks[0])
+        try:
+            Hessian(
+                copy.deepcopy(self._net).to(device), [(inputs, labels)], self._loss, [*self.parameters], double=True
+            )
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+            raise
+        except Exception:
+            return False
+        return True
 
     def _asymmetry(self, times: Callable[[Tensor], list[Tensor]]) -> float:
         """|u.Hv - v.Hu| relative to ||Hu|| + ||Hv||, the largest of three pairs of Gaussian vectors; NaN counts as 0."""
         generator = torch.Generator().manual_seed(0)
-        vectors = [torch.randn(self.size, generator=generator, dtype=torch.float64).to(self.like) for _ in range(3)]
-        products = [torch.cat([part.reshape(-1) for part in times(vector)]).double() for vector in vectors]
+        drawn = [torch.randn(self.size, generator=generator, dtype=torch.float64) for _ in range(3)]
+        vectors = [
+            vector.to(self.like.dtype) for vector in drawn
+        ]  # on the CPU: MPS has no float64 for the dot products
+        applied = [times(vector.to(self.like.device)) for vector in vectors]
+        products = [torch.cat([part.reshape(-1) for part in parts]).cpu().double() for parts in applied]
         found = 0.0
         for (u, hu), (v, hv) in itertools.combinations(zip(vectors, products), 2):
             size = float(hu.norm() + hv.norm())
