@@ -7,8 +7,7 @@ as good as one between the right ones.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lightning_app.report.page_data import Net, PageData
@@ -17,7 +16,9 @@ from lightning_app.runs.configuration import compared, flatten
 __all__ = ["Pair", "counterparts", "pairs"]
 
 KIND = re.compile(r"(?<![a-z])(plain|pln|residual|res)(net)?(?![a-z])", re.IGNORECASE)
+MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys
+Facts = Mapping[str, str]
 Sides = tuple[list[str], list[str]]  # labels of plain and of residual groups
 
 
@@ -65,50 +66,81 @@ def counterparts(page: PageData) -> list[Sides]:
     """
     groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
     sides = _sides(groups, _architecture)
-    for finer in (_training, lambda net: net.run.label, _stem):
+    for finer in (_whole_training, _training, lambda net: {"run": net.run.label}, lambda net: {"stem": _stem(net)}):
         sides = [part for each in sides for part in _split(each, groups, finer)]
     return sides
 
 
-def _sides(groups: dict[str, Net], key: Callable[[Net], Hashable]) -> list[Sides]:
-    """Groups of equal keys together, in order; of each side those with weights of their own, else the twins."""
-    sorted_by_key: dict[Hashable, list[list[str]]] = defaultdict(lambda: [[], [], [], []])
+def _sides(groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sides]:
+    """Groups that agree together, in order; of each side those with weights of their own, else the twins.
+
+    Compared is what both have: the configuration of an older commit lacks options that a newer one writes.
+    """
+    together: list[tuple[list[Facts], list[list[str]]]] = []
     for name, net in groups.items():
-        sorted_by_key[key(net)][2 * bool(net.residual) + bool(net.twin_of)].append(name)
-    return [(plain or plain_twins, own or twins) for plain, plain_twins, own, twins in sorted_by_key.values()]
+        facts = facts_of(net)
+        agreeing = (each for each in together if all(_agree(facts, other) for other in each[0]))
+        alone: tuple[list[Facts], list[list[str]]] = ([], [[], [], [], []])
+        others, names = next(agreeing, alone)
+        if not others:
+            together.append(alone)
+        others.append(facts)
+        names[2 * bool(net.residual) + bool(net.twin_of)].append(name)
+    return [(plain or plain_twins, own or twins) for _, (plain, plain_twins, own, twins) in together]
 
 
-def _split(sides: Sides, groups: dict[str, Net], key: Callable[[Net], Hashable]) -> list[Sides]:
+def _agree(one: Facts, other: Facts) -> bool:
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
+
+
+def _split(sides: Sides, groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sides]:
     """Finer, where a side has several groups; groups that would lose their counterpart by it stay together."""
     if max(map(len, sides)) < 2 or not all(sides):
         return [sides]
-    finer = _sides({name: groups[name] for side in sides for name in side}, key)
+    finer = _sides({name: groups[name] for side in sides for name in side}, facts_of)
     rest = [part for part in finer if not all(part)]
     together: Sides = ([name for plain, _ in rest for name in plain], [name for _, own in rest for name in own])
     return [*(part for part in finer if all(part)), *([together] if any(together) else [])]
 
 
-def _architecture(net: Net) -> Hashable:
-    """The net but for plain or residual, and its data.
+def _architecture(net: Net) -> Facts:
+    """The net but for plain or residual, which must be equal in all, and its data.
 
     Without a configuration: the class and depth beside which it was trained, or, trained alone, its name without these words.
     """
     original = next((other for other in net.run.nets if other.name == net.twin_of), net)
     if spec := original.spec.get("net"):
         own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
-        return _leaves([*own, *(leaf for leaf in compared(net.run.config).items() if leaf[0].startswith("data."))])
+        data = (leaf for leaf in compared(net.run.config).items() if leaf[0].startswith("data."))
+        return {"net": repr(sorted(_facts(own).items())), **_facts(data)}
     if net.class_path and len(net.run.nets) > 1:
-        return net.run.label, net.class_path, net.depth
-    return _stem(net)
+        return {"net": repr((net.run.label, net.class_path, net.depth))}
+    return {"net": _stem(net)}
 
 
-def _training(net: Net) -> Hashable:
+def _training(net: Net) -> Facts:
     """The configuration but for seed, folder, nets and what only measures."""
-    return _leaves(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
+    return _facts(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
 
 
-def _leaves(leaves: Iterable[tuple[str, object]]) -> Hashable:
-    return frozenset((key, repr(value)) for key, value in leaves)
+def _whole_training(net: Net) -> Facts:
+    """`_training`, equal only where no option is missing."""
+    return {"training": repr(sorted(_training(net).items()))}
+
+
+def _facts(leaves: Iterable[tuple[str, object]]) -> Facts:
+    """Values by key, but for what only measures; of a class its name, as its module may be spelled out or not."""
+    return {
+        key: repr(_class_name(value) if _names_class(key) else value) for key, value in leaves if key not in MEASURING
+    }
+
+
+def _names_class(key: str) -> bool:
+    return key == "net" or key.endswith("class_path")
+
+
+def _class_name(path: object) -> str:
+    return str(path).rpartition(".")[2]
 
 
 def _stem(net: Net) -> str:

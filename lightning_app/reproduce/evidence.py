@@ -97,8 +97,14 @@ def evidence_of(
 
 
 def _read(job: TrainingJob, runs: Sequence[Found]) -> list[Net]:
-    """Every (arm, seed) of the job that a run has trained, in the job's order."""
+    """Every (arm, seed) of the job that a run has trained, in the job's order.
+
+    Raises:
+        UserError: if what a run recorded of its nets cannot be read: no verdict rests on guesses from names.
+    """
     found: dict[tuple[str, int | None], Net] = {}
-    for run in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites
-        found |= {(net.arm, net.seed): net for net in Run(run.folder).nets}
+    for each in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites
+        run = Run(each.folder)
+        found |= {(net.arm, net.seed): net for net in run.nets}
+        run.check()
     return [found[arm, seed] for arm in job.arms for seed in job.seeds if (arm, seed) in found]

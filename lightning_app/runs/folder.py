@@ -93,7 +93,7 @@ class MemberRow(NamedTuple):
     class_path: str  # "lightning_app.networks.simplified.SimplifiedNet"
     residual: bool | None  # has it identity connections? None also of nets that exist in one form only
     twin_of: str  # name of the member that it was transferred from; "" for a net with weights of its own
-    depth: int | None
+    depth: int | None  # None also of nets whose size is called otherwise, as `blocks` of a ResidualMLP
     parameters: int | None  # how many numbers it has
 
 
@@ -150,10 +150,14 @@ class RunFolder:
     def save_members(self, rows: Iterable[MemberRow]) -> None:
         """Write which nets the run has; those of an earlier part of the run stay.
 
-        Raises:
-            UserError: if those that are there cannot be read.
+        A list that something else has damaged is kept beside it, and is no reason to stop a run.
         """
-        known = {row.name: row for row in self.members()} | {row.name: row for row in rows}
+        try:
+            earlier = self.members()
+        except UserError:
+            earlier = []
+            self._set_aside(MEMBERS)
+        known = {row.name: row for row in earlier} | {row.name: row for row in rows}
         _save_rows(self.path / MEMBERS, MemberRow._fields, known.values())
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
@@ -174,9 +178,12 @@ class RunFolder:
             known = dict.fromkeys([*self.notes(), *new])
         except UserError:
             known = dict.fromkeys(new)
-            with writing(self.path / NOTES):
-                os.replace(self.path / NOTES, self.path / f"damaged-{NOTES}")
+            self._set_aside(NOTES)
         write_atomically(with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
+
+    def _set_aside(self, name: str) -> None:
+        with writing(self.path / name):
+            os.replace(self.path / name, self.path / f"damaged-{name}")
 
     def add_made(self, facts: Mapping[str, Any]) -> None:
         """Write down what trains from here on: one JSON object a line, one line for each start and resume."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.runs.folder import Row, RunFolder
+from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
 
 __all__ = [
@@ -127,11 +127,19 @@ class RunLogger(Logger):
     def log_graph(self, model: nn.Module, input_array: Tensor | None = None) -> None:
         """Which nets there are, into members.csv: Lightning hands every logger the module as a run starts.
 
-        A module that leaves open which net is meant can be trained; whoever measures it reports that.
+        A module that leaves open which net is meant can be trained; whoever measures it reports that. `members` may be other
+        people's code, which fails in its own way.
         """
         try:
             rows = describe_members(cast(pl.LightningModule, model))  # Lightning gives no other
         except UserError:
+            return
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0]
+            log.warning(
+                f"{type(model).__name__}.members cannot be read ({type(error).__name__}: {first}): training goes on, and the "
+                f"run has no {MEMBERS}."
+            )
             return
         self.folder.save_members(rows)
 

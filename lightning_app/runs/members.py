@@ -5,7 +5,7 @@ net, or else the module itself.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import pytorch_lightning as pl
 from torch import nn
@@ -59,7 +59,7 @@ def _row(member: Member) -> MemberRow:
         class_path=f"{type(plain).__module__}.{type(plain).__qualname__}",
         residual=residual if isinstance(residual, bool) else None,
         twin_of=member.twin_of,
-        depth=depth if isinstance(depth, int) and not isinstance(depth, bool) else None,
+        depth=depth if _is_count(depth) else None,
         parameters=None if any(map(is_lazy, weights)) else sum(weight.numel() for weight in weights),
     )
 
@@ -85,9 +85,18 @@ def _member(each: Any) -> Member | None:
     """None for what is no pair; a member of a bank iterates as one."""
     pair = tuple(each) if isinstance(each, Iterable) else ()
     if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], nn.Module):
-        twin_of = getattr(each, "twin_of", None) or ""
-        return Member(*pair, getattr(each, "arm", ""), getattr(each, "seed", None), twin_of)
+        arm, seed, twin_of = (getattr(each, attribute, None) for attribute in ("arm", "seed", "twin_of"))
+        return Member(*pair, _text(arm), seed if _is_count(seed) else None, _text(twin_of))
     return None
+
+
+def _text(value: Any) -> str:
+    """An attribute of other people's objects may mean something else."""
+    return value if isinstance(value, str) else ""
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:

@@ -83,12 +83,16 @@ class OpenRun:
 
         A family with a schedule of its own may have been measured last in an earlier epoch.
         """
-        log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
-        return self.nets().join(_wide(log.drop_duplicates(["member", "name"], keep="last"), "member"))
+        return self.nets().join(self._last())
 
     def nets(self) -> pd.DataFrame:
-        """A row for each net: its arm (the name without seed), its seed (missing: unknown), completed epochs."""
+        """A row for each net: its arm, its seed (missing: unknown), completed epochs.
+
+        Raises:
+            UserError: if what the run recorded of its nets cannot be read.
+        """
         nets = self.run.nets
+        self.run.check()
         columns = {
             "arm": [net.arm for net in nets],
             "seed": pd.array([net.seed for net in nets], dtype="Int64"),
@@ -98,7 +102,7 @@ class OpenRun:
 
     def members(self) -> list[str]:
         """The nets' names, in the order of the log."""
-        return [net.name for net in self.run.nets]
+        return [name for name in self.run.last_epochs if name]
 
     def layers(self) -> pd.DataFrame:
         """The numbers of single layers, their names taken apart: member, epoch, family, layer, field, value.
@@ -150,6 +154,11 @@ class OpenRun:
         """The configuration, its leaves by dotted key: ``model.optimizer.init_args.lr``."""
         return pd.Series(dict(flatten(self.run.config)), name=self.run.label, dtype=object)
 
+    def _last(self) -> pd.DataFrame:
+        """A row for each net, the last value of everything."""
+        log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
+        return _wide(log.drop_duplicates(["member", "name"], keep="last"), "member")
+
     def _array_epochs(self, file: str, epoch: int | None) -> list[int]:
         there = self.folder.array_epochs(file)
         if not there:
@@ -166,11 +175,17 @@ class OpenRun:
         return f"OpenRun({str(self.folder.path)!r}, {self._standing()})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: where the run is, how far, and its nets' last risks and errors."""
-        finals = self.finals()
+        """What a notebook shows: where the run is, how far, and its nets' last risks and errors.
+
+        A file that cannot be read costs arms and seeds, and is named.
+        """
+        try:
+            finals, notice = self.finals(), ""
+        except UserError as error:
+            finals, notice = self._last(), f"<p>No arms and seeds: {escape(str(error))}</p>"
         shown = [column for column in ("arm", "seed", "epoch", *SHOWN) if column in finals]
         title = f"<p><b>{escape(self.run.label)}</b> {escape(str(self.folder.path))}, {self._standing()}</p>"
-        return title + finals[shown].to_html(escape=True, float_format="{:.4g}".format, na_rep="–")
+        return title + notice + finals[shown].to_html(escape=True, float_format="{:.4g}".format, na_rep="–")
 
     def _standing(self) -> str:
         state = "finished" if self.folder.finished is not None else "not finished"
@@ -185,13 +200,15 @@ def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | No
         names: only these numbers; None: all.
 
     Raises:
-        UserError: if a path holds no run, naming it.
+        UserError: if a path holds no run, or if what a run recorded of its nets cannot be read, naming it.
     """
     runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
     whose = pd.DataFrame(
         [(name.net.run.label, name.net.name, name.group, name.net.seed) for name in name_nets(runs)],
         columns=["run", "member", "arm", "seed"],
     )
+    for run in runs:
+        run.check()
     logs = [run.log.astype({"member": str, "name": str}).assign(run=run.label) for run in runs]
     log = pd.concat(logs, ignore_index=True)
     chosen = log if names is None else log[log["name"].isin([*names])]

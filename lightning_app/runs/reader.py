@@ -1,7 +1,8 @@
 """One run folder as a reader sees it: its log read once, its nets with what the run recorded of them.
 
-What a net is (arm, seed, class, plain or residual, twin of which) stands in members.csv. Runs older than that file are read
-by their configuration, and where that does not say whether a net is residual, by names; such a net is marked as ``guessed``.
+What a net is (arm, seed, class, plain or residual, twin of which) stands in members.csv. Runs older than that file, and nets
+of which it does not say whether they are residual, are read by their configuration, and where that does not say it, by names;
+such a net is marked as ``guessed``.
 """
 
 import re
@@ -132,6 +133,11 @@ class Run:
         """Messages on what could not be measured; none of a damaged file, which `damage` then names."""
         return self._undamaged(self.folder.notes, [])
 
+    def check(self) -> None:
+        """Raise a UserError for the first file that could not be read, where going on without it would mislead."""
+        if self.damage:
+            raise UserError(self.damage[0])
+
     def _undamaged(self, read: Callable[[], T], otherwise: T) -> T:
         """What a reader returns: one damaged file must not hide the others."""
         try:
@@ -206,6 +212,9 @@ def read_runs(folders: Sequence[RunFolder]) -> list[Run]:
 
 def _net(run: Run, name: str, recorded: MemberRow | None) -> Net:
     row, guessed = (recorded, False) if recorded else _reconstructed(run, name)
+    if recorded and recorded.residual is None:  # its class has no attribute `residual`
+        other, guessed = _reconstructed(run, name)
+        row = row._replace(residual=other.residual, depth=other.depth if row.depth is None else row.depth)
     seed = row.seed if row.seed is not None else seed_of(name, run.config, run.label)
     return Net(run, **row._replace(arm=row.arm or without_seed(name) or "nets", seed=seed)._asdict(), guessed=guessed)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.measures.weights.distance import conv_weights
 from lightning_app.networks import SimplifiedNet
@@ -277,6 +278,13 @@ def test_no_verdict_of_table_1_hangs_on_an_unfinished_run(open_run, leave, made)
     if open_run != "depth32":
         assert {"L(44) / L(20), plain", "L(44) / L(20), residual"} <= set(about)
         assert "L of plain - residual, depth 32" in about or open_run.endswith("44")
+
+
+def test_no_verdict_rests_on_what_is_guessed_from_names(leave, made):
+    folder = leave(SEED_RUNS["depth20"], table_1_numbers(20))
+    (folder.path / "members.csv").write_text("name\n")
+    with pytest.raises(UserError, match=r"members\.csv is not a list of members .*: remove it"):
+        made("table-1")
 
 
 def test_a_seed_that_is_not_a_number_leaves_its_claims_open(leave, made):

@@ -1,6 +1,7 @@
 """What a run records of its nets, and what is made of it: arm, seed, plain or residual are looked up, not read off names."""
 
 import csv
+from typing import NamedTuple
 
 import pytest
 import pytorch_lightning as pl
@@ -103,6 +104,39 @@ def test_a_module_that_does_not_name_its_nets_can_still_be_trained(tmp_path):
     assert RunFolder(tmp_path).members() == []
 
 
+class Theirs(NamedTuple):
+    """A pair by what it iterates as; its attributes mean something else."""
+
+    name: str
+    net: nn.Module
+    arm = 3
+    seed = True
+    twin_of = nn.Identity()
+
+
+def test_attributes_of_another_meaning_are_not_recorded(tmp_path):
+    model = Foreign()
+    model.members = [Theirs("a", nn.Linear(2, 3))]
+    for _ in range(2):  # the second reads what the first has written, as a resume does
+        RunLogger(tmp_path).log_graph(model)
+    assert RunFolder(tmp_path).members() == [
+        MemberRow("a", "", None, "torch.nn.modules.linear.Linear", None, "", None, 9)
+    ]
+    assert not (tmp_path / "damaged-members.csv").exists()
+
+
+class Failing(Foreign):
+    @property
+    def members(self):
+        raise RuntimeError("not before setup()")
+
+
+def test_members_that_cannot_be_read_do_not_stop_training(tmp_path, caplog):
+    RunLogger(tmp_path).log_graph(Failing())
+    assert RunFolder(tmp_path).members() == []
+    assert "Failing.members cannot be read (RuntimeError: not before setup()): training goes on" in caplog.text
+
+
 def test_a_resumed_run_keeps_what_was_recorded(tmp_path):
     folder = RunFolder(tmp_path)
     earlier, now = MemberRow("a", "a", 0, "A", True, "", 3, 4), MemberRow("b", "", None, "B", None, "", None, None)
@@ -116,14 +150,27 @@ def test_a_resumed_run_keeps_what_was_recorded(tmp_path):
     "text", ["", "name,arm\n", "{head}\na,b,0,C,maybe,,,\n", "{head}\na,b,x,C,true,,,\n", "{head}\na\n"]
 )
 def test_a_damaged_list_is_refused_and_the_page_goes_on_without(tmp_path, text):
+    from lightning_app.report.sections.configs import section
+
     folder = RunFolder(tmp_path)
-    evidence = leave(folder, ["plain"])
     (tmp_path / "members.csv").write_text(text.format(head=",".join(MemberRow._fields)))
+    evidence = leave(folder, ["plain"])
     with pytest.raises(UserError, match=r"members\.csv is not a list of members .* remove it"):
         folder.members()
     run = Run(folder)
     assert [net.residual for net in run.nets] == [False] and "members.csv" in run.damage[0]
-    assert evidence.nets
+    assert [net.residual for net in evidence.nets] == [False]
+    assert [
+        notice for notice in section(evidence).notices if notice.startswith("Left out, ") and "members.csv" in notice
+    ]
+
+
+def test_a_damaged_list_does_not_stop_a_resume_and_is_kept(tmp_path):
+    (tmp_path / "members.csv").write_text("name,arm\n")
+    row = MemberRow("a", "a", 0, "A", True, "", 3, 4)
+    RunFolder(tmp_path).save_members([row])
+    assert RunFolder(tmp_path).members() == [row]
+    assert (tmp_path / "damaged-members.csv").read_text() == "name,arm\n"
 
 
 # -- what is read -------------------------------------------------------------------------------------------------------
@@ -141,6 +188,35 @@ def test_an_arm_is_what_it_was_built_as_and_not_what_it_is_called(tmp_path, reco
         ("stress-seed01", "stress", 1),
     ]
     assert not any(net.guessed for net in evidence.nets)
+
+
+def their_rows(*arms: str, depth: int | None = None) -> list[MemberRow]:
+    """As of nets whose class has no attribute `residual`."""
+    return [MemberRow(name, name[:-7], int(name[-2:]), "their.Net", None, "", depth, 9) for name in names(arms)]
+
+
+def test_of_a_net_without_an_attribute_the_configuration_says_whether_it_is_residual(tmp_path):
+    config = specs(a=False, b=True)
+    for arm in config["model"]["arms"].values():
+        arm["net"]["class_path"] = "their.Net"
+    RunFolder(tmp_path).save_members(their_rows("a", "b"))
+    evidence = leave(RunFolder(tmp_path), names(["a", "b"]), config)
+    assert [(net.residual, net.depth, net.parameters, net.guessed) for net in evidence.firsts()] == [
+        (False, 20, 9, False),
+        (True, 20, 9, False),
+    ]
+    assert sides(evidence) == [({"b"}, {"a"})]
+
+
+def test_of_a_net_without_either_names_are_guessed_from(tmp_path):
+    RunFolder(tmp_path).save_members(their_rows("plain", "residual", "c", depth=9))
+    evidence = leave(RunFolder(tmp_path), names(["plain", "residual", "c"]))
+    assert [(net.residual, net.depth, net.guessed) for net in evidence.firsts()] == [
+        (False, 9, True),
+        (True, 9, True),
+        (None, 9, False),
+    ]
+    assert sides(evidence) == [({"residual"}, {"plain"})]
 
 
 def test_a_twin_is_known_from_the_configuration_too(tmp_path):
@@ -192,11 +268,16 @@ def test_a_twin_stands_for_its_arm_where_that_has_no_net_of_its_own(tmp_path):
     assert sides(leave(RunFolder(tmp_path / "b"), names(["residual", "t", "own"]), config)) == [({"residual"}, {"own"})]
 
 
+def labels(*runs: RunFolder) -> list[str]:
+    return [pair.label for pair in pairs(gather(runs))[0]]
+
+
 def test_single_runs_are_paired_by_their_configurations(tmp_path):
-    def run(name: str, residual: bool, lr: float, depth: int = 20) -> RunFolder:
-        net = {"class_path": "SimplifiedNet", "init_args": {"depth": depth, "residual": residual}}
+    def run(name: str, residual: bool, lr: float, depth: int = 20, path: str = "SimplifiedNet", **data) -> RunFolder:
+        net = {"class_path": path, "init_args": {"depth": depth, "residual": residual}}
         folder = RunFolder(tmp_path / name)
-        leave(folder, names(["net"]), {"model": {"net": net, "lr": lr, "seeds": 2}})
+        its_data = {"class_path": "CIFAR10", "init_args": data}
+        leave(folder, names(["net"]), {"model": {"net": net, "lr": lr, "seeds": 2}, "data": its_data})
         return folder
 
     slow = run("plain_slow", False, 0.01, depth=44), run("r44", True, 0.1, depth=44)  # as in Table 1
@@ -204,6 +285,19 @@ def test_single_runs_are_paired_by_their_configurations(tmp_path):
     found, notices = pairs(gather([*slow, *usual]))
     assert [pair.label for pair in found] == ["plain_slow/net − r44/net", "one/net − two/net"]
     assert notices == ["res20_fast/net: no plain counterpart."]
+    spelled_out = run("three", True, 0.1, path="lightning_app.networks.SimplifiedNet")
+    assert labels(usual[0], spelled_out) == ["one/net − three/net"]
+    measured_otherwise = run("p1", False, 0.1, probe_size=100), run("r1", True, 0.1, probe_size=1000)
+    assert labels(*measured_otherwise) == ["p1/net − r1/net"]
+    older, newer = run("p2", False, 0.1, padding=4), run("r2", True, 0.1, padding=4, flip=True)
+    assert labels(older, newer) == ["p2/net − r2/net"]
+    assert labels(older, run("r3", True, 0.1, padding=2)) == []
+    # what lacks an option agrees with two nets that do not agree: these are no pair for that
+    newer_plain = run("p4", False, 0.1, padding=4, flip=False)
+    assert labels(newer_plain, newer) == []
+    assert labels(older, newer_plain, newer, run("r4", True, 0.1, padding=4, flip=False)) == ["p4/net − r4/net"]
+    # of several that agree those with the very same options belong together
+    assert labels(older, newer, run("p5", False, 0.1, padding=4, flip=True)) == ["p5/net − r2/net"]
 
 
 def test_nets_of_another_module_pair_by_class_in_one_run_and_by_name_across_runs(tmp_path):

@@ -175,6 +175,26 @@ def test_what_a_notebook_shows_is_text(tmp_path):
     assert "<td>0.125</td>" in shown
 
 
+def test_guesses_are_not_taken_for_what_was_recorded(tmp_path):
+    write(tmp_path, ["plain"])
+    (tmp_path / "members.csv").write_text("name\n")
+    run = open_run(tmp_path)
+    for read in (run.nets, run.finals, lambda: frames(tmp_path)):
+        with pytest.raises(UserError, match=r"members\.csv is not a list of members"):
+            read()
+    assert "members.csv is not a list of members" in run._repr_html_()
+
+
+def test_a_run_is_shown_without_its_configuration(tmp_path):
+    write(tmp_path, ["plain", "residual"])
+    (tmp_path / "config.yaml").write_text("[")
+    run = open_run(tmp_path)
+    assert run.members() == ["plain", "residual"] and "2 nets, 1 epochs" in repr(run)
+    assert "config.yaml" in run._repr_html_() and "<td>0.25</td>" in run._repr_html_()
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        run.nets()
+
+
 def test_a_folder_that_is_no_run_names_the_runs_below_it(tmp_path):
     write(tmp_path / "group" / "run", ["net"])
     with pytest.raises(UserError, match=r"found none in .*; there are .*group/run, \.\.\.: open one"):
