@@ -165,8 +165,16 @@ class RunFolder:
         _save_rows(self.path / LAYERS, LayerRow._fields, rows)
 
     def describe_keys(self, meanings: Mapping[str, str]) -> None:
-        """Write what numbers mean, by their name; names that are described already get the new meaning."""
-        _save_rows(self.path / KEYS, KEY_COLUMNS, {**self.described_keys(), **meanings}.items())
+        """Write what numbers mean, by their name; names that are described already get the new meaning.
+
+        A file that something else has damaged is kept beside it, and is no reason to stop a run.
+        """
+        try:
+            known = self.described_keys()
+        except UserError:
+            known = {}
+            self._set_aside(KEYS)
+        _save_rows(self.path / KEYS, KEY_COLUMNS, {**known, **meanings}.items())
 
     def add_notes(self, sentences: Iterable[str]) -> None:
         """Write down what could not be measured; what is noted already is not repeated.

@@ -74,6 +74,14 @@ def test_damaged_notes_stop_nothing_and_are_kept(tmp_path):
     assert (tmp_path / "damaged-notes.txt").read_bytes() == b"\xff"
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"name\n", b"name,meaning\none\n"])
+def test_damaged_meanings_of_keys_stop_nothing_and_are_kept(tmp_path, damage):
+    (tmp_path / "keys.csv").write_bytes(damage)
+    RunFolder(tmp_path).describe_keys({"one": "a number"})
+    assert RunFolder(tmp_path).described_keys() == {"one": "a number"}
+    assert (tmp_path / "damaged-keys.csv").read_bytes() == damage
+
+
 def test_names_with_commas_and_quotes_survive(tmp_path):
     run = RunFolder(tmp_path)
     run.append([row(1, 1.0, name='a,"b"\nc', member="<x>")])
