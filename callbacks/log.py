@@ -27,6 +27,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
+from lightning_app.runs.members import named_members
 from lightning_app.statistics.paired import spread
 
 __all__ = ["ArmSeed", "Record", "folders_of", "log_record", "log_results"]
@@ -154,9 +155,9 @@ def folders_of(trainer: pl.Trainer) -> list[RunFolder]:
 
 def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
     """Arms and seeds as the module's bank has them; without a bank each name is an arm of its own."""
-    bank = {next(iter(member)): member for member in getattr(trainer.lightning_module, "members", ())}
-    members = {name: bank.get(name) for name in names}
-    return {name: ArmSeed(getattr(member, "arm", name), getattr(member, "seed", 0)) for name, member in members.items()}
+    bank = named_members(trainer.lightning_module)
+    known = [(name, bank.get(name)) for name in names]
+    return {name: ArmSeed(net.arm or name, net.seed or 0) if net else ArmSeed(name, 0) for name, net in known}
 
 
 def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from callbacks.measure import LoggingCallback
 from callbacks.protocol import metrics_of
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
-from lightning_app.runs.members import Member, members_of
+from lightning_app.runs.members import Member, named_members
 
 __all__ = ["TwinDivergence"]
 
@@ -217,7 +217,7 @@ class TwinDivergence(LoggingCallback):
 
 
 def _twins(pl_module: pl.LightningModule) -> dict[str, Pair]:
-    members = {m.name: m for m in members_of(pl_module)} if getattr(pl_module, "members", None) is not None else {}
+    members = named_members(pl_module)
     return {twin.name: (members[twin.twin_of], twin) for twin in members.values() if twin.twin_of}
 
 

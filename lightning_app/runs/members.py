@@ -15,7 +15,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.runs.folder import MemberRow
 
-__all__ = ["Member", "describe_members", "members_of"]
+__all__ = ["Member", "describe_members", "members_of", "named_members"]
 
 
 class Member(NamedTuple):
@@ -36,6 +36,16 @@ def members_of(pl_module: pl.LightningModule) -> list[Member]:
     """
     members = getattr(pl_module, "members", None)
     return [Member("net", _network_in(pl_module))] if members is None else _named(members, type(pl_module).__name__)
+
+
+def named_members(pl_module: pl.LightningModule) -> dict[str, Member]:
+    """By name the nets that a module names itself, in ``members``; none where it names none.
+
+    Raises:
+        UserError: if its ``members`` are something else.
+    """
+    named = getattr(pl_module, "members", None) is not None
+    return {member.name: member for member in members_of(pl_module)} if named else {}
 
 
 def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:

@@ -37,7 +37,7 @@ def result(value: float) -> Result:
 
 def log_one(logger, members=("plain", "residual"), epoch=2):
     """As from a module whose members are just pairs: each an arm of its own."""
-    log_all(logger, [(name, None) for name in members], [result(0.5)] * len(members), epoch)
+    log_all(logger, [(name, torch.nn.Identity()) for name in members], [result(0.5)] * len(members), epoch)
 
 
 def log_all(logger, bank: Iterable, results: list[Result], epoch=2):
@@ -94,6 +94,16 @@ def test_other_loggers_get_the_member_in_the_key_only_when_there_are_several(tmp
     log_one(logger, members)
     assert key in header(tmp_path)
     assert "Histogram" not in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+
+
+def test_a_module_whose_members_are_none_names_no_nets(tmp_path):
+    trainer = SimpleNamespace(
+        loggers=[CSVLogger(tmp_path, name="csv", version=0)],
+        global_step=1,
+        lightning_module=SimpleNamespace(members=None),
+    )
+    log_results(trainer, 1, "family", {"net": {"one": 1.0}})
+    assert row(tmp_path)["one"] == 1
 
 
 FIELDS = ("median", "count", "tensor")
