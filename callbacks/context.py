@@ -117,7 +117,7 @@ class MeasureContext:
     def gradient(self) -> dict[str, Tensor]:
         """The gradient of the mean loss of all probe samples, by name of the trained parameter.
 
-        Summed up batch by batch, and independent of whether gradients are enabled.
+        Summed up batch by batch, and independent of whether gradients are enabled. Empty where nothing is trained.
 
         >>> net = nn.Linear(1, 1, bias=False)
         >>> half_square = lambda outputs, labels: (outputs - labels).square().mean() / 2
@@ -126,6 +126,8 @@ class MeasureContext:
         True
         """
         weights = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        if not weights:
+            return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         for inputs, labels in self.batches():
             with torch.enable_grad():

@@ -130,16 +130,23 @@ class Measure(EpochCallback):
         results = {context.name: self._results(trainer, context) for context in contexts}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
         log_results(trainer, epoch, self.family, results, cost, self.strict)
-        if not self._described and (meanings := self.describe()):
-            for folder in folders_of(trainer):
-                folder.describe_keys(meanings)
-        self._described = True
+        if not self._described:
+            self._described = True
+            self._write_meanings(trainer, epoch)
+
+    def _write_meanings(self, trainer: pl.Trainer, epoch: int) -> None:
+        try:
+            if meanings := self.describe():
+                for folder in folders_of(trainer):
+                    folder.describe_keys(meanings)
+        except Exception as error:  # of a user's own describe()
+            self._go_on(trainer, "cannot describe its keys", epoch, error)
 
     def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
         try:
             return self._within_memory(context)
         except Exception as error:  # a foreign net raises what it likes
-            self._go_on(trainer, context, error)
+            self._go_on(trainer, _cannot_measure(context), context.epoch, error)
             return {f"failed/{self.family}": 1.0}
 
     def _within_memory(self, context: MeasureContext) -> dict[str, Any]:
@@ -161,13 +168,13 @@ class Measure(EpochCallback):
             print(f"{what}: it goes on with {self._max_batch}.", flush=True)
         return found
 
-    def _go_on(self, trainer: pl.Trainer, context: MeasureContext, error: Exception) -> None:
-        """Note why a net could not be measured; raise the error where it must stop the run."""
-        mistake = isinstance(error, UserError) and context.epoch == 0 and not self.lenient
+    def _go_on(self, trainer: pl.Trainer, failure: str, epoch: int, error: Exception) -> None:
+        """Note what failed ("cannot measure 'net'") and why; raise the error where it must stop the run."""
+        mistake = isinstance(error, UserError) and epoch == 0 and not self.lenient
         if self.strict or mistake or is_fatal(error):
             raise error
-        what, why = f"{type(self).__name__} cannot measure '{context.name}'", reason(error)
-        when = "" if self.lenient else f" after epoch {context.epoch}" if context.epoch else " before training"
+        what, why = f"{type(self).__name__} {failure}", reason(error)
+        when = "" if self.lenient else f" after epoch {epoch}" if epoch else " before training"
         if f"{what}: {why}" not in self._warned:
             self._warned.add(f"{what}: {why}")
             log.warning(message := f"{what}{when}: {why}")
@@ -213,7 +220,7 @@ class StatefulMeasure(Measure):
                 with isolated(context.net):
                     self.begin(context)
             except Exception as error:
-                self._go_on(trainer, context, error)
+                self._go_on(trainer, _cannot_measure(context), context.epoch, error)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -268,9 +275,15 @@ class Scalar(Measure):
         try:
             return {self.name: float(value)}
         except (TypeError, ValueError, RuntimeError) as error:
+            if ran_out_of_memory(error) or is_fatal(error):  # of the device, which computes the tensor only now
+                raise
             raise UserError(
                 f"the function of Scalar '{self.name}' must return one number, got {value!r:.100}."
             ) from error
+
+
+def _cannot_measure(context: MeasureContext) -> str:
+    return f"cannot measure '{context.name}'"
 
 
 def _at_the_start(trainer: pl.Trainer) -> bool:

@@ -89,6 +89,8 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
 def _of_two_arguments(loss: Loss, where: str) -> Loss:
     try:
         inspect.signature(loss).bind(None, None)
+    except ValueError:  # a builtin tells nobody what it takes
+        return loss
     except TypeError as error:
         return partial(
             _refuse,

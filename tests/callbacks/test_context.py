@@ -86,6 +86,10 @@ def test_the_gradient_is_that_of_the_mean_loss_of_all_samples(limit):
         torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_a_net_of_which_nothing_is_trained_has_an_empty_gradient():
+    assert context(arm(True).net().requires_grad_(False)).gradient() == {}
+
+
 def test_any_measure_runs_without_a_trainer():
     net = arm(True).net()
     assert WeightMass().evaluate(MeasureContext(net))["weight_mass"].all == weight_mass(layers_of(net))[""].all

@@ -115,6 +115,52 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
     assert [message for message in caplog.messages if "Failing" in message] == messages
 
 
+def test_keys_that_cannot_be_described_are_noted_and_stop_only_a_strict_measure(tmp_path):
+    class Nameless(Idle):
+        def describe(self):
+            raise KeyError("idle")
+
+    run(tmp_path, Nameless())
+    assert RunFolder(tmp_path).notes() == ["Nameless cannot describe its keys before training: KeyError: 'idle'"]
+    assert logged(tmp_path, "idle").keys() >= {("plain", 0), ("plain", 2)}
+    strict = Nameless()
+    strict.strict = True
+    with pytest.raises(KeyError):
+        run(None, strict)
+
+
+def with_layers_scaled(net: nn.Module, factor: float) -> nn.Module:
+    for weight in net.parameters():
+        weight.data *= factor
+    return net
+
+
+@pytest.mark.parametrize("family", [callbacks.BnLambda, callbacks.DrivingForce])
+def test_after_a_failure_the_comparison_is_with_the_last_good_measurement(family):
+    """Both keep their numbers in the middle of `measure`: what a failed one kept is not compared with."""
+
+    class FailingLate(family):
+        def measure(self, context):
+            found = super().measure(context)
+            if context.epoch == 1:
+                raise ArithmeticError("after it was kept")
+            return found
+
+    def last_of(callback: Measure, epochs: list[int]) -> dict[str, float]:
+        for epoch in epochs:
+            torch.manual_seed(0)
+            of_net = context(with_layers_scaled(with_moved_norms(full_net()), (1.0, -2.0, 1.5)[epoch]))
+            of_net.epoch = epoch
+            try:
+                found = callback.evaluate(of_net)
+            except ArithmeticError:
+                continue
+        return {key: value for key, value in _flatten(found) if isinstance(value, (int, float))}
+
+    with_failure, without = last_of(FailingLate(), [0, 1, 2]), last_of(family(), [0, 2])
+    assert with_failure == without != last_of(family(), [0, 1, 2])
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no such thing"), ZeroDivisionError(), UserError("not this one")])
 def test_strict_stops_at_what_a_measure_raises(error):
     callback = Failing(at_start=False)

@@ -205,6 +205,12 @@ def test_the_modules_own_loss_is_taken(tmp_path):
         assert log[2, "probe/risk"] == pytest.approx(float(module.criterion(module.eval()(x), y)), rel=1e-6)
 
 
+def test_a_builtin_is_a_loss_although_it_has_no_signature():
+    module = Foreign()
+    module.loss_fn = torch.dist  # the 2-norm of the difference
+    assert loss_of(module)(torch.ones(4), torch.zeros(4)) == 2
+
+
 def test_a_loss_of_other_arguments_is_refused_by_measures_that_need_one(tmp_path):
     class Odd(Foreign):
         def loss(self, batch):

@@ -70,6 +70,18 @@ def test_what_is_no_number_is_refused(returned):
         Scalar("odd", lambda _: returned).evaluate(context(arm(True).net()))
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: unspecified launch failure")]
+)
+def test_what_the_device_reports_only_when_the_number_is_read_is_no_wrong_number(error):
+    class Late:
+        def __float__(self):
+            raise error
+
+    with pytest.raises(type(error), match="CUDA"):
+        Scalar("late", lambda _: Late()).evaluate(context(arm(True).net()))
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a//b", "/a"])
 def test_a_name_is_a_key(name):
     with pytest.raises(UserError, match="name of a Scalar is a key of letters"):
