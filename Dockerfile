@@ -16,9 +16,10 @@ RUN command -v g++ || \
     { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; }
 COPY --from=wheels /opt/venv /opt/venv
 WORKDIR /app
-COPY main.py skipscope.py LICENSE ./
+COPY main.py LICENSE ./
 COPY lightning_app lightning_app
 COPY callbacks callbacks
+COPY skipscope skipscope
 COPY configs configs
 
 # Any user id may run it, known to /etc/passwd or not. What is neither run nor data stays in the container: W&B keeps a

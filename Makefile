@@ -6,15 +6,20 @@ BIN := $(VENV)/bin
 KILLS ?= 20
 DATA ?= data
 
-.PHONY: quickstart test soak guard bench docs lint clean
+.PHONY: quickstart test wheel soak guard bench docs lint clean
 
+# One thread: for nets this small a second one only helps where nothing else runs, and costs where something does.
 quickstart: $(VENV)/.installed
-	$(BIN)/python main.py fit --config configs/quickstart.yaml
+	OMP_NUM_THREADS=1 $(BIN)/python main.py fit --config configs/quickstart.yaml
 
 # Two workers of one thread each: with more threads than processors, each waits for the other's. See tests/conftest.py for
 # what goes to which worker.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The wheel, in build/wheel, and that it works in an environment of its own where no checkout is seen.
+wheel: $(VENV)/.installed-test
+	SKIPSCOPE_WHEEL=build/wheel OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_installed.py
 
 # A short run killed and resumed again and again, against one that nobody disturbs: every bit, or exit code 1.
 soak: $(VENV)/.installed-test

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightning_app.cli.prescan import prescan
-from lightning_app.common.packaged import configs, packaged
+from lightning_app.common.provenance import configs, packaged
 from tests.helpers import ROOT, TINY
 
 LIBRARIES = Path(find_spec("numpy").origin).parents[1]  # where what we need is installed
@@ -77,19 +77,22 @@ def test_a_folder_of_the_user_s_that_is_no_package_is_in_nobody_s_way(tmp_path):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from the files that git knows, without network."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    """Built from the files that git knows, without network; `make wheel` says where it is kept."""
+    source = tmp_path_factory.mktemp("source")
+    target = Path(os.environ.get("SKIPSCOPE_WHEEL") or tmp_path_factory.mktemp("wheel")).resolve()
+    for older in target.glob("skipscope-*.whl"):
+        older.unlink()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
     for name in filter(None, listed.stdout.split("\0")):
-        if name.startswith(("lightning_app", "callbacks", "configs")) or "/" not in name:
+        if name.startswith(("lightning_app", "callbacks", "skipscope", "configs")) or "/" not in name:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     words = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", target, source)
     done = run(sys.executable, *words, cwd=tmp_path_factory.mktemp("empty"))
     assert done.returncode == 0, done.stderr
-    return next(target.glob("*.whl"))
+    return next(target.glob("skipscope-*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +115,14 @@ def test_the_wheel_has_every_configuration_and_no_name_that_is_anybody_s(wheel):
     tracked = subprocess.run(["git", "ls-files", "configs/*.yaml"], cwd=ROOT, capture_output=True, text=True).stdout
     assert shipped_there == set(tracked.split())
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if "-0." not in top} == {"skipscope.py", "lightning_app", "callbacks"}
+    assert {top for top in tops if "-0." not in top} == {"skipscope", "lightning_app", "callbacks"}
 
 
 @pytest.mark.slow
-def test_the_wheel_tells_type_checkers_that_both_packages_are_typed(wheel):
-    assert {"lightning_app/py.typed", "callbacks/py.typed"} <= {*zipfile.ZipFile(wheel).namelist()}
+def test_the_wheel_tells_type_checkers_that_all_packages_are_typed(wheel):
+    assert {f"{name}/py.typed" for name in ("lightning_app", "callbacks", "skipscope")} <= {
+        *zipfile.ZipFile(wheel).namelist()
+    }
 
 
 @pytest.mark.slow
@@ -133,10 +138,29 @@ def test_the_unpacked_wheel_works_where_it_lies(wheel, tmp_path):
     report = run(sys.executable, "-c", code, "report", "nowhere", cwd=empty, PYTHONPATH=str(unpacked))
     assert report.returncode == 2
     assert "expected a run folder" in report.stderr
-    code = "from callbacks import LayerCushion; import inspect; print(inspect.getfile(LayerCushion))"
+    code = "import callbacks; print(callbacks.__file__)"
     imported = run(sys.executable, "-c", code, cwd=empty, PYTHONPATH=str(unpacked))
     assert imported.stdout.startswith(str(unpacked)), imported.stderr
     assert not list(empty.iterdir())
+
+
+@pytest.mark.slow
+def test_what_is_imported_is_the_wheel_s_and_the_checkout_is_out_of_sight(installed, tmp_path):
+    files = "skipscope.__file__, lightning_app.__file__, callbacks.__file__"
+    code = f"import sys, skipscope, lightning_app, callbacks; print({files}, *sys.path[1:], sep='\\n')"
+    done = run(installed.with_name("python"), "-c", code, cwd=tmp_path)
+    first, second, third, *places = map(Path, done.stdout.splitlines())
+    home = next(installed.parents[1].glob("lib/python*/site-packages"))
+    assert {file.parents[1] for file in (first, second, third)} == {home}
+    assert LIBRARIES in places and ROOT not in places
+
+
+@pytest.mark.slow
+def test_the_wheel_measures_a_net_in_a_notebook(installed, tmp_path):
+    net = "skipscope.nets.SimplifiedNet(5, residual=True, width=2)"
+    code = f"import skipscope, torch; print(*skipscope.measure({net}, torch.randn(8, 3, 8, 8), torch.arange(8)))"
+    done = run(installed.with_name("python"), "-c", code, cwd=tmp_path)  # what configs/measure.yaml lists
+    assert {"cushion/layer02/median", "weight_mass/all"} <= {*done.stdout.split()}, done.stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,120 @@
+"""SkipScope's public names, each imported when it is first used, and its command line.
+
+The page docs/api.md says which of them are stable. To import this package imports neither torch nor Lightning nor pandas.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from callbacks import Measure, MeasureContext, Scalar
+    from callbacks.notebook import measure
+    from lightning_app import __version__
+    from lightning_app.common.errors import UserError
+    from lightning_app.identity import id_entries, transfer, untransfer
+    from lightning_app.report.command import report
+    from lightning_app.runs import frames, open_run
+    from lightning_app.runs.loggers import RunLogger
+    from skipscope import callbacks, nets
+
+__all__ = [
+    # measure a net
+    "measure",
+    "callbacks",
+    "nets",
+    # write a measure of your own
+    "Measure",
+    "MeasureContext",
+    "Scalar",
+    # runs
+    "RunLogger",
+    "open_run",
+    "frames",
+    "report",
+    # the map T between residual and plain nets
+    "transfer",
+    "untransfer",
+    "id_entries",
+    # what a mistake raises
+    "UserError",
+    "__version__",
+]
+
+HOME = Path(__file__).resolve().parents[1]
+SPINS = "GOMP_SPINCOUNT"
+PACKAGES = ("lightning_app", "callbacks")  # names that PyPI's lightning-app, or a folder of the user's, may have too
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'skipscope' has no attribute {name!r}; it has {', '.join(__all__)}")
+    check()
+    from lightning_app.common.lazy import lazy
+
+    return lazy(__name__)(name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]  # what completion offers
+
+
+def mirror(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """``__all__``, ``__getattr__`` and ``__dir__`` of a module that has the names of one of our packages."""
+    check()
+    found = import_module(package)
+    return found.__all__, partial(getattr, found), partial(dir, found)
+
+
+def check() -> None:
+    """Are our packages what an import finds?
+
+    Raises:
+        ImportError: another package stands in the place of one of them: which, where, and what to do.
+    """
+    for name in PACKAGES:
+        if (found := _found(name)) != HOME / name / "__init__.py":
+            what = f"`{name}` is {found or 'nowhere'}, not SkipScope's own in {HOME}."
+            raise ImportError(f"{what}\n       {_remedy(name, found)}")
+        if "SkipScope" not in found.read_text(encoding="utf-8"):
+            what = f"{found} was overwritten by another package."
+            raise ImportError(f"{what}\n       Uninstall lightning-app, then install again.")
+
+
+def _found(name: str) -> Path | None:
+    """The file that ``import name`` would run, or the folder without ``__init__.py``; None: there is no such package."""
+    spec = find_spec(name)
+    places = [] if spec is None else [spec.origin] if spec.origin else [*(spec.submodule_search_locations or ())]
+    return Path(places[0]).resolve() if places else None
+
+
+def _remedy(name: str, found: Path | None) -> str:
+    if found is None:
+        return "Install SkipScope again: pip install, or pip install -e . in a checkout."
+    if "site-packages" in found.parts:
+        return f"Uninstall the package that it belongs to (pip uninstall lightning-app has a `{PACKAGES[0]}`)."
+    return f"Rename it, or take the folder {found.parent.parent if found.stem == '__init__' else found.parent} off PYTHONPATH."
+
+
+def main() -> int:
+    """The command ``skipscope``; returns the exit code, 2 where another package stands in the place of one of ours."""
+    try:
+        check()
+    except ImportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        sys.stdout.reconfigure(errors="replace")  # pipes of Windows know no λ
+    # Read when PyTorch loads OpenMP: threads that wait spin, by default so long that beside another program all processors
+    # are busy waiting for a thread that has none. A thirtieth of it costs nothing on a quiet machine; none at all costs a third.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(SPINS, "10000")
+    from lightning_app.cli import main as run
+
+    return run(sys.argv[1:])

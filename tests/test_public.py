@@ -1,0 +1,249 @@
+"""`import skipscope`: its names are documented, few, imported late, and do what the page docs/api.md says."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import callbacks
+import lightning_app
+import skipscope
+from lightning_app import networks
+from skipscope.callbacks import HessianSpectrum, LayerCushion, TrainingMetrics, WeightMass
+from tests.helpers import ROOT
+
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+SLOW = {"torch", "pytorch_lightning", "pandas", "numpy", "lightning_app", "callbacks"}
+
+
+def python(code: str, *path: Path, cwd: Path) -> subprocess.CompletedProcess:
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=variables, capture_output=True, text=True)
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def samples(count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(count) % 3
+
+
+# -- the names -------------------------------------------------------------------------------------------------------
+
+
+def test_at_most_15_names_and_all_are_on_the_page():
+    assert len(skipscope.__all__) == len({*skipscope.__all__}) <= 15
+    table = PAGE.partition("## The names")[2].partition("##")[0]
+    named = {
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`(\w+)[`(]", row.split("|")[1] if "|" in row else "")
+    }
+    assert named == {*skipscope.__all__}
+    assert dir(skipscope) == sorted(skipscope.__all__)
+
+
+def test_importing_it_imports_nothing_that_is_slow(tmp_path):
+    done = python(f"import sys, skipscope; print({SLOW} & sys.modules.keys())", cwd=tmp_path)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_name_imports_no_more_than_it_needs(tmp_path):
+    code = "import sys, skipscope; skipscope.open_run, skipscope.UserError; print('torch' in sys.modules)"
+    assert python(code, cwd=tmp_path).stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_every_name_is_found_in_a_new_process(tmp_path):
+    done = python("from skipscope import *; print(*sorted(globals()))", cwd=tmp_path)
+    assert {*skipscope.__all__} <= {*done.stdout.split()}, done.stderr
+
+
+def test_submodules_have_the_names_of_what_they_stand_for():
+    assert skipscope.callbacks.__all__ == callbacks.__all__ and skipscope.nets.__all__ == networks.__all__
+    assert all(getattr(skipscope.callbacks, name) is getattr(callbacks, name) for name in callbacks.__all__)
+    assert all(getattr(skipscope.nets, name) is getattr(networks, name) for name in networks.__all__)
+    assert find_spec("skipscope.callbacks") and "LayerCushion" in dir(skipscope.callbacks)
+    assert skipscope.__version__ == lightning_app.__version__
+
+
+def test_an_unknown_name_says_which_there_are():
+    with pytest.raises(AttributeError, match="no attribute 'mesure'; it has measure, callbacks"):
+        _ = skipscope.mesure
+    with pytest.raises(AttributeError, match="Cushions"):
+        _ = skipscope.callbacks.Cushions
+
+
+@pytest.mark.parametrize("use", ["skipscope.Measure", "skipscope.callbacks", "from skipscope.callbacks import Scalar"])
+def test_a_package_of_the_user_s_that_hides_ours_is_named_and_not_run(use, tmp_path):
+    (tmp_path / "callbacks.py").write_text("raise SystemExit('somebody else ran')\n")
+    done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import skipscope; {use}", cwd=tmp_path)
+    last = done.stderr.splitlines()[-2:]
+    assert last[0] == f"ImportError: `callbacks` is {tmp_path / 'callbacks.py'}, not SkipScope's own in {ROOT}."
+    assert "Rename it" in last[1]
+
+
+# -- measure ---------------------------------------------------------------------------------------------------------
+
+
+def test_measure_says_what_a_run_logs_of_the_same_samples():
+    net, (images, labels) = small_net(), samples()
+    found = skipscope.measure(net, images, labels, measures=[LayerCushion(), WeightMass()])
+    context = skipscope.MeasureContext(net, [(images, labels)])
+    alone = LayerCushion().evaluate(context)["cushion/layer01"]
+    assert found["cushion/layer01/median"] == alone.median
+    assert {type(value) for value in found.values()} == {float}
+    assert found["weight_mass/all"] == pytest.approx(float(net[0].weight.detach().abs().double().sum()))
+
+
+def test_measure_takes_arrays_one_measure_and_more_than_a_batch_and_leaves_the_net_as_it_was():
+    net, (images, labels) = small_net().train(), samples(300)
+    whole = skipscope.measure(net, images, labels, LayerCushion())
+    assert whole == skipscope.measure(net, images.double().numpy(), labels.tolist(), iter([LayerCushion()]))
+    one = LayerCushion().evaluate(skipscope.MeasureContext(net, [(images, labels)]))["cushion/layer01"]
+    assert whole["cushion/layer01/median"] == pytest.approx(one.median, rel=1e-6)
+    assert net.training and all(weight.grad is None for weight in net.parameters())
+
+
+def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured(caplog):
+    net, (images, labels) = small_net(), samples()
+
+    def families(labels):
+        return {key.split("/")[0] for key in skipscope.measure(net, images, labels)}
+
+    assert {"cushion", "weight_mass", "weight_norm", "hessian"} <= families(labels)
+    regression = labels.float()  # which the cross-entropy does not take
+    with caplog.at_level(logging.WARNING):
+        assert "hessian" not in families(regression) >= {"weight_norm", "weight_mass"}
+    assert "HessianSpectrum cannot measure this net: without a loss of its own" in caplog.text
+    with pytest.raises(skipscope.UserError, match="without a loss of its own"):
+        skipscope.measure(net, images, regression, [HessianSpectrum()])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "measures", "message"),
+    [
+        (
+            torch.ones(3, 1, 4, 4),
+            [0, 1],
+            None,
+            r"as many labels \(n, ...\), n at least 1, got shapes \(3, 1, 4, 4\) and \(2,\)",
+        ),
+        (torch.ones(0, 1, 4, 4), [], None, "n at least 1"),
+        (1.0, 1, None, r"got shapes \(\) and \(\)"),
+        (
+            [torch.ones(1, 4, 4), torch.ones(1, 3, 4)],
+            [0, 1],
+            None,
+            "expected inputs as one tensor or array, got 2 of them",
+        ),
+        (torch.ones(1, 1, 4, 4), [0], [LayerCushion], r"such as LayerCushion\(\), got the class LayerCushion"),
+        (torch.ones(1, 1, 4, 4), [0], [TrainingMetrics()], "got a TrainingMetrics"),
+        (torch.ones(1, 1, 4, 4), [0], ["cushion"], "expected measures"),
+    ],
+)
+def test_a_mistake_says_what_was_expected_and_what_came(inputs, labels, measures, message):
+    with pytest.raises(skipscope.UserError, match=message):
+        skipscope.measure(small_net(), inputs, labels, measures)
+
+
+def test_a_loss_of_ones_own():
+    def half_square(outputs, labels):
+        return (outputs - labels).square().mean() / 2
+
+    norm = skipscope.Scalar("norm", lambda context: sum(one.abs().sum() for one in context.gradient().values()))
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, 3.0)
+    assert skipscope.measure(net, np.ones((2, 1)), torch.ones(2, 1), norm, half_square) == {"norm": 2.0}
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_logged_reported_and_opened(tmp_path):
+    from lightning_app.runs import Row
+
+    logger = skipscope.RunLogger(tmp_path / "mine")
+    logger.folder.append([Row("net", 0, 0, "test/error", 0.5), Row("net", 1, 9, "test/error", 0.25)])
+    assert skipscope.open_run(tmp_path / "mine").table()["test/error"].tolist() == [0.5, 0.25]
+    assert list(skipscope.frames(tmp_path)["value"]) == [0.5, 0.25]
+    assert skipscope.report(str(tmp_path / "mine")) == tmp_path / "mine" / "report.html"
+    assert skipscope.report([tmp_path], out=str(tmp_path / "all.html")).read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(skipscope.UserError, match="expected a run folder"):
+        skipscope.report(tmp_path / "nowhere")
+
+
+def test_transfer_and_back():
+    residual = skipscope.nets.SimplifiedNet(5, residual=True, width=2)
+    plain = skipscope.transfer(residual)
+    images = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(plain(images), residual(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(skipscope.untransfer(plain).state_dict(), residual.state_dict())
+    assert skipscope.id_entries(torch.zeros(2, 3, 3, 3)).sum() == 2
+
+
+def test_a_measure_of_ones_own():
+    class Count(skipscope.Measure):
+        family = "count"
+
+        def measure(self, context):
+            return {"count/weights": sum(weight.numel() for weight in context.net.parameters())}
+
+    assert skipscope.measure(small_net(), *samples(), measures=[Count()]) == {"count/weights": 47.0}
+
+
+def test_the_command_is_a_module_and_a_file(tmp_path):
+    for words in (["-m", "skipscope"], [str(ROOT / "skipscope" / "__main__.py")], [str(ROOT / "main.py")]):
+        variables = os.environ | ({"PYTHONPATH": str(ROOT)} if "-m" in words else {})
+        call = [sys.executable, *words, "--help"]
+        done = subprocess.run(call, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        name = "python main.py" if words[0].endswith("main.py") and "__" not in words[0] else "skipscope"
+        assert done.returncode == 0 and f"  {name} fit --config" in done.stdout, done.stderr
+
+
+def test_the_example_for_a_project_of_ones_own_has_15_lines():
+    """That it runs is in tests/test_docs.py, with every other example."""
+    example = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    assert "my_project" in example and len([line for line in example.splitlines() if line.strip()]) <= 15
+
+
+# -- files beside the README -----------------------------------------------------------------------------------------
+
+
+def test_the_citation_names_this_version_its_authors_and_the_three_papers():
+    """The form of the file is checked by its fields: the format's own schema lies elsewhere."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "type"} <= citation.keys()
+    assert (citation["version"], citation["license"]) == (lightning_app.__version__, "Apache-2.0")
+    assert citation["authors"] == [{"name": "The SkipScope authors"}]
+    cited = [f"{each['authors'][0]['family-names']} {each['year']}" for each in citation["references"]]
+    assert cited == ["Yu 2019", "Li 2016", "Littwin 2016"]
+    assert all(each["url"].startswith("https://arxiv.org/abs/") for each in citation["references"])
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "CONTRIBUTING.md", "docs/api.md"])
+def test_links_lead_to_files_and_commands_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    generated = ("measures/", "registration.md")  # pages of the site
+    targets = [target for target in re.findall(r"\]\((?!http)([^)#]+)", text) if not target.startswith(generated)]
+    assert all(((ROOT / page).parent / target).exists() for target in targets)
+    made = re.findall(r"^make (\w+)|`make (\w+)`", text, re.MULTILINE)
+    rules = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {first or second for first, second in made} <= {*rules}
+
+
+def test_contributing_is_short_and_the_changelog_dated():
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 70
+    dates = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert dates == sorted(dates, reverse=True) and all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in dates)
