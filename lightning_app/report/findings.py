@@ -1,0 +1,91 @@
+"""What a run with plain and residual nets shows, in sentences for somebody who has not read the page yet."""
+
+from collections.abc import Sequence
+
+from lightning_app.report.page_data import Final, gather
+from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.runs import RunFolder
+
+__all__ = ["findings"]
+
+TEST, TRAIN = "test/error", "train/error"
+
+
+def findings(run: RunFolder) -> list[str]:
+    """At most three sentences for each pair of arms, from the last numbers of the log; none without such a pair.
+
+    Test errors, training errors, and the median cushion of one layer: what is there, whichever net it speaks for.
+
+    Raises:
+        ValueError: from the run folder, if there is no log or it is not one of ours.
+    """
+    found, _ = pairs(gather([run]), least=1)
+    return [sentence for pair in found for say in (_test, _train, _cushions) if (sentence := say(pair))]
+
+
+def _test(pair: Pair) -> str:
+    residual, plain = _both(pair, TEST)
+    if not residual or not plain:
+        return ""
+    ends = {choose(last.epoch for last in residual + plain) for choose in (min, max)}
+    epochs = " to ".join(map(str, sorted(ends)))
+    count, depth = len(pair.residual), pair.residual[0].depth
+    layers = "" if depth is None else f" of {depth} layers"
+    arms = f"the residual net{layers} has", "the plain one"
+    if count > 1:
+        arms = f"the {count} residual nets{layers} have", f"the {count} plain ones"
+    return (
+        f"After {epochs} epoch{'' if epochs == '1' else 's'} {arms[0]} a test error of {_range(residual)}, {arms[1]} "
+        f"{_range(plain)}: {_ahead(residual, plain)}."
+    )
+
+
+def _train(pair: Pair) -> str:
+    residual, plain = _both(pair, TRAIN)
+    if not residual or not plain:
+        return ""
+    return (
+        f"On the training samples the error is {_range(residual)} with skips and {_range(plain)} without: "
+        f"{_ahead(residual, plain)}."
+    )
+
+
+def _cushions(pair: Pair) -> str:
+    if not (layers := measured_layers(pair.nets)):
+        return ""
+    layer = choose_layer(layers)
+    residual, plain = _both(pair, f"cushion/{layer}/median")
+    same, _ = _both(pair, f"cushion/{layer}/median_transferred")
+    if not residual or not plain or not same:
+        return ""
+    return (
+        f"The median cushion of {layer} (how well it withstands noise on its weights) is {_range(residual)} with skips as "
+        f"the paper counts it, {_range(same)} with the identity counted as weights, and {_range(plain)} without skips."
+    )
+
+
+def _both(pair: Pair, name: str) -> tuple[list[Final], list[Final]]:
+    """The last values of the residual and the plain nets, seed by seed; of a number that a net lacks, none."""
+    sides = ([net.final(name) for net in nets] for nets in (pair.residual, pair.plain))
+    residual, plain = ([last for last in side if last is not None] for side in sides)
+    return (residual, plain) if len(residual) == len(plain) == len(pair.plain) else ([], [])
+
+
+def _ahead(residual: Sequence[Final], plain: Sequence[Final]) -> str:
+    """In how many pairs the residual net has the smaller error."""
+    ahead = sum(one.value < other.value for one, other in zip(residual, plain, strict=True))
+    if len(residual) == 1:
+        equal = residual[0].value == plain[0].value
+        return "they are equal" if equal else f"the {'residual' if ahead else 'plain'} net is ahead"
+    return f"the residual net is ahead with {ahead} of {len(residual)} seeds"
+
+
+def _range(finals: Sequence[Final]) -> str:
+    """Smallest to largest, two significant digits.
+
+    >>> _range([Final(0.0583, 4), Final(0.912, 4)]), _range([Final(0.9, 4)])
+    ('0.058 to 0.91', '0.9')
+    """
+    low, high = (f"{choose(last.value for last in finals):.2g}" for choose in (min, max))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,45 @@
+"""The sentences at the end of a run with plain and residual nets."""
+
+import re
+
+from lightning_app.report import findings
+from lightning_app.runs import Row
+from lightning_app.runs.folder import MemberRow
+
+
+def test_one_seed(run):
+    test, train, cushions = findings(run)
+    log = run.log().query("epoch == 6").set_index(["member", "name"])["value"]
+    plain, residual = (f"{log[member, 'test/error']:.2g}" for member in ("plain", "residual"))
+    assert test == (
+        f"After 6 epochs the residual net has a test error of {residual}, the plain one {plain}: "
+        "the residual net is ahead."
+    )
+    assert f"{log['plain', 'train/error']:.2g} without" in train
+    of_layer = [f"{log['residual', f'cushion/layer10/{field}']:.2g}" for field in ("median", "median_transferred")]
+    assert re.findall(r"is ([\d.]+) with skips .* it, ([\d.]+) with", cushions) == [tuple(of_layer)]
+
+
+def test_several_seeds_by_their_range_and_seed_by_seed(make):
+    members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in (0, 1)]
+    run = make("several", members)
+    run.save_members(MemberRow(name, name[:-7], int(name[-2:]), "", "res" in name, "", 20, 1) for name in members)
+    errors = dict(zip(members, (0.5, 0.3, 0.25, 0.4)))
+    run.append(Row(member, 7, 7 * 391, "test/error", error) for member, error in errors.items())
+    assert findings(run)[0] == (
+        "After 7 epochs the 2 residual nets of 20 layers have a test error of 0.25 to 0.4, the 2 plain ones 0.3 to 0.5: "
+        "the residual net is ahead with 1 of 2 seeds."
+    )
+
+
+def test_whoever_is_ahead_is_said(run):
+    run.append(Row(net, 7, 2737, "test/error", 0.7 if net == "residual" else 0.2) for net in ("plain", "residual"))
+    assert findings(run)[0].endswith("a test error of 0.7, the plain one 0.2: the plain net is ahead.")
+
+
+def test_what_was_not_measured_is_not_said_and_one_kind_alone_is_not_compared(make, tmp_path):
+    bare = make("bare", epochs=0)
+    log = bare.path / "log.csv"
+    log.write_text("".join(line for line in log.open() if "cushion/" not in line))
+    assert [sentence.split()[0] for sentence in findings(bare)] == ["After", "On"]
+    assert findings(make("alone", ["residual-seed00", "residual-seed01"])) == []
