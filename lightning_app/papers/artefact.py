@@ -21,10 +21,10 @@ class Artefact:
 
     key: str  # "table-1"
     title: str
-    runs: tuple[Run, ...]
     claims: Callable[[Results], Sequence[Claim]]
     convention: str  # how the numbers are to be read, in sentences
     draw: Callable[[Results], Figure] | None = None  # in the paper's form; None for a table that says it all
+    runs: tuple[Run, ...] = ()
     computations: tuple[Computation, ...] = ()
     about: Class = field(kw_only=True)  # what its claims are about, but for those that say so themselves
 

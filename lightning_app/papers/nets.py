@@ -54,10 +54,6 @@ class Arm(ABC):
     def final(self, name: str) -> Sample:
         """A number of each seed after the last epoch, and what is missing for it to be the paper's."""
 
-    @abstractmethod
-    def initial(self, name: str) -> Sample:
-        """A number of each seed before training."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -81,8 +77,7 @@ class Pair:
 
     def apart(self, name: str) -> Sample:
         """Plain minus residual, seed by seed."""
-        plain, residual = self.final(name)
-        return plain.map(lambda p, r: p - r, residual)
+        return self.plain.final(name) - self.residual.final(name)
 
 
 class Nets(Protocol):
@@ -110,19 +105,19 @@ def mean_of(samples: Sequence[Sample]) -> Sample:
 
 
 def described(spec: Any) -> tuple[str, str, int | None]:
-    """Class, kind and depth of a net, of its configuration.
+    """Class, kind and depth of a net, of its configuration, whatever that may be.
 
     >>> described({"class_path": "lightning_app.networks.SimplifiedNet", "init_args": {"depth": 20, "residual": True}})
     ('SimplifiedNet', 'residual', 20)
     """
-    spec = _mapping(spec)
-    arguments = _mapping(spec.get("init_args"))
+    spec = spec if isinstance(spec, Mapping) else {}
+    arguments = spec.get("init_args") if isinstance(spec.get("init_args"), Mapping) else {}
     residual = arguments.get("residual")
     kind = "" if residual is None else "residual" if residual else "plain"
     return _last(spec.get("class_path")), kind, arguments.get("depth")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnyArm(Arm):
     """An arm as its configuration describes it, which need not be the paper's."""
 
@@ -155,22 +150,21 @@ class AnyArm(Arm):
         run = recipe.run(self.kind, self.depth)
         paper = recipes.recipe(recipe.paper, run.name)
         epochs, last = paper["trainer"]["max_epochs"], min(net.epoch for net in self.nets)
-        if differs := next(filter(None, (_differs(own, dict(flatten(paper)), recipe) for own in self._configs)), ""):
+        of_runs = {
+            net.run.label: net for net in self.nets
+        }.values()  # one net of each run that trained some of the seeds
+        configs = (dict(flatten(net.run.config)) | dict(flatten(net.spec)) for net in of_runs)
+        if differs := next(filter(None, (_differs(own, dict(flatten(paper)), recipe) for own in configs)), ""):
             return differs
         if last < epochs or (last > epochs and not recipe.longer):
             return f"epoch {last} of {epochs}"
         return f"{len(self.nets)} of {run.seeds} seeds" if len(self.nets) < run.seeds else ""
 
-    @property
-    def _configs(self) -> list[dict[str, Any]]:
-        """Values by dotted key, those of the net under ``net``, of each run that trained some of the seeds."""
-        ran = {net.run.label: net for net in self.nets}
-        return [dict(flatten(net.run.config)) | dict(flatten(net.spec)) for net in ran.values()]
-
     def final(self, name: str) -> Sample:
         return self._sample(name, [net.at(name, net.epoch) for net in self.nets])
 
     def initial(self, name: str) -> Sample:
+        """A number of each seed before training."""
         return self._sample(name, [net.at(name, 0) for net in self.nets])
 
     def _sample(self, name: str, found: Sequence[float | None]) -> Sample:
@@ -217,31 +211,16 @@ def _of_shared_seeds(plain: AnyArm, residual: AnyArm) -> Pair | None:
 
 
 def _differs(config: Mapping[str, Any], paper: Mapping[str, Any], recipe: Recipe) -> str:
-    """The first value that is another than the paper's."""
+    """The first value that is another than the paper's; both by dotted key, those of the net under ``net``."""
     for key in recipe.keys:
         wanted, found = (values.get(key, UNSAID.get(key)) for values in (paper, config))
         if key.endswith("class_path"):
             wanted, found = _last(wanted), _last(found)
         if found != wanted:
-            return f"{_word(key)} is {_shown(found)}, the paper’s {_shown(wanted)}"
+            shown, printed = ("not set" if value is None else value for value in (found, wanted))
+            word = [part for part in key.removesuffix(".class_path").split(".") if not part.isdigit()][-1]
+            return f"{word} is {shown}, the paper’s {printed}"
     return ""
-
-
-def _word(key: str) -> str:
-    """What a key is about.
-
-    >>> [_word(f"model.{key}") for key in ("optimizer.class_path", "optimizer.init_args.lr", "init_args.milestones.0")]
-    ['optimizer', 'lr', 'milestones']
-    """
-    return [part for part in key.removesuffix(".class_path").split(".") if not part.isdigit()][-1]
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _last(path: str | None) -> str:

@@ -5,14 +5,17 @@ tests nothing. Paper scale is what the paper did. Reduced scale, in between, has
 rate at the same fractions of them) on all data: it judges orderings and dimensionless ratios only, in words of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PAPER", "REDUCED", "SCALES", "SMOKE", "Arrays", "Computation", "Reduced", "Run", "Scale", "Source", "Value"]
+__all__ = [
+    *("PAPER", "REDUCED", "SCALES", "SMOKE", "Reduced", "Run", "Scale"),
+    *("Arrays", "Computation", "Source", "Value", "columns"),
+]
 
 Arrays = Mapping[str, np.ndarray]
 Value = Callable[..., float | Sequence[float] | np.ndarray]  # of the arrays of one piece or several
@@ -74,3 +77,13 @@ class Computation:
     pieces: Mapping[str, Mapping[str, Any]]  # file's stem -> parameters, as JSON has them
     version: int = 1  # to be raised when the same parameters give other numbers
     precision: str = "float64"  # that it computes in, for the record
+
+
+def columns(rows: Iterable[Any]) -> dict[str, np.ndarray]:
+    """Arrays by name with an entry for each row; rows are mappings, or dataclasses with these fields.
+
+    >>> columns([{"a": 1}, {"a": 3}])
+    {'a': array([1, 3])}
+    """
+    found = [row if isinstance(row, Mapping) else asdict(row) for row in rows]
+    return {name: np.array([row[name] for row in found]) for name in found[0]}

@@ -4,10 +4,12 @@ What a test prints is what tables and the registration say of it, so that words 
 """
 
 import math
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,47 +19,35 @@ from lightning_app.papers.verdicts import Claim, Outcome, Reading, Sample, descr
 from lightning_app.statistics.paired import ENOUGH, first_reached, paired, value_where_reached
 
 __all__ = [
-    # tests
-    "All",
-    "Bound",
-    "Factor",
-    "IntervalAbove",
-    "IntervalExcludes",
-    "NextDraw",
-    "Share",
-    "Predicate",
-    "Within",
-    "above",
-    "at_least",
-    "at_most",
-    "below",
-    # claims and readings made with them
-    "judged",
-    "noted",
-    "tested",
-    # what they are made of
-    "epochs_to",
-    "if_measured",
-    "matched",
+    *("All", "Bound", "Factor", "IntervalAbove", "IntervalExcludes", "NextDraw", "Predicate", "Share"),  # tests
+    *("Within", "above", "at_least", "at_most", "below"),
+    *("judged", "noted", "shown", "tested"),  # claims and readings made with them
+    *("epochs_to", "matched"),  # numbers of curves
 ]
 
 SEEDS_FOR_A_SPREAD = 3
 LEVEL = 0.05  # of a whole family of tests
 
 
-class Predicate(Protocol):
+class Predicate(ABC):
     """A test of one number over seeds; as text, what it asks."""
 
-    def __call__(self, ours: Sample) -> Outcome: ...
+    def __call__(self, ours: Sample) -> Outcome:
+        """The test's outcome, once there is something to test."""
+        measured = ours.count and not math.isnan(ours.mean)
+        return self._outcome(ours) if measured else untested(ours.missing or "not measured")
+
+    @abstractmethod
+    def _outcome(self, ours: Sample) -> Outcome: ...
 
 
-def if_measured(ours: Sample, test: Callable[[], Outcome]) -> Outcome:
-    """The test's outcome, once there is something to test."""
-    return test() if ours.count and not math.isnan(ours.mean) else untested(ours.missing or "not measured")
+def _noted(each: bool, of: str, note: str) -> str:
+    """What a test says behind its limit: of what it holds, and what that means."""
+    return f"{f' in every {of}' if each else ''}{f': {note}' if note else ''}"
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Predicate):
     """A bound on the mean over seeds, or on every seed.
 
     >>> print(Bound("below", 0.5, each=True)), Bound("above", 1.0)(Sample((0.9, 1.2))).held
@@ -72,32 +62,23 @@ class Bound:
     of: str = "seed"  # what there is one number of: "net", "depth"
 
     def __str__(self) -> str:
-        seeds = f" in every {self.of}" if self.each else ""
-        return f"{self.side} {self.limit:g}{seeds}{f': {self.note}' if self.note else ''}"
-
-    def __call__(self, ours: Sample) -> Outcome:
-        return if_measured(ours, lambda: self._outcome(ours))
+        return f"{self.side} {self.limit:g}{_noted(self.each, self.of, self.note)}"
 
     def _outcome(self, ours: Sample) -> Outcome:
-        upper = self.side in ("at most", "below")
-        worst = (max if upper else min)(ours.values) if self.each else ours.mean
-        held = {
-            "above": worst > self.limit,
-            "at least": worst >= self.limit,
-            "at most": worst <= self.limit,
-            "below": worst < self.limit,
-        }[self.side]
-        return holds(held, f"{worst:.3g}{f' in the worst {self.of}' if self.each and ours.count > 1 else ''}")
+        compare = {"above": operator.gt, "at least": operator.ge, "at most": operator.le, "below": operator.lt}[
+            self.side
+        ]
+        worst = (max if self.side in ("at most", "below") else min)(ours.values) if self.each else ours.mean
+        words = f"{worst:.3g}{f' in the worst {self.of}' if self.each and ours.count > 1 else ''}"
+        return holds(compare(worst, self.limit), words)
 
 
-above = partial(Bound, "above")
-at_least = partial(Bound, "at least")
-at_most = partial(Bound, "at most")
-below = partial(Bound, "below")
+above, below = partial(Bound, "above"), partial(Bound, "below")
+at_least, at_most = partial(Bound, "at least"), partial(Bound, "at most")
 
 
 @dataclass(frozen=True)
-class Within:
+class Within(Predicate):
     """|mean - paper| <= tolerance; with ``each``, of every seed."""
 
     paper: float
@@ -107,11 +88,7 @@ class Within:
     of: str = "seed"
 
     def __str__(self) -> str:
-        seeds = f" in every {self.of}" if self.each else ""
-        return f"within {self.tolerance:.3g} of {self.paper:g}{seeds}{f': {self.note}' if self.note else ''}"
-
-    def __call__(self, ours: Sample) -> Outcome:
-        return if_measured(ours, lambda: self._outcome(ours))
+        return f"within {self.tolerance:.3g} of {self.paper:g}{_noted(self.each, self.of, self.note)}"
 
     def _outcome(self, ours: Sample) -> Outcome:
         off = max(abs(value - self.paper) for value in (ours.values if self.each else (ours.mean,)))
@@ -119,7 +96,7 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Factor:
+class Factor(Predicate):
     """Do ours and the paper's number differ by at most a factor? Of the mean over seeds."""
 
     paper: float
@@ -128,16 +105,13 @@ class Factor:
     def __str__(self) -> str:
         return f"within a factor {self.factor:g} of {self.paper:g}"
 
-    def __call__(self, ours: Sample) -> Outcome:
-        return if_measured(ours, lambda: self._outcome(ours))
-
     def _outcome(self, ours: Sample) -> Outcome:
         off = max(ours.mean / self.paper, self.paper / ours.mean) if ours.mean > 0 else math.inf
         return holds(off <= self.factor, f"off by a factor {off:.3g}")
 
 
 @dataclass(frozen=True)
-class Share:
+class Share(Predicate):
     """|ours / paper - 1| <= share; of the mean, or of every seed."""
 
     paper: float
@@ -146,10 +120,7 @@ class Share:
     of: str = "seed"
 
     def __str__(self) -> str:
-        return f"within {100 * self.share:g} % of {self.paper:g}{f' in every {self.of}' if self.each else ''}"
-
-    def __call__(self, ours: Sample) -> Outcome:
-        return if_measured(ours, lambda: self._outcome(ours))
+        return f"within {100 * self.share:g} % of {self.paper:g}{_noted(self.each, self.of, '')}"
 
     def _outcome(self, ours: Sample) -> Outcome:
         off = max(abs(value / self.paper - 1) for value in (ours.values if self.each else (ours.mean,)))
@@ -157,7 +128,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class NextDraw:
+class NextDraw(Predicate):
     """Could the paper's number be one more seed of ours? The prediction interval of a normal sample.
 
     mean ± t sd √(1 + 1/n), Student's t with n - 1 degrees of freedom at a level divided by the number of tests of the
@@ -177,7 +148,7 @@ class NextDraw:
     def __call__(self, ours: Sample) -> Outcome:
         if ours.count < SEEDS_FOR_A_SPREAD:
             return untested(ours.missing or f"a spread needs {SEEDS_FOR_A_SPREAD} seeds, there are {ours.count}")
-        return if_measured(ours, lambda: self._outcome(ours))
+        return super().__call__(ours)
 
     def _outcome(self, ours: Sample) -> Outcome:
         off, reach = abs(ours.mean - self.paper), self.widths(ours.count) * ours.sd
@@ -193,40 +164,41 @@ class NextDraw:
 
 
 @dataclass(frozen=True)
-class IntervalAbove:
+class IntervalAbove(Predicate):
     """Is the 95 % bootstrap interval of the mean above zero?"""
 
     def __str__(self) -> str:
         return "95 % bootstrap interval of the mean over seeds above 0"
 
     def __call__(self, ours: Sample) -> Outcome:
-        return _interval(ours, lambda low, high: low > 0)
+        if ours.count < ENOUGH:
+            few = f"a 95 % bootstrap interval needs {ENOUGH} seeds, there are {ours.count}"
+            return untested(ours.missing or few)
+        return self._outcome(ours) if all(map(math.isfinite, ours.values)) else untested("not all values are finite")
+
+    def _outcome(self, ours: Sample) -> Outcome:
+        found = paired(ours.values, [0.0] * ours.count)
+        unresolved = found.low <= 0 <= found.high
+        words = f"unresolved, the interval contains 0: {found}" if unresolved else str(found)
+        return Outcome(self._holds(found.low, found.high), words, finding=str(found), unresolved=unresolved)
+
+    def _holds(self, low: float, high: float) -> bool:
+        return low > 0
 
 
 @dataclass(frozen=True)
-class IntervalExcludes:
+class IntervalExcludes(IntervalAbove):
     """Does the 95 % bootstrap interval of the mean exclude zero, on either side?"""
 
     def __str__(self) -> str:
         return "95 % bootstrap interval of the mean over seeds excludes 0"
 
-    def __call__(self, ours: Sample) -> Outcome:
-        return _interval(ours, lambda low, high: low > 0 or high < 0)
-
-
-def _interval(ours: Sample, held: Callable[[float, float], bool]) -> Outcome:
-    if ours.count < ENOUGH:
-        return untested(ours.missing or f"a 95 % bootstrap interval needs {ENOUGH} seeds, there are {ours.count}")
-    if not all(map(math.isfinite, ours.values)):
-        return untested("not all values are finite")
-    found = paired(ours.values, [0.0] * ours.count)
-    unresolved = found.low <= 0 <= found.high
-    words = f"unresolved, the interval contains 0: {found}" if unresolved else str(found)
-    return Outcome(held(found.low, found.high), words, finding=str(found), unresolved=unresolved)
+    def _holds(self, low: float, high: float) -> bool:
+        return low > 0 or high < 0
 
 
 @dataclass(frozen=True, init=False)
-class All:
+class All(Predicate):
     """Several tests of one number at once. One that cannot be told leaves the whole open."""
 
     tests: tuple[Predicate, ...]
@@ -244,6 +216,8 @@ class All:
         failed = [outcome for outcome in outcomes if not outcome.held]
         unresolved = bool(failed) and all(outcome.unresolved for outcome in failed)
         return Outcome(not failed, "; ".join(outcome.why for outcome in failed), unresolved=unresolved)
+
+    _outcome = __call__
 
 
 # -- claims and readings made with them -----------------------------------------------------------------------------------
@@ -264,18 +238,18 @@ def noted(convention: str, ours: Sample, words: str | None = None) -> Reading:
     return Reading(convention, ours, described(spread if words is None else words))
 
 
-def tested(
-    quantity: str,
-    paper: float | str,
-    test: Predicate,
-    ours: Sample | Mapping[str, Sample],
-    *beside: Reading,
-    **more: Any,
-) -> Claim:
+Ours = Sample | Mapping[str, Sample]  # one number, or one under each reading
+
+
+def _by_reading(ours: Ours, read: Callable[[str, Sample], Reading], beside: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    readings = ours.items() if isinstance(ours, Mapping) else [("", ours)]
+    return (*(read(convention, sample) for convention, sample in readings), *beside)
+
+
+def tested(quantity: str, paper: float | str, test: Predicate, ours: Ours, *beside: Reading, **more: Any) -> Claim:
     """A claim with one test, which says of itself what it asks.
 
     Args:
-        ours: one number, or one under each reading.
         beside: readings of no test, or with tests of other numbers.
         more: further fields of `Claim`.
 
@@ -283,9 +257,12 @@ def tested(
     >>> found.test, [reading.outcome.held for reading in found.readings]
     ('below 1', [True, False])
     """
-    by_reading = ours if isinstance(ours, Mapping) else {"": ours}
-    readings = [judged(convention, sample, test) for convention, sample in by_reading.items()]
-    return Claim(quantity, paper, str(test), (*readings, *beside), **more)
+    return Claim(quantity, paper, str(test), _by_reading(ours, partial(judged, test=test), beside), **more)
+
+
+def shown(quantity: str, paper: float | str, why: str, ours: Ours, *beside: Reading, **more: Any) -> Claim:
+    """A claim, or a number of ours beside the claims, without a test: why there is none."""
+    return Claim(quantity, paper, f"none: {why}", _by_reading(ours, noted, beside), **more)
 
 
 # -- curves ---------------------------------------------------------------------------------------------------------------
@@ -302,9 +279,5 @@ def epochs_to(curves: pd.DataFrame, level: float) -> list[float]:
 
 def matched(of: pd.DataFrame, at: pd.DataFrame, level: float) -> list[float]:
     """The value of one number where another first reaches a level, seed by seed, linear between epochs."""
-    return [_matched(of[seed], at[seed], level) for seed in of]
-
-
-def _matched(of: pd.Series, at: pd.Series, level: float) -> float:
-    both = pd.concat({"of": of, "at": at}, axis=1).sort_index()
-    return float(value_where_reached(both.index, both["of"], both["at"], np.array([level]))[0])
+    both = [pd.concat({"of": of[seed], "at": at[seed]}, axis=1).sort_index() for seed in of]
+    return [float(value_where_reached(each.index, each["of"], each["at"], np.array([level]))[0]) for each in both]

@@ -14,16 +14,8 @@ from lightning_app.common.safe_io import read_json
 from lightning_app.papers.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced, with_power
 
 __all__ = [
-    "RECORD",
-    "SCHEMA_VERSION",
-    "counts_of",
-    "number",
-    "read_record",
-    "reduced_of",
-    "rows_of",
-    "words_of_test",
-    "value",
-    "verdict_of",
+    *("RECORD", "SCHEMA_VERSION", "counts_of", "number", "read_record", "reduced_of", "rows_of", "value"),
+    *("verdict_of", "words_of_test"),
 ]
 
 RECORD = "verdict.json"
@@ -45,7 +37,8 @@ def rows_of(claims: Sequence[Claim], about: Class, scale: str, extent: str = "")
 
 
 def _row(claim: Claim, about: Class, scale: str) -> Row:
-    verdict, why = _judged(claim, scale)
+    judges = {"paper": judge, "reduced": judge_reduced}
+    verdict, why = judges[scale](claim) if scale in judges else (Verdict.NOT_TESTED, f"{scale} scale")
     return {
         "quantity": claim.quantity,
         "class": about.value,
@@ -58,11 +51,6 @@ def _row(claim: Claim, about: Class, scale: str) -> Row:
         "why": why,
         "readings": [_reading(reading) for reading in claim.readings],
     }
-
-
-def _judged(claim: Claim, scale: str) -> tuple[Verdict, str]:
-    judges = {"paper": judge, "reduced": judge_reduced}
-    return judges[scale](claim) if scale in judges else (Verdict.NOT_TESTED, f"{scale} scale")
 
 
 def _reading(reading: Reading) -> Row:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.papers.nets import Arm, Pair, Recipe, described
-from lightning_app.papers.parts import SMOKE, Scale, Value
+from lightning_app.papers.parts import SMOKE, Computation, Scale, Value
 from lightning_app.papers.verdicts import Sample
 from lightning_app.runs.reader import Net
 
@@ -42,9 +42,6 @@ class RunArm(Arm):
 
     def final(self, name: str) -> Sample:
         return self.results.final(self.run, self.label, name)
-
-    def initial(self, name: str) -> Sample:
-        return self.results.initial(self.run, self.label, name)
 
 
 class Results:
@@ -100,26 +97,30 @@ class Results:
 
     def final(self, run: str, arm: str, name: str) -> Sample:
         """A number after the final epoch, or, marked as missing, after the last one so far."""
-        series = [net.series(name) for net in self.nets(run, arm)]
-        if not series or any(line.empty for line in series):
-            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
-        last = min(int(line.index[-1]) for line in series)
+        lines = [net.series(name) for net in self.nets(run, arm)]
+        last = min((int(line.index[-1]) for line in lines if len(line)), default=0)
         missing = "" if last >= self.epochs(run) else f"epoch {last} of {self.epochs(run)}"
-        return self._sample([line.iloc[-1] for line in series], missing or self._few_seeds(run, arm))
+        values = [line.iloc[-1] if len(line) else None for line in lines]
+        return self._of_seeds(run, arm, values, f"{name} was not measured in {run}", missing)
 
     def initial(self, run: str, arm: str, name: str) -> Sample:
         """A number before training: complete as soon as the run has begun."""
-        series = [net.series(name) for net in self.nets(run, arm)]
-        if not series or any(0 not in line.index for line in series):
-            return Sample(missing=f"{name} was not measured at epoch 0 of {run}" if series else f"no run of {run}")
-        return self._sample([line[0] for line in series], self._few_seeds(run, arm))
+        values = [net.series(name).get(0) for net in self.nets(run, arm)]
+        return self._of_seeds(run, arm, values, f"{name} was not measured at epoch 0 of {run}")
 
     def first(self, run: str, arm: str, name: str) -> Sample:
         """The first value of a number that is about one moment early in training, not about an epoch."""
-        series = [net.series(name) for net in self.nets(run, arm)]
-        if not series or any(line.empty for line in series):
-            return Sample(missing=f"{name} was not measured in {run}" if series else f"no run of {run}")
-        return self._sample([line.iloc[0] for line in series], self._few_seeds(run, arm))
+        lines = [net.series(name) for net in self.nets(run, arm)]
+        values = [line.iloc[0] if len(line) else None for line in lines]
+        return self._of_seeds(run, arm, values, f"{name} was not measured in {run}")
+
+    def _of_seeds(
+        self, run: str, arm: str, values: Sequence[float | None], unmeasured: str, missing: str = ""
+    ) -> Sample:
+        known = [value for value in values if value is not None]
+        if not values or len(known) < len(values):
+            return Sample(missing=unmeasured if values else f"no run of {run}")
+        return self._sample(known, missing or self._few_seeds(run, arm))
 
     def known(self, *values: float) -> Sample:
         """Numbers taken from these runs in some other way."""
@@ -134,24 +135,23 @@ class Results:
         saved = [self._arrays(run, net, family, epoch) for net in nets for epoch in net.run.array_epochs(family)]
         return [np.concatenate([arrays[key] for arrays in saved if key in arrays] or [np.empty(0)]) for key in keys]
 
-    def curves(self, run: str, arm: str, name: str) -> pd.DataFrame:
-        """A number by epoch (rows) and seed (columns)."""
-        series = {seed: net.series(name) for seed, net in zip(self.seeds(run, arm), self.nets(run, arm))}
-        return pd.DataFrame(series).sort_index()
+    def curves(self, run: str, arm: str, *names: str) -> pd.DataFrame:
+        """A number, or the mean of several, by epoch (rows) and seed (columns)."""
+        nets = [*zip(self.seeds(run, arm), self.nets(run, arm))]
+        tables = [pd.DataFrame({seed: net.series(name) for seed, net in nets}).sort_index() for name in names]
+        return tables[0] if len(tables) == 1 else sum(tables) / len(tables)
 
-    def at_end(self, run: str, arm: str, family: str) -> dict[int, dict[str, np.ndarray]]:
-        """A family's arrays after the final epoch, by seed; a seed without them is not there."""
-        epoch, nets = self.epochs(run), zip(self.seeds(run, arm), self.nets(run, arm))
-        return {seed: arrays for seed, net in nets if (arrays := self._arrays(run, net, family, epoch))}
+    def of_curves(self, run: str, arm: str, value: Callable[[pd.Series], float], *names: str) -> Sample:
+        """A value of each seed's curve, the mean of some numbers by epoch; none of a run that has not begun."""
+        curves = self.curves(run, arm, *names)
+        return Sample(tuple(value(curves[seed]) for seed in curves if len(curves)), self.incomplete(run))
 
-    def sample_at_end(self, run: str, arms: Sequence[str], family: str, value: Callable[..., float]) -> Sample:
-        """A value of each seed, computed from the final arrays of one arm, or of several of the same seed."""
-        by_arm = [self.at_end(run, arm, family) for arm in arms]
-        seeds = [seed for seed in self.plans[run].seeds if all(seed in arrays for arrays in by_arm)]
-        missing = self.incomplete(run)
-        if not missing and len(seeds) < len(self.plans[run].seeds):
-            missing = f"final {family} arrays of {len(seeds)} of {len(self.plans[run].seeds)} seeds"
-        return self._sample([value(*(arrays[seed] for arrays in by_arm)) for seed in seeds], missing)
+    def sample_at_end(self, run: str, arm: str, family: str, value: Callable[..., float]) -> Sample:
+        """A value of each seed, computed from its final arrays."""
+        found = [self._arrays(run, net, family, self.epochs(run)) for net in self.nets(run, arm)]
+        there, seeds = [arrays for arrays in found if arrays], len(self.plans[run].seeds)
+        few = f"final {family} arrays of {len(there)} of {seeds} seeds" if len(there) < seeds else ""
+        return self._sample([value(arrays) for arrays in there], self.incomplete(run) or few)
 
     def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
         """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""
@@ -167,16 +167,20 @@ class Results:
         self.arrays_read.setdefault(run, set()).add((family, epoch))
         return net.arrays(family, epoch)
 
-    def computed(self, computation: str) -> Pieces:
+    def computed(self, computation: Computation) -> Pieces:
         """The pieces of a computation that are there, complete or not."""
-        return self._pieces[computation]
+        return self._pieces[computation.name]
 
-    def of_pieces(self, computation: str, pieces: Sequence[str], value: Value) -> Sample:
-        """A number, or one of each seed, from the arrays of some pieces; missing if one of these is."""
-        there = self.computed(computation)
-        if lacking := [piece for piece in pieces if piece not in there]:
-            return self.absent(f"{lacking[0]} of {computation} was not computed")
-        return self.known(*np.atleast_1d(value(*(there[piece] for piece in pieces))))
+    def of(self, computation: Computation, value: Value, *pieces: str) -> Sample:
+        """A number, or one of each seed, from the arrays of some pieces or of all; missing if one of these is."""
+        there, wanted = self.computed(computation), pieces or tuple(computation.pieces)
+        if lacking := [piece for piece in wanted if piece not in there]:
+            return self.absent(f"{lacking[0]} of {computation.name} was not computed")
+        return self.known(*np.atleast_1d(value(*(there[piece] for piece in wanted))))
+
+    def each(self, computation: Computation, value: Value, *pieces: str) -> Sample:
+        """A number, or several, of each of some pieces or of all, one piece after the other."""
+        return self.of(computation, lambda *all_: np.concatenate([np.atleast_1d(value(a)) for a in all_]), *pieces)
 
     def last_epoch(self, run: str) -> int | None:
         """The earliest of the last epochs of the run's nets."""

@@ -22,24 +22,9 @@ from enum import StrEnum
 import numpy as np
 
 __all__ = [
-    # what a claim is
-    "Basis",
-    "Claim",
-    "Class",
-    "Reading",
-    "Sample",
-    "Varies",
-    # what comes out
-    "Outcome",
-    "Verdict",
-    "counted",
-    "in_words",
-    "described",
-    "holds",
-    "judge",
-    "judge_reduced",
-    "untested",
-    "with_power",
+    *("Basis", "Claim", "Class", "Reading", "Sample", "Varies"),  # what a claim is
+    *("Outcome", "Verdict", "counted", "described", "holds", "in_words", "judge", "judge_reduced"),  # what comes out
+    *("untested", "with_power"),
 ]
 
 
@@ -113,6 +98,13 @@ class Sample:
         rows = zip(self.values, *(other.values for other in others), strict=False)
         return Sample(tuple(float(function(*row)) for row in rows), missing)
 
+    def __sub__(self, other: "Sample") -> "Sample":
+        return self.map(lambda one, two: one - two, other)
+
+    def __truediv__(self, other: "Sample") -> "Sample":
+        """NaN where there is nothing to divide by."""
+        return self.map(lambda one, two: one / two if two else math.nan, other)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -173,10 +165,10 @@ class Claim:
 
 HELD = {Basis.PAPER: Verdict.REPRODUCED, Basis.REBUILT: Verdict.REBUILT, Basis.OURS: Verdict.CHECKED}
 MIXED = {Varies.CONVENTION: Verdict.ARTEFACT, Varies.SETTING: Verdict.DEPENDS}
-REDUCED = dict.fromkeys((Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED), Verdict.AGREES) | {
-    Verdict.NOT_REPRODUCED: Verdict.DISAGREES,
-    Verdict.ARTEFACT: Verdict.UNDECIDED,
-    Verdict.DEPENDS: Verdict.UNDECIDED,
+REDUCED = {
+    **dict.fromkeys((Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED), Verdict.AGREES),
+    **{Verdict.NOT_REPRODUCED: Verdict.DISAGREES},
+    **dict.fromkeys((Verdict.ARTEFACT, Verdict.DEPENDS), Verdict.UNDECIDED),
 }
 
 
@@ -200,9 +192,9 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
         return Verdict.DESCRIBED, claim.readings[0].outcome.why
     held = [reading for reading in judged if reading.outcome.held]
     if len(held) == len(judged):
-        return HELD[claim.basis], _joined(reading.outcome.finding for reading in held)
+        return HELD[claim.basis], "; ".join(filter(None, (reading.outcome.finding for reading in held)))
     if not held:
-        return Verdict.NOT_REPRODUCED, _joined(reading.outcome.why for reading in judged)
+        return Verdict.NOT_REPRODUCED, "; ".join(filter(None, (reading.outcome.why for reading in judged)))
     return MIXED[claim.varies], f"true only under: {'; '.join(reading.convention for reading in held)}"
 
 
@@ -248,10 +240,6 @@ def in_words(counts: Mapping[str, Mapping[str, int]]) -> str:
 def with_power(test: str, power: str) -> str:
     """A test in words, with what it would let pass."""
     return f"{test} (power: {power})" if power else test
-
-
-def _joined(words: Iterable[str]) -> str:
-    return "; ".join(filter(None, words))
 
 
 def _lacking(reading: Reading) -> str:

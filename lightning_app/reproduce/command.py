@@ -20,7 +20,7 @@ from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
 from lightning_app.papers.parts import PAPER, REDUCED, SCALES, Scale
 from lightning_app.papers.records import RECORD, counts_of, read_record
-from lightning_app.papers.verdicts import in_words
+from lightning_app.papers.verdicts import Verdict, in_words
 from lightning_app.runs.configuration import MACHINE_OPTIONS
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DATA = Path("data")  # where `fit` looks too
+LOOKS = {  # colours of outcomes on a terminal
+    rf"\b(?<!not )({Verdict.REPRODUCED}|{Verdict.REBUILT}|{Verdict.CHECKED}|{Verdict.AGREES})\b": "green",
+    rf"\b({Verdict.NOT_REPRODUCED}|{Verdict.DISAGREES})\b": "red",
+    rf"\b({Verdict.ARTEFACT}|{Verdict.DEPENDS}|{Verdict.UNDECIDED})\b": "yellow",
+    rf"\b(not run|{Verdict.NOT_TESTED})\b": "dim",
+}
 RESERVE = 120.0  # seconds that saving and packing may take, of the time of --for
 
 EPILOG = """\
@@ -129,15 +135,12 @@ def _run(options: argparse.Namespace) -> int:
     named = [pair for name in options.artefacts for pair in find(name)]
     chosen = [(paper, artefact) for paper, artefact in named if artefact.has(options.scale)]
     if not chosen:
-        raise UserError(
-            f"{', '.join(options.artefacts)} cannot be made at {options.scale.name} scale: use smoke or paper."
-        )
-    _check_names(options.only, [name for _, artefact in chosen for name in artefact.parts])
+        said = f"cannot be made at {options.scale.name} scale: use smoke or paper."
+        raise UserError(f"{', '.join(options.artefacts)} {said}")
     _check_against_plans(options, chosen)
     if options.no_train and not options.runs.is_dir() and not options.out.is_dir():
-        raise UserError(
-            f"--no-train: expected a folder of runs at {options.runs} or of results at {options.out}, found neither."
-        )
+        said = f"expected a folder of runs at {options.runs} or of results at {options.out}, found neither."
+        raise UserError(f"--no-train: {said}")
     work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
     for paper, artefact in chosen:
         try:
@@ -158,23 +161,19 @@ def _say(key: str, title: str, made: "Made") -> None:
     print(f"{key}: {made.counts}. Evidence, {made.standing}. Files: {made.folder}\n", flush=True)
 
 
-def _check_names(only: Sequence[str] | None, known: Sequence[str]) -> None:
-    if wrong := [name for name in only or () if name not in known]:
-        raise UserError(
-            f"--only names runs of what is reproduced: {', '.join(dict.fromkeys(known))}; got '{wrong[0]}'."
-        )
-
-
 def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
-    """Seeds that nothing plans, and options of place that a plan has decided."""
+    """Names and seeds that nothing plans, and options of place that a plan has decided."""
     from lightning_app.reproduce.evidence import trainings_of
 
+    known = [name for _, artefact in chosen for name in artefact.parts]
+    if wrong := [name for name in options.only or () if name not in known]:
+        names = ", ".join(dict.fromkeys(known))
+        raise UserError(f"--only names runs of what is reproduced: {names}; got '{wrong[0]}'.")
     plans = [job for paper, artefact in chosen for job in trainings_of(paper, artefact, options.scale)]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
         planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
-        raise UserError(
-            f"none of the seeds is one of what is reproduced ({planned}), got {spell_seeds(options.seeds)}."
-        )
+        seeds = spell_seeds(options.seeds)
+        raise UserError(f"none of the seeds is one of what is reproduced ({planned}), got {seeds}.")
     for word in options.fit:
         for plan in plans:
             if word.startswith("--") and plan.decides(word.removeprefix("--").split("=")[0]):
@@ -182,16 +181,18 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
 
 
 def _list(options: argparse.Namespace) -> None:
-    """One line an artefact: the verdicts there are at each scale, by class, and how far what is open is."""
+    """A table a paper, a line an artefact: the verdicts at each scale, by class, and how far what is open is."""
     from lightning_app.papers import PAPERS, find
 
-    rows = [
-        [f"{paper.key}/{artefact.key}", *(_state(paper, artefact, scale, options) for scale in (PAPER, REDUCED))]
-        + [artefact.title]
-        for name in options.artefacts or PAPERS
-        for paper, artefact in find(name)
-    ]
-    table("", ["artefact", "paper scale", "reduced scale", "what"], rows)
+    by_paper: dict[str, list[list[str]]] = {}
+    for name in options.artefacts or PAPERS:
+        for paper, artefact in find(name):
+            states = [_state(paper, artefact, scale, options) for scale in (PAPER, REDUCED)]
+            rows = by_paper.setdefault(paper.title, [])
+            rows.append([f"{paper.key}/{artefact.key}", *states, artefact.title])
+    for number, (title, rows) in enumerate(by_paper.items()):
+        print(end="\n" if number else "")
+        table(title, ["artefact", "paper scale", "reduced scale", "what"], rows, LOOKS)
 
 
 def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> str:
@@ -213,8 +214,26 @@ def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse
     return f"{verdicts} ({open_parts})" if open_parts else verdicts
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    own, fit = _split(argv)
+def _parse(argv: list[str]) -> argparse.Namespace:
+    where = argv.index("--") if "--" in argv else len(argv)
+    own, fit = argv[:where], argv[where + 1 :]
+    options = _parser().parse_args(own)
+    if not options.artefacts and not options.list:
+        raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
+    options.scale = SCALES[options.scale]
+    options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
+    options.limit = None if options.limit is None else _seconds(options.limit)
+    for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment
+        if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
+            raise UserError(
+                f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
+                f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
+            )
+    options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python main.py reproduce",
         description="Reproduce tables, figures and statements of the papers: runs, figure, paper against ours, verdict.",
@@ -223,12 +242,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
     parser.add_argument("--list", action="store_true", help="every artefact with its state")
-    parser.add_argument(
-        "--scale",
-        choices=SCALES,
-        default="smoke",
-        help="smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full",
-    )
+    scales = "smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full"
+    parser.add_argument("--scale", choices=SCALES, default="smoke", help=scales)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")
@@ -238,30 +253,4 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
-    options = parser.parse_args(own)
-    if not options.artefacts and not options.list:
-        raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
-    options.scale = SCALES[options.scale]
-    options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
-    options.limit = None if options.limit is None else _seconds(options.limit)
-    root = ["--data.init_args.root", str(options.data_root)] if options.data_root else []
-    options.fit = [*root, *_checked(fit)]
-    return options
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our words, and those behind --."""
-    words = list(argv)
-    where = words.index("--") if "--" in words else len(words)
-    return words[:where], words[where + 1 :]
-
-
-def _checked(fit: Sequence[str]) -> list[str]:
-    """Options that change what is measured are refused: the verdict would be about another experiment."""
-    for word in fit:
-        if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
-            raise UserError(
-                f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
-                f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
-            )
-    return list(fit)
+    return parser

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.provenance import made_with
 from lightning_app.common.safe_io import read_npz
 from lightning_app.papers.parts import PAPER, Arrays, Computation, Scale, Source
@@ -44,7 +44,11 @@ class ComputationJob(Job):
     def asked(self, piece: str) -> dict[str, Any]:
         """A piece's parameters under the scale's caps."""
         caps = {key: getattr(self.scale, cap) for key, cap in CAPS.items()}
-        return {key: _capped(value, caps.get(key)) for key, value in self.computation.pieces[piece].items()}
+
+        def capped(value: Any, cap: int | None) -> Any:
+            return value if cap is None else cap if value is None else min(value, cap)
+
+        return {key: capped(value, caps.get(key)) for key, value in self.computation.pieces[piece].items()}
 
     def digest(self, piece: str) -> str:
         """Of all that decides a piece's numbers but the data below the root, which are known by their names."""
@@ -84,9 +88,7 @@ class ComputationJob(Job):
         for piece in self.computation.pieces:
             file, target = self.file(piece, root), self.home(kept) / f"{piece}.npz"
             if not _is_piece(target, self.digest(piece)) and _is_piece(file, self.digest(piece)):
-                with writing(target.parent):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(target, file.read_bytes())
+                write_atomically(with_folder(target), file.read_bytes())
                 new = True
         return new
 
@@ -100,9 +102,7 @@ class ComputationJob(Job):
         content: dict[str, Any] = {DIGEST: self.digest(piece), MADE: made, **arrays}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **content)
-        target = self.file(piece, root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, buffer.getvalue())
+        write_atomically(with_folder(self.file(piece, root)), buffer.getvalue())
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,6 @@ class Computed:
             "seconds": round(sum(each["seconds"] for each in made), 1),
             "made": [json.loads(kind) for kind in kinds],
         }
-
-
-def _capped(value: Any, cap: int | None) -> Any:
-    return value if cap is None else cap if value is None else min(value, cap)
 
 
 def _is_piece(file: Path, digest: str) -> bool:

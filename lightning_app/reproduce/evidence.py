@@ -39,17 +39,14 @@ class Evidence:
     @property
     def standing(self) -> str:
         """Scale, and how far each job is: "smoke scale (not a test): depth20 2 of 2 epochs, 2 of 2 seeds"."""
-        scale = f"{self.scale.name} scale{' (not a test)' if self.scale is SMOKE else ''}"
-        parts = [f"{job.name} {self._progress(job)}" for job in self.trainings]
+        scale, parts = f"{self.scale.name} scale{' (not a test)' if self.scale is SMOKE else ''}", []
+        for job in self.trainings:
+            last = self.results.last_epoch(job.name)
+            seeds = len({seed for arm in job.arms for seed in self.results.seeds(job.name, arm)})
+            progress = f"{last} of {job.epochs} epochs{job.out_of}, {seeds} of {len(job.seeds)} seeds"
+            parts.append(f"{job.name} {'not run' if last is None else progress}")
         parts += [f"{found.job.name} {found.standing}" for found in self.computed]
         return f"{scale}: {'; '.join(parts)}"
-
-    def _progress(self, job: TrainingJob) -> str:
-        last = self.results.last_epoch(job.name)
-        if last is None:
-            return "not run"
-        seeds = len({seed for arm in job.arms for seed in self.results.seeds(job.name, arm)})
-        return f"{last} of {job.epochs} epochs{job.out_of}, {seeds} of {len(job.seeds)} seeds"
 
     @property
     def extent(self) -> str:
@@ -99,8 +96,7 @@ def evidence_of(
 def _read(job: TrainingJob, runs: Sequence[Found]) -> list[Net]:
     """Every (arm, seed) of the job that a run has trained, in the job's order.
 
-    Raises:
-        UserError: if what a run recorded of its nets cannot be read: no verdict rests on guesses from names.
+    UserError: if what a run recorded of its nets cannot be read: no verdict rests on guesses from names.
     """
     found: dict[tuple[str, int | None], Net] = {}
     for each in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites

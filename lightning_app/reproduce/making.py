@@ -34,14 +34,7 @@ class Made:
     standing: str  # "paper scale: depth20 200 of 200 epochs, 2 of 2 seeds"
 
 
-def make(
-    paper: Paper,
-    artefact: Artefact,
-    scale: Scale,
-    runs: Path,
-    out: Path,
-    work: Work | None = None,
-) -> Made:
+def make(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path, work: Work | None = None) -> Made:
     """Train and compute what is missing, keep the evidence, judge by it, and write record, tables and figure.
 
     Args:
@@ -66,22 +59,17 @@ def make(
         changed = scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out)
         if stopped is not None and not changed:
             raise stopped  # a mistake, or a stop before there was anything new: no record of nothing
-        if changed:
-            _judge_others(paper, artefact, scale, runs, out)
+        # Records of other artefacts that rest on the same runs and computations are written anew.
+        for other in paper.artefacts if changed else ():
+            shared = other is not artefact and {*artefact.parts} & {*other.parts}
+            if shared and (folder_of(out, paper, other, scale) / RECORD).exists():
+                judged(paper, other, scale, runs, out)
         made = judged(paper, artefact, scale, runs, out)
         if scale is REDUCED and (folder_of(out, paper, artefact, PAPER) / RECORD).exists():
             judged(paper, artefact, PAPER, runs, out)  # which shows reduced scale beside it
     if stopped is not None:
         raise stopped
     return made
-
-
-def _judge_others(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> None:
-    """Records of other artefacts that rest on the same runs and computations, written anew."""
-    for other in paper.artefacts:
-        shared = {*artefact.parts} & {*other.parts}
-        if other is not artefact and shared and (folder_of(out, paper, other, scale) / RECORD).exists():
-            judged(paper, other, scale, runs, out)
 
 
 def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
@@ -98,14 +86,11 @@ def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
             figures.save(figure, folder, "figure")
     table = tables.frame(judged_rows)
     tables.write_tables(table, folder, head(paper, artefact, scale, standing))
-    record = {
-        **described(paper, artefact, evidence, out),
-        "rendered": made_with(),
-        "counts": counts_of(judged_rows),
-        "rows": judged_rows,
-    }
+    counts = counts_of(judged_rows)
+    record = described(paper, artefact, evidence, out)
+    record |= {"rendered": made_with(), "counts": counts, "rows": judged_rows}
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    return Made(folder, in_words(counts_of(judged_rows)), tables.shown(table), standing)
+    return Made(folder, in_words(counts), tables.shown(table), standing)
 
 
 def rows(paper: Paper, artefact: Artefact, evidence: Evidence, out: Path) -> list[dict[str, Any]]:

@@ -18,63 +18,35 @@ import json
 import lzma
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
 from lightning_app.papers.parts import PAPER, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
-from lightning_app.runs.folder import (
-    ARRAYS,
-    CHECKPOINTS,
-    CONFIG,
-    FINISHED,
-    ID,
-    KEYS,
-    LAST,
-    LAYERS,
-    LOG,
-    LOG_PACKED,
-    MADE,
-    MEMBERS,
-    NOTES,
-    WEIGHTS,
-)
+from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, LAST, LOG, LOG_PACKED, SMALL_FILES, WEIGHTS
 
-__all__ = [
-    "MANIFEST",
-    "PackedRun",
-    "damage",
-    "file_digest",
-    "home_of_pieces",
-    "home_of_runs",
-    "pack",
-    "unpack",
-]
+__all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "home_of_runs", "pack", "unpack"]
 
 MANIFEST = "packed.json"
-AS_THEY_ARE = (CONFIG, MADE, MEMBERS, LAYERS, KEYS, NOTES, ID, FINISHED)
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
 BIG = 1 << 30  # bytes of one file
 
 
 def home_of_runs(out: Path, paper: str, scale: Scale) -> Path:
     """Folder of a paper's packed runs below the folder of all results."""
-    return _home(out, paper, scale) / "runs"
+    return out / paper / ("" if scale is PAPER else scale.name) / "runs"
 
 
 def home_of_pieces(out: Path, paper: str, scale: Scale) -> Path:
     """Folder of a paper's packed computations."""
-    return _home(out, paper, scale) / "pieces"
-
-
-def _home(out: Path, paper: str, scale: Scale) -> Path:
-    return out / paper / ("" if scale is PAPER else scale.name)
+    return home_of_runs(out, paper, scale).with_name("pieces")
 
 
 @dataclass(frozen=True)
@@ -99,7 +71,10 @@ def damage(folder: Path) -> list[str]:
         files = PackedRun.read(folder).files
     except UserError as error:
         return [str(error)]
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and _is_read(path)}
+    # What a reader of run folders takes for a part of the run: a report that somebody made there is none.
+    read = (*SMALL_FILES, LOG, LOG_PACKED, LAST, WEIGHTS)
+    parts = (path for path in folder.rglob("*") if path.name in read or path.suffix in (".npz", ".ckpt"))
+    there = {path.relative_to(folder).as_posix() for path in parts if path.is_file()}
     return [
         *(f"{folder / name} is missing" for name in sorted(files.keys() - there)),
         *(f"{folder / name} was not packed with the run" for name in sorted(there - files.keys())),
@@ -109,11 +84,6 @@ def damage(folder: Path) -> list[str]:
             if _sha(read_bytes(folder / name, BIG)) != files[name]
         ),
     ]
-
-
-def _is_read(file: Path) -> bool:
-    """Does a reader of run folders take it for a part of the run? A report that somebody made there is none."""
-    return file.name in (*AS_THEY_ARE, LOG, LOG_PACKED, LAST, WEIGHTS) or file.suffix in (".npz", ".ckpt")
 
 
 def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[str, int]]) -> bool:
@@ -134,10 +104,8 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
     """
     restore(target)
     contents = dict(_contents(run, finished, arrays))
-    manifest = {
-        "files": {name: _sha(content) for name, content in contents.items()},
-        "left_out": _left_out(run, contents),
-    }
+    files = {name: _sha(content) for name, content in contents.items()}
+    manifest = {"files": files, "left_out": _left_out(run, contents)}
     text = json.dumps(manifest, indent=1).encode() + b"\n"
     if (target / MANIFEST).is_file() and read_bytes(target / MANIFEST) == text and not damage(target):
         return False
@@ -145,9 +113,9 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
     return True
 
 
-def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]]) -> Any:
+def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
     """(path, bytes) of everything that is kept."""
-    for name in AS_THEY_ARE:
+    for name in SMALL_FILES:
         if (run.path / name).is_file():
             yield name, _without_places(read_bytes(run.path / name), run.config())
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=6)
@@ -156,14 +124,12 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]
         if (run.path / name).is_file():
             yield name, read_bytes(run.path / name, BIG)
     last = run.checkpoints / LAST
-    if last.is_file():
-        yield (PACKED_WEIGHTS, _weights(last)) if finished else (f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG))
+    if last.is_file() and finished:
+        from lightning_app.runs.checkpoints import AtomicCheckpointIO, packed_weights
 
-
-def _weights(checkpoint: Path) -> bytes:
-    from lightning_app.runs.checkpoints import AtomicCheckpointIO, packed_weights
-
-    return packed_weights(AtomicCheckpointIO().load_checkpoint(checkpoint))
+        yield PACKED_WEIGHTS, packed_weights(AtomicCheckpointIO().load_checkpoint(last))
+    elif last.is_file():
+        yield f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG)
 
 
 def _without_places(content: bytes, config: Mapping[str, Any]) -> bytes:
@@ -179,13 +145,9 @@ def _without_places(content: bytes, config: Mapping[str, Any]) -> bytes:
 
 def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
     """Which arrays and checkpoints the evidence lacks, in words."""
-    there = [path.relative_to(run.path) for path in run.path.rglob("*.npz")]
-    lost = [path for path in there if path.as_posix() not in contents]
-    families = sorted({path.stem for path in lost})
-    said = [
-        f"{sum(path.stem == family for path in lost)} arrays of {family}, which no claim and no figure reads"
-        for family in families
-    ]
+    there = (path.relative_to(run.path).as_posix() for path in run.path.rglob("*.npz"))
+    lost = Counter(Path(name).stem for name in there if name not in contents)
+    said = [f"{count} arrays of {family}, which no claim and no figure reads" for family, count in sorted(lost.items())]
     if PACKED_WEIGHTS in contents:
         said.append("the optimizer's state: training is finished")
     elif f"{CHECKPOINTS}/{LAST}" not in contents:
@@ -196,8 +158,7 @@ def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
 def unpack(folder: Path, target: Path) -> RunFolder:
     """An interrupted run as it was before it was packed, in a new folder, for training to go on.
 
-    Raises:
-        UserError: if the evidence is damaged, or has no checkpoint.
+    UserError: if the evidence is damaged, or has no checkpoint.
     """
     if found := damage(folder):
         raise UserError(f"training cannot go on from {folder}: {found[0]}. Restore it, for example with git checkout.")
@@ -205,10 +166,7 @@ def unpack(folder: Path, target: Path) -> RunFolder:
     shutil.rmtree(new, ignore_errors=True)
     for name in PackedRun.read(folder).files:
         content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name, BIG)
-        file = new / (LOG if name == LOG_PACKED else name)
-        with writing(file.parent):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, content)
+        write_atomically(with_folder(new / (LOG if name == LOG_PACKED else name)), content)
     with writing(target):
         os.replace(new, target)  # all of it or nothing: a log without its checkpoint would be a lost run
     return RunFolder(target)
@@ -227,9 +185,7 @@ def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
     """A folder with these files instead of the one there is."""
     new = _new(target)
     for name, content in contents.items():
-        with writing((new / name).parent):
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(new / name, content)
+        write_atomically(with_folder(new / name), content)
     with writing(target):
         if target.exists():
             os.replace(target, _aside(target))

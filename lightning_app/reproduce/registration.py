@@ -36,38 +36,27 @@ FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
 JUDGING = ("papers/*.py", "papers/*/*.py", "statistics/paired.py", "statistics/fitting.py")
-SAID = (
-    "quantity",
-    "class",
-    "basis",
-    "paper",
-    "test",
-    "power",
-    "readings_differ_in",
-)  # of a claim, besides its readings
+# Of a claim, besides its readings.
+SAID = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")
 Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
 def of_code() -> Entries:
     """Every claim as the code states it: its test, and a hash of all that is fixed before a run; then the code itself."""
-    claims = {
-        f"{key}/{artefact.key}": dict(_claims(paper(key), artefact))
-        for key in PAPERS
-        for artefact in paper(key).artefacts
+    papers = [(paper(key), artefact) for key in PAPERS for artefact in paper(key).artefacts]
+    claims = {f"{its.key}/{artefact.key}": dict(_claims(its, artefact)) for its, artefact in papers}
+    files = sorted(file for pattern in JUDGING for file in PACKAGE.glob(pattern))
+    hashes = {file: hashlib.sha256(_skeleton(file).encode()).hexdigest()[:12] for file in files}
+    code = {
+        file.relative_to(PACKAGE.parent).as_posix(): {"test": "code", "class": "", "hash": digest}
+        for file, digest in hashes.items()
     }
-    return claims | {"code that judges": dict(_code())}
-
-
-def _code() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A hash of each file that claims and tests are made of."""
-    for file in sorted(file for pattern in JUDGING for file in PACKAGE.glob(pattern)):
-        name = file.relative_to(PACKAGE.parent).as_posix()
-        yield name, {"test": "code", "class": "", "hash": hashlib.sha256(_skeleton(file).encode()).hexdigest()[:12]}
+    return claims | {"code that judges": code}
 
 
 def _skeleton(file: Path) -> str:
     """The lines of a file that decide something: without docstrings, comments, empty lines, imports and what draws."""
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     silent = {
         number
         for node in ast.walk(ast.parse(text))
@@ -91,23 +80,16 @@ def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[st
             for row in rows_of(artefact.claims(results), artefact.about, scale.name):
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
                 about = {"test": row["test"], "class": row["class"]}
-                yield quantity, about | {"hash": _hash(row, _schedule(artefact) if scale is REDUCED else [])}
-
-
-def _schedule(artefact: Artefact) -> list[tuple[Any, ...]]:
-    """Epochs, drops of the learning rate and seeds at reduced scale."""
-    return [(run.name, *dataclasses.astuple(run.reduced)) for run in artefact.runs if run.reduced]
-
-
-def _hash(row: Mapping[str, Any], schedule: Sequence[Any]) -> str:
-    """12 hex digits of a claim: its words, the paper's number, the test with its tolerance, its readings, the schedule."""
-    fixed = [row[key] for key in SAID] + [(reading["convention"], reading["judged"]) for reading in row["readings"]]
-    fixed += schedule
-    return hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:12]
+                # Words, the paper's number, the test with its tolerance, readings; epochs, drops of the learning rate, seeds.
+                fixed = [row[key] for key in SAID]
+                fixed += [(reading["convention"], reading["judged"]) for reading in row["readings"]]
+                reduced = artefact.runs if scale is REDUCED else ()
+                fixed += [(run.name, *dataclasses.astuple(run.reduced)) for run in reduced if run.reduced]
+                yield quantity, about | {"hash": hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:12]}
 
 
 def registered() -> Entries:
-    return yaml.safe_load(FILE.read_text()) or {} if FILE.exists() else {}
+    return yaml.safe_load(FILE.read_text(encoding="utf-8")) or {} if FILE.exists() else {}
 
 
 def differences(code: Entries, record: Entries) -> list[str]:
@@ -175,16 +157,14 @@ def page(record: Entries) -> str:
         "changed or withdrawn after a look.",
     ]
     for key, entries in record.items():
-        rows = [_line(quantity, entry) for quantity, entry in entries.items()]
+        rows = []
+        for quantity, entry in entries.items():
+            changes = "; ".join(_change(what, change) for what, change in _history(entry))
+            cells = (quantity, entry["class"], entry["test"], entry["since"], changes)
+            rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
         head = ["| claim | class | test | since | changed |", "|---|---|---|---|---|"]
         lines += [f"## {key}", "\n".join([*head, *rows])]
     return "\n\n".join(lines) + "\n"
-
-
-def _line(quantity: str, entry: Mapping[str, Any]) -> str:
-    changes = [_change(what, change) for what, change in _history(entry)]
-    cells = (quantity, entry["class"], entry["test"], entry["since"], "; ".join(changes))
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _history(entry: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

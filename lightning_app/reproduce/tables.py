@@ -49,11 +49,17 @@ def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
     """
+
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
     read = shown(table)
+    rule = "|" + "---|" * len(read.columns)
+    markdown = "\n".join([line(read.columns), rule, *(line(row) for row in read.itertuples(index=False))])
     return {
-        "table.md": f"{head}\n\n{_markdown(read)}\n",
+        "table.md": f"{head}\n\n{markdown}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
-        "table.tex": _latex(read.drop(columns=["why", "test"])),
+        "table.tex": read.drop(columns=["why", "test"]).to_latex(index=False, escape=True),
     }
 
 
@@ -65,7 +71,10 @@ def write_tables(table: pd.DataFrame, folder: Path, head: str) -> None:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """As people read it: four digits, mean ± sd (n) in one column; reduced scale where it was run."""
-    ours = [_ours(row.ours, row.sd, row.n) for row in table.itertuples()]
+    ours = [
+        brief(row.ours) if pd.isna(row.ours) else f"{brief(row.ours, sd=row.sd)} ({row.n})"
+        for row in table.itertuples()
+    ]
     first = table["verdict"] != ""
     read = pd.DataFrame(
         {
@@ -82,19 +91,3 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         }
     )
     return read if table["reduced"].any() else read.drop(columns="reduced scale")
-
-
-def _ours(mean: float, sd: float, count: int) -> str:
-    return brief(mean) if pd.isna(mean) else f"{brief(mean, sd=sd)} ({count})"
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    rule = "|" + "---|" * len(table.columns)
-    return "\n".join([line(table.columns), rule, *(line(row) for row in table.itertuples(index=False))])
-
-
-def _latex(table: pd.DataFrame) -> str:
-    return table.to_latex(index=False, escape=True)

@@ -5,12 +5,13 @@ A scale changes epochs, seeds and the subset of data of a run, nothing else.
 
 import contextlib
 import itertools
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +24,14 @@ from lightning_app.papers import recipes
 from lightning_app.papers.parts import REDUCED, Reduced, Run, Scale
 from lightning_app.reproduce.job import Job, Work, digest_of
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_runs, pack, unpack
-from lightning_app.runs import RunFolder, find_runs
+from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import NOT_COMPARED, flatten
 from lightning_app.runs.folder import ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
 
 __all__ = ["Found", "RunFailed", "TrainingJob"]
 
-MAIN = Path(__file__).resolve().parents[2] / "skipscope.py"
+MAIN = Path(__file__).resolve().parents[2] / "skipscope" / "__main__.py"
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
 # checked where the claim reads them.
 OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check_val_every_n_epoch")
@@ -93,7 +94,8 @@ class Found:
 
     def record(self, out: Path) -> dict[str, Any]:
         """What a verdict rests on, for its record."""
-        inside = self.lies_in(out)
+        inside, log = self.lies_in(out), self.folder.log()
+        times = log[(log["member"] == "") & (log["name"].str.startswith("cost/") | (log["name"] == "time/epoch"))]
         return {
             "run": self.job.name,
             "folder": self.folder.path.resolve().relative_to(out.resolve()).as_posix() if inside else None,
@@ -103,15 +105,9 @@ class Found:
             "epochs": self.epoch,
             "of_epochs": self.job.epochs,
             "seeds": [*self.seeds],
-            "seconds": self._seconds(),
+            "seconds": round(float(times["value"].sum()), 1) if len(times) else None,  # of training and measuring
             "made": self.folder.made(),
         }
-
-    def _seconds(self) -> float | None:
-        """Wall time of training and measuring, from the log; None where it does not say."""
-        log = self.folder.log()
-        times = log[(log["member"] == "") & (log["name"].str.startswith("cost/") | (log["name"] == "time/epoch"))]
-        return round(float(times["value"].sum()), 1) if len(times) else None
 
 
 @dataclass(frozen=True)
@@ -125,8 +121,6 @@ class TrainingJob(Job):
     @property
     def name(self) -> str:
         return self.run.name
-
-    # -- what is asked ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> Path:
@@ -166,11 +160,9 @@ class TrainingJob(Job):
     @property
     def options(self) -> dict[str, str]:
         """Options of ``fit`` that make the scale; the seeds are chosen by whoever runs it."""
-        asked = {
-            "trainer.max_epochs": str(self.epochs),
-            "data.init_args.train_limit": _spelled(self.scale.train_limit),
-            "data.init_args.test_limit": _spelled(self.scale.test_limit),
-        }
+        limits = {"train_limit": self.scale.train_limit, "test_limit": self.scale.test_limit}
+        asked = {"trainer.max_epochs": str(self.epochs)}
+        asked |= {f"data.init_args.{key}": "null" if value is None else str(value) for key, value in limits.items()}
         if self.reduced:
             asked["model.scheduler.init_args.milestones"] = str([*self.reduced.milestones])
             asked["trainer.check_val_every_n_epoch"] = "2"  # levels of risk are passed sooner
@@ -184,9 +176,8 @@ class TrainingJob(Job):
         Not of where and how fast, of the seeds, nor of what is looked at meanwhile.
         """
         asked = {**dict(flatten(self.recipe, lists=False)), **self.options}
-        return digest_of(
-            {key: value for key, value in asked.items() if not key.startswith((*NOT_COMPARED, *OBSERVING))}
-        )
+        compared = [key for key in asked if not key.startswith((*NOT_COMPARED, *OBSERVING))]
+        return digest_of({key: asked[key] for key in compared})
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
@@ -201,8 +192,6 @@ class TrainingJob(Job):
         """The run's configuration, with that of all runs below it."""
         return recipes.recipe(self.paper, self.name)
 
-    # -- what is there ----------------------------------------------------------------------------------------------------
-
     def found(self, root: Path, kept: Path | None = None) -> list[Found]:
         """Its runs, those kept as evidence first, each of them oldest first."""
         homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
@@ -214,17 +203,15 @@ class TrainingJob(Job):
                 furthest[one] = run
         return [run for run in found if furthest[_identity(run.folder)] is run]
 
-    def _in(self, home: Path) -> list[Found]:
+    def _in(self, home: Path) -> Iterator[Found]:
         folders = sorted(path for path in home.glob(f"{self.name}*") if path.name.split("~")[0] == self.name)
-        runs = [run for path in folders if RunFolder(path).has_log for run in find_runs([path])]
-        return [self._found(run) for run in runs if self.matches(run.config())]
-
-    def _found(self, run: RunFolder) -> Found:
-        seeds = parse_seeds(run.config()["model"]["seeds"])
-        if (run.finished or 0) >= self.epochs:
-            return Found(self, run, seeds, self.epochs, "finished")
-        resumable = (run.checkpoints / LAST).exists()
-        return Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
+        for run in (run for run in map(RunFolder, folders) if run.has_log and self.matches(run.config())):
+            seeds = parse_seeds(run.config()["model"]["seeds"])
+            if (run.finished or 0) >= self.epochs:
+                yield Found(self, run, seeds, self.epochs, "finished")
+            else:
+                resumable = (run.checkpoints / LAST).exists()
+                yield Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
     def state(self, root: Path, kept: Path | None = None) -> str:
         runs = [run for run in self.found(root, kept) if run.state != "lost"]
@@ -234,8 +221,6 @@ class TrainingJob(Job):
         if open_runs := [run for run in runs if run.state == "interrupted"]:
             return f"epoch {min(run.epoch for run in open_runs)} of {self.epochs}"
         return f"{len(done)} of {len(self.seeds)} seeds" if done else "not run"
-
-    # -- making it --------------------------------------------------------------------------------------------------------
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
         wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
@@ -257,14 +242,16 @@ class TrainingJob(Job):
         """The run where it can be written to: one kept as evidence is unpacked first."""
         if not (run.path / MANIFEST).exists():
             return run
-        home = root / self.group
-        names = itertools.chain((self.name,), (f"{self.name}~{number}" for number in itertools.count(2)))
-        target = next(home / name for name in names if not (home / name).exists())
+        first = root / self.group / self.name
+        targets = itertools.chain((first,), (first.with_name(f"{self.name}~{number}") for number in itertools.count(2)))
+        target = next(folder for folder in targets if not folder.exists())
         print(f"run {self.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
         return unpack(run.path, target)
 
     def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
-        words = [sys.executable, str(MAIN), "fit", "--config", _from_here(self.config), "--run.root", str(root)]
+        # Relative to the working folder where it lies below: a run's own record should name no folder of one machine.
+        config = self.config.relative_to(Path.cwd()) if self.config.is_relative_to(Path.cwd()) else self.config
+        words = [sys.executable, str(MAIN), "fit", "--config", str(config), "--run.root", str(root)]
         words += ["--run.group", self.group, "--run.name", self.name, "--run.plan", self.digest]
         words += ["--model.seeds", spell_seeds(seeds)]
         words += [word for key, value in self.options.items() for word in (f"--{key}", value)]
@@ -274,8 +261,6 @@ class TrainingJob(Job):
             raise RunFailed(self, code)
         if not set(seeds) <= self._covered(root):
             raise RunFailed(self, 1)
-
-    # -- keeping it -------------------------------------------------------------------------------------------------------
 
     def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]]) -> bool:
         furthest: dict[str, Found] = {}  # of runs with the same seeds, kept or not, one is kept
@@ -300,20 +285,10 @@ def _identity(run: RunFolder) -> str:
     return run.identifier() if (run.path / ID).exists() else str(run.path)
 
 
-def _spelled(value: int | None) -> str:
-    return "null" if value is None else str(value)
-
-
-def _from_here(path: Path) -> str:
-    """Relative to the working folder where it lies below: a run's own record should name no folder of one machine."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def _to_its_end(words: Sequence[str], lock: IO) -> int:
     """Exit code of a training process, which gets the signals that end us: it saves, then so do we.
 
-    Raises:
-        Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
+    Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
     """
     asked: list[int] = []
     process: subprocess.Popen | None = None
@@ -325,8 +300,8 @@ def _to_its_end(words: Sequence[str], lock: IO) -> int:
 
     earlier = {which: signal.signal(which, forward) for which in SIGNALS}
     try:
-        # The lock goes along: should we be killed, the process that trains still holds it.
-        process = subprocess.Popen(words, pass_fds=(lock.fileno(),))
+        # The lock goes along: should we be killed, the process that trains still holds it. Windows passes on no files.
+        process = subprocess.Popen(words, pass_fds=(lock.fileno(),) if hasattr(os, "fork") else ())
         for number in asked:  # before the process was known
             process.send_signal(number)
         code = _wait(process)

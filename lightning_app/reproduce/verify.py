@@ -10,6 +10,8 @@ with the runs that are kept. Nets are not trained again.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
 import sys
@@ -178,9 +180,6 @@ def _guarded(lines: Iterable[Compared], folder: Path) -> Iterator[Compared]:
         )
 
 
-# Records that are missing
-
-
 def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
     """A record that was taken away leaves something behind: its tables, or evidence that no other record rests on."""
     folder = folder_of(out, paper, artefact, scale)
@@ -189,8 +188,7 @@ def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -
     if left:
         yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
-    nowhere = out / ".none"  # no run is ever there
-    states = [job.state(nowhere, out) for job in jobs_of(paper, artefact, scale)]
+    states = [job.state(out / ".none", out) for job in jobs_of(paper, artefact, scale)]  # no run is ever there
     if states and all(state == "finished" for state in states):
         yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
     elif alone := sorted(evidence_of(paper, artefact, scale, None, out).folders(out) - _rested_on(paper, out)):
@@ -200,34 +198,29 @@ def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -
 def _rested_on(paper: Paper, out: Path) -> set[str]:
     """Folders of evidence that some record of the paper names. A record that cannot be read is reported as such."""
     found: set[str] = set()
-    for artefact in paper.artefacts:
-        for scale in (PAPER, REDUCED):
-            try:
-                evidence = read_record(folder_of(out, paper, artefact, scale))["evidence"]
-                found |= {part["folder"] for part in evidence}
-            except BROKEN:  # UserError is one: there is no record
-                continue
+    for artefact, scale in itertools.product(paper.artefacts, (PAPER, REDUCED)):
+        with contextlib.suppress(*BROKEN):  # UserError is one: there is no record
+            evidence = read_record(folder_of(out, paper, artefact, scale))["evidence"]
+            found |= {part["folder"] for part in evidence}
     return found
-
-
-# Evidence
 
 
 def _judged_again(
     paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], out: Path
 ) -> Iterator[Compared]:
     """Files, then what the record says of them, then rows: each only where the one before is as it was."""
+    other = Compared("rows are not judged again, as the evidence is not that of the record", note=True)
     files = [*_files(record, out)]
     yield from files
     if any(each.difference for each in files):
-        yield Compared("rows are not judged again, as the evidence is not that of the record", note=True)
+        yield other
         return
     found = evidence_of(paper, artefact, scale, None, out)
     said = described(paper, artefact, found, out)
     evidence = [*_evidence(record["evidence"], said.pop("evidence"))]
     yield from evidence
     if any(each.difference.startswith(OTHER) for each in evidence):
-        yield Compared("rows are not judged again, as the evidence is not that of the record", note=True)
+        yield other
         return
     for key, now in said.items():
         yield Compared(key, _first_difference(record.get(key), now))
@@ -244,18 +237,15 @@ def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
             found = damage(folder) or _other_files(folder, {MANIFEST: part["manifest"]})
         else:
             found = _other_files(folder, part["files"])
-        for each in found or [""]:
-            yield Compared(f"files of {part['folder']}", each)
+        yield from (Compared(f"files of {part['folder']}", each) for each in found or [""])
 
 
 def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Files that are missing or not those of the record, one sentence each."""
-    lost = [f"{folder / name} is missing" for name in files if not (folder / name).is_file()]
-    there = [name for name in files if (folder / name).is_file()]
-    changed = [name for name in there if file_digest(folder / name) != files[name]]
-    return lost + [
-        f"{folder / name} is not the file that the record was made of: its SHA-256 differs" for name in changed
-    ]
+    paths = {folder / name: digest for name, digest in files.items()}
+    other = "is not the file that the record was made of: its SHA-256 differs"
+    lost = [f"{path} is missing" for path in paths if not path.is_file()]
+    return lost + [f"{path} {other}" for path in paths if path.is_file() and file_digest(path) != paths[path]]
 
 
 OTHER = "not the evidence of the record: "  # of differences that change what is judged, not only what is said of it
@@ -269,19 +259,15 @@ def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator
             said = f"{OTHER}the record does not have it"
         elif folder not in found:
             said = f"{OTHER}this checkout asks for another run or computation"
-        elif lost := _other_pieces(recorded[folder], found[folder]):
-            said = f"{OTHER}this checkout asks for pieces of other parameters: {', '.join(lost)}"
         else:
-            said = _first_difference(recorded[folder], found[folder])
+            one, other = (part.get("digests", {}) for part in (recorded[folder], found[folder]))
+            # pieces of a computation that the record has and the claims do not read, or the other way round
+            lost = sorted(piece for piece in {**one, **other} if one.get(piece) != other.get(piece))
+            said = f"{OTHER}this checkout asks for pieces of other parameters: {', '.join(lost)}"
+            said = said if lost else _first_difference(recorded[folder], found[folder])
         yield Compared(f"evidence in {folder}", said)
     if [part["folder"] for part in then] != [*recorded]:
         yield Compared("evidence", "the record has a part of it twice")
-
-
-def _other_pieces(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Pieces of a computation that the record has and the claims do not read, or the other way round."""
-    one, other = then.get("digests", {}), now.get("digests", {})
-    return sorted(piece for piece in {**one, **other} if one.get(piece) != other.get(piece))
 
 
 def _first_difference(then: Any, now: Any, place: str = "") -> str:
@@ -289,13 +275,15 @@ def _first_difference(then: Any, now: Any, place: str = "") -> str:
     if _equal(then, now):
         return ""
     if isinstance(then, dict) and isinstance(now, dict):
-        key = next(
-            key for key in {**now, **then} if key not in then or key not in now or not _equal(then[key], now[key])
-        )
+        key = next(_unequal_keys(then, now))
         return _first_difference(then.get(key), now.get(key), f"{place}{key} ") or f"{place}{key} is missing"
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return next(filter(None, (_first_difference(a, b, place) for a, b in zip(then, now))))
     return f"{place}recorded {then!r}, now {now!r}"
+
+
+def _unequal_keys(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    return (key for key in {**now, **then} if not (then.keys() & now.keys() & {key} and _equal(then[key], now[key])))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -305,9 +293,6 @@ def _equal(one: Any, other: Any) -> bool:
     (True, False)
     """
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-# Rows
 
 
 def compare(
@@ -322,10 +307,8 @@ def compare(
     anew = {row["quantity"]: row for row in rows}
     for row in record["rows"]:
         now = anew.pop(row["quantity"], None)
-        yield Compared(
-            row["quantity"],
-            "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor),
-        )
+        said = "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor)
+        yield Compared(row["quantity"], said)
     for quantity in anew:
         yield Compared(quantity, "a claim that the record does not have")
 
@@ -343,10 +326,9 @@ def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floo
 
 def _other_words(then: dict[str, Any], now: dict[str, Any], but: Iterable[str]) -> str:
     """The first entry that is not to the letter the same."""
-    for key in (key for key in {**now, **then} if key not in but):
-        if key not in then or key not in now or not _equal(then[key], now[key]):
-            recorded, found = (repr(each[key]) if key in each else "nothing" for each in (then, now))
-            return f"{NAMES.get(key, key)} recorded {recorded}, now {found}"
+    for key in (key for key in _unequal_keys(then, now) if key not in but):
+        recorded, found = (repr(each[key]) if key in each else "nothing" for each in (then, now))
+        return f"{NAMES.get(key, key)} recorded {recorded}, now {found}"
     return ""
 
 
@@ -390,15 +372,11 @@ def _is_number(encoded: Any) -> bool:
     return encoded in NO_NUMBERS if isinstance(encoded, str) else type(encoded) in (int, float)
 
 
-# What is made of rows
-
-
 def _made_of_rows(
     paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], folder: Path
 ) -> Iterator[Compared]:
     """Counts and tables, which say nothing of their own."""
-    again = counts_of(record["rows"])
-    counted = record["counts"]
+    counted, again = record["counts"], counts_of(record["rows"])
     different = f"recorded {in_words(counted)}; its rows say {in_words(again)}"
     yield Compared("counts", "" if _equal(counted, again) else different)
     texts = tables.texts(tables.frame(record["rows"]), making.head(paper, artefact, scale, record["standing"]))
@@ -426,13 +404,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER[/ARTEFACT]", help="what to verify; nothing is all")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)"
-    )
-    parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help=f"compute closed forms and computations again, to {RECOMPUTED:g}; nets are not trained again",
-    )
+    where, what = Path("results"), "folder of results (results)"
+    parser.add_argument("--results", type=Path, default=where, metavar="DIR", help=what)
+    again = f"compute closed forms and computations again, to {RECOMPUTED:g}; nets are not trained again"
+    parser.add_argument("--recompute", action="store_true", help=again)
     parser.add_argument("--data-root", type=Path, default=Path("data"), metavar="DIR", help="where the data are (data)")
     return parser

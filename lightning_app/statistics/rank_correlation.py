@@ -31,9 +31,8 @@ from scipy import stats
 __all__ = ["ENOUGH_PAIRS", "Kendall", "adjusted", "kendall", "largest_by_chance"]
 
 CONFIDENCE = 0.95
-ENOUGH_PAIRS = (
-    9  # three strata of three nets, or five nets; with fewer, coverage means little: so few orders are possible
-)
+# Three strata of three nets, or five nets; with fewer, coverage means little: so few orders are possible.
+ENOUGH_PAIRS = 9
 EXACT_PAIRS = 10_000  # up to which p is exact: 140 nets; beyond, orders are so many that their distribution is normal
 AT_ONCE = 4_000_000  # pairs x measures: memory
 
@@ -76,16 +75,12 @@ def kendall(measures: np.ndarray, target: np.ndarray, strata: Sequence[int] | No
     """
     measures = np.atleast_2d(np.asarray(measures, dtype=np.float64))
     target = np.broadcast_to(np.asarray(target, dtype=np.float64), measures.shape)
-    own = _strata(strata, measures.shape[1])
+    own = np.zeros(measures.shape[1], dtype=int) if strata is None else np.asarray(strata)
     found = np.full((6, len(measures)), np.nan)
     for rows, kept in _patterns(~(np.isnan(measures) | np.isnan(target))):
         for some in np.array_split(rows, -(-len(rows) * max(kept.sum(), 1) ** 2 // AT_ONCE)):
             found[:, some] = _complete(measures[some][:, kept], target[some][:, kept], own[kept])
     return Kendall(*found[:4], *found[4:].astype(int))
-
-
-def _strata(strata: Sequence[int] | None, nets: int) -> np.ndarray:
-    return np.zeros(nets, dtype=int) if strata is None else np.asarray(strata)
 
 
 def _patterns(known: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -131,12 +126,8 @@ def _score(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _signs(values: np.ndarray) -> np.ndarray:
     """Signs of the differences of all pairs, (M, n(n-1)/2); by comparison, since infinities have no difference."""
-    first, second = np.triu_indices(values.shape[1], 1)
-    left, right = values[:, first], values[:, second]
+    left, right = _pairs(values)
     return (left > right).astype(np.int8) - (left < right)
-
-
-# -- interval and test ----------------------------------------------------------------------------------------------------
 
 
 def _lower(tau: np.ndarray, null_sd: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
@@ -190,9 +181,6 @@ def _at_most(sizes: tuple[int, ...]) -> np.ndarray:
     return mass.cumsum()
 
 
-# -- many at once ---------------------------------------------------------------------------------------------------------
-
-
 def adjusted(p: np.ndarray) -> np.ndarray:
     """q of Benjamini & Hochberg (1995): calling all with q <= 5 % a finding, 5 % of the findings are chance. nan stays nan.
 
@@ -214,16 +202,16 @@ def largest_by_chance(
     """The largest |tau| of all measures, for each of so many shuffles of the target (within strata), (shuffles,).
 
     What searching many measures finds where there is nothing to find, however they hang together (Westfall & Young 1993):
-    the 95 % quantile is passed by any of them in 5 % of the cases. The same shuffles each time.
-
-    Args:
-        measures: (M, n) as in `kendall`, here of M >= 1 that have a tau.
-        target: (n,); nets without are left out.
-        strata: (n,)
+    the 95 % quantile is passed by any of them in 5 % of the cases. The same shuffles each time. Arguments as of `kendall`,
+    for M >= 1 measures that have a tau; nets without a target are left out.
     """
     known = ~np.isnan(target)
-    measures, target, own = measures[:, known], target[known], _strata(strata, len(target))[known]
-    shuffled = _shuffled(target, own, shuffles)
+    measures, target = measures[:, known], target[known]
+    own = np.zeros(len(target), dtype=int) if strata is None else np.asarray(strata)[known]
+    random, shuffled = np.random.default_rng(0), np.tile(target, (shuffles, 1))
+    for stratum in np.unique(own):
+        inside = np.flatnonzero(own == stratum)
+        shuffled[:, inside] = random.permuted(shuffled[:, inside], axis=1)
     together = np.equal(*_pairs(own[None]))[0]
     largest = np.zeros(shuffles)
     for rows, kept in _patterns(~np.isnan(measures)):
@@ -234,15 +222,6 @@ def largest_by_chance(
         score = np.abs(theirs @ ours.T)
         largest = np.maximum(largest, np.divide(score, scale, out=np.zeros_like(score), where=scale > 0).max(axis=0))
     return largest
-
-
-def _shuffled(target: np.ndarray, strata: np.ndarray, shuffles: int) -> np.ndarray:
-    """(shuffles, n)"""
-    random, shuffled = np.random.default_rng(0), np.tile(target, (shuffles, 1))
-    for stratum in np.unique(strata):
-        own = np.flatnonzero(strata == stratum)
-        shuffled[:, own] = random.permuted(shuffled[:, own], axis=1)
-    return shuffled
 
 
 def _pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

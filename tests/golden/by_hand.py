@@ -1,4 +1,4 @@
-"""resnet18 in evaluation mode written down once more, from He et al. (2016), on a dict of tensors: the witnesses' net.
+"""The golden net in evaluation mode written down once more, from He et al. (2016), on a dict of tensors: the witnesses' net.
 
 Nothing here comes from the app. A convolution, a normalisation, a ReLU and the pool are a method each, so that a witness is
 a net in which one of them is something else: a recorder, a frozen gate, a path's bookkeeping.
@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["BLOCKS", "EPS", "AloneResnet18", "FrozenResnet18", "Gates", "Resnet18", "lengths", "loss"]
+__all__ = ["BLOCKS", "EPS", "AloneResnet10", "FrozenResnet10", "Gates", "Resnet10", "lengths", "loss"]
 
-BLOCKS = tuple(f"layer{stage}.{place}" for stage in (1, 2, 3, 4) for place in (0, 1))
+BLOCKS = tuple(f"layer{stage}.0" for stage in (1, 2, 3, 4))
 EPS = 1e-5  # of BatchNorm
 
 
-class Resnet18:
+class Resnet10:
     """Images (B, 3, H, W) -> logits (B, classes)."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
@@ -76,10 +76,10 @@ class Resnet18:
 
 
 def _stride(block: str) -> int:
-    return 2 if block in ("layer2.0", "layer3.0", "layer4.0") else 1
+    return 1 if block == BLOCKS[0] else 2
 
 
-class AloneResnet18(Resnet18):
+class AloneResnet10(Resnet10):
     """Every sample normalised with its own mean and variance."""
 
     def norm(self, x: Tensor, name: str) -> Tensor:
@@ -89,7 +89,7 @@ class AloneResnet18(Resnet18):
         return gamma * (x - mean) / (variance + EPS).sqrt() + beta
 
 
-class Gates(Resnet18):
+class Gates(Resnet10):
     """Keeps what ReLUs and pool decide, in the order of their calls."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
@@ -106,7 +106,7 @@ class Gates(Resnet18):
         return out
 
 
-class FrozenResnet18(Resnet18):
+class FrozenResnet10(Resnet10):
     """An affine map of its input: ReLUs and pool decide as another pass did. For one pass only."""
 
     def __init__(self, state: Mapping[str, Tensor], kept: list[Tensor]) -> None:

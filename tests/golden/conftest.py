@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lightning_app.runs import RunFolder
-from tests.golden.by_hand import Resnet18
+from tests.golden.by_hand import Resnet10
 from tests.golden.stored import read_measured
-from tests.golden.subject import golden_data, golden_net, measure_golden
+from tests.golden.subject import LABELS, golden_data, golden_net, measure_golden
 
 
 @pytest.fixture(scope="session")
@@ -30,22 +30,17 @@ def state(net) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="session")
-def hand(state) -> Resnet18:
-    return Resnet18(state)
+def hand(state) -> Resnet10:
+    return Resnet10(state)
 
 
 @pytest.fixture(scope="session")
-def probe(tmp_path_factory) -> tuple[torch.Tensor, torch.Tensor]:
+def images(tmp_path_factory) -> torch.Tensor:
     """What the measures saw. The app normalises pictures in float32, and that is no measure: so it is taken from there."""
-    (batch,) = golden_data(tmp_path_factory.mktemp("golden") / "pictures").probe_loader()
-    return batch[0].double(), batch[1]
+    ((pictures, _),) = golden_data(tmp_path_factory.mktemp("golden") / "pictures").probe_loader()
+    return pictures.double()
 
 
 @pytest.fixture(scope="session")
-def images(probe) -> torch.Tensor:
-    return probe[0]
-
-
-@pytest.fixture(scope="session")
-def labels(probe) -> torch.Tensor:
-    return probe[1]
+def labels() -> torch.Tensor:
+    return torch.tensor(LABELS)

@@ -15,15 +15,15 @@ from tests.golden.subject import measure_golden
 
 __all__ = ["FILE", "KEYS", "read_measured"]
 
-FILE = Path(__file__).with_name("resnet18.json")
+FILE = Path(__file__).with_name("resnet10.json")
 LIBRARIES = ("torch", "torchvision", "numpy", "scipy")
 KEYS = (
     *("weight_mass/all", "weight_mass/large", "weight_mass/norm"),
     *("bn_lambda/mean_abs", "bn_lambda/scale", "weight_norm/absorbed", "weight_norm/total"),
     *("probe/risk", "cushion/layer01/median", "cushion/layer10/median", "cushion/layer10/median_operator"),
-    *("cushion/layer18/minimum", "cushion/layer21/mean"),
-    *("interlayer/layer1.0/gain", "interlayer/layer4.1/median", "interlayer_batch1/layer2.0/gain"),
-    *("interlayer_batch1/layer4.1/mean_hw", "noise/contraction/maximum", "noise/response_0.1"),
+    *("cushion/layer12/minimum", "cushion/layer13/mean"),
+    *("interlayer/layer1.0/gain", "interlayer/layer4.0/median", "interlayer_batch1/layer2.0/gain"),
+    *("interlayer_batch1/layer4.0/mean_hw", "noise/contraction/maximum", "noise/response_0.1"),
     *("noise_absolute/risk_0.3", "noise/layer08/response_0.1", "noise/smoothness/rho"),
     *("noise/smoothness/rho_linearisation", "noise/bound/log10"),
     *("depth/effective", "depth/effective_input", "depth/coherent", "depth/gradient", "depth/bias_share"),

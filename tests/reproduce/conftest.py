@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 import yaml
 
 from lightning_app.common.seeds import spell_seeds
-from lightning_app.papers.parts import PAPER, Run, Scale
+from lightning_app.papers import find
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.parts import PAPER, Computation, Run, Scale
+from lightning_app.papers.results import Results
+from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.making import make, rows
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.configuration import layered
@@ -78,14 +86,21 @@ def leave(tmp_path) -> Callable[..., RunFolder]:
 
 
 @pytest.fixture
+def results(tmp_path) -> Callable[..., tuple[Artefact, Results]]:
+    """An artefact with what was left of it."""
+
+    def results(artefact: str, paper: str, scale: Scale = PAPER) -> tuple[Artefact, Results]:
+        ((its_paper, found),) = find(f"{paper}/{artefact}")
+        return found, evidence_of(its_paper, found, scale, tmp_path / "runs", tmp_path / "results").results
+
+    return results
+
+
+@pytest.fixture
 def made(tmp_path) -> Callable[..., dict[str, str]]:
     """Verdicts by quantity of an artefact, from the runs that were left; with ``files`` its record, tables and figure, too."""
 
     def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi", files: bool = False) -> dict[str, str]:
-        from lightning_app.papers import find
-        from lightning_app.reproduce.evidence import evidence_of
-        from lightning_app.reproduce.making import make, rows
-
         ((its_paper, found),) = find(f"{paper}/{artefact}")
         runs, results = tmp_path / "runs", tmp_path / "results"
         if files:
@@ -94,6 +109,17 @@ def made(tmp_path) -> Callable[..., dict[str, str]]:
         return {row["quantity"]: row["verdict"] for row in judged}
 
     return made
+
+
+@pytest.fixture
+def left(tmp_path) -> Callable[[str, Computation, Callable[..., dict]], None]:
+    """Leave a computation of a paper behind whose numbers another function makes of the same parameters."""
+
+    def left(paper: str, computation: Computation, numbers: Callable[..., dict]) -> None:
+        other = replace(computation, compute=lambda source, **asked: numbers(**asked))
+        ComputationJob(paper, other, PAPER).complete(tmp_path / "runs", Work(tmp_path / "nowhere"))
+
+    return left
 
 
 def tiny_cifar10(root: Path, train: int = 60, test: int = 20) -> Path:

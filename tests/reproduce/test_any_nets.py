@@ -57,11 +57,9 @@ def test_table_1_as_reproduce_says(leave, made, page, missed):
 def test_readings_stand_side_by_side(leave, page):
     leave(SEED_RUNS["depth20"], table_1_numbers(20))
     rows = page()
-    printed, trained = (
-        rows["L / (C - L), plain, depth 20", words] for words in ("C as printed: penalty / 128", "C as trained")
-    )
-    assert printed["verdict"] == Verdict.ARTEFACT
-    assert printed["why"] == "true only under: C as printed: penalty / 128"
+    readings = ("C as printed: penalty / 128", "C as trained")
+    printed, trained = (rows["L / (C - L), plain, depth 20", words] for words in readings)
+    assert (printed["verdict"], printed["why"]) == (Verdict.ARTEFACT, f"true only under: {readings[0]}")
     assert float(printed["ours"].split(" ± ")[0]) == pytest.approx(0.07227 / 0.00077, rel=1e-3)
     assert float(trained["ours"].split(" ± ")[0]) == pytest.approx(0.07227 / 0.00077 / 128, rel=1e-3)
     assert trained["verdict"] == ""
@@ -109,9 +107,8 @@ def test_another_recipe_is_not_the_paper_s(leave, page, keys, value, reason):
 
 def test_every_seed_has_to_have_the_paper_s_recipe(leave, page):
     """Runs that are called alike but for the seed need not be alike."""
-    runs = [
-        leave(SEED_RUNS["depth20"], table_1_numbers(20), seeds=(seed,), name=f"d20-seed{seed:02d}") for seed in range(3)
-    ]
+    run, numbers = SEED_RUNS["depth20"], table_1_numbers(20)
+    runs = [leave(run, numbers, seeds=(seed,), name=f"d20-seed{seed:02d}") for seed in range(3)]
     assert verdicts(page())["E, residual, depth 20"] == Verdict.REPRODUCED
     config = runs[1].config()
     config["model"]["optimizer"]["init_args"]["lr"] = 0.1
@@ -122,9 +119,8 @@ def test_every_seed_has_to_have_the_paper_s_recipe(leave, page):
 def test_whether_there_is_a_normalisation_has_to_be_known(leave, page):
     """Depth alone does not tell: BnLambda may not have looked."""
     run = runs_of(NORMALISED)[0]
-    leave(
-        run, lambda *_: {"depth/effective": 3.0, "depth/longest": 10.0}, PAPER, tuple(range(13)), paper="littwin-wolf"
-    )
+    lengths = {"depth/effective": 3.0, "depth/longest": 10.0}
+    leave(run, lambda *_: lengths, PAPER, tuple(range(13)), paper="littwin-wolf")
     assert not any("without normalisation" in quantity for quantity in verdicts(page()))
 
 
@@ -151,13 +147,8 @@ def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slo
 
 def test_counts_are_by_class_and_words_are_explained(leave, tmp_path):
     leave(SEED_RUNS["depth20"], table_1_numbers(20))
-    leave(
-        runs_of(NORMALISED)[0],
-        lambda *_: {"depth/effective": 3.0, "depth/longest": 10.0, "bn_lambda/l2": 1.0},
-        PAPER,
-        tuple(range(13)),
-        paper="littwin-wolf",
-    )
+    lengths = {"depth/effective": 3.0, "depth/longest": 10.0, "bn_lambda/l2": 1.0}
+    leave(runs_of(NORMALISED)[0], lambda *_: lengths, PAPER, tuple(range(13)), paper="littwin-wolf")
     section = claims.section(gather(find_runs([tmp_path / "runs"])))
     assert section.lead.startswith("initialisation: 1 reproduced; trained: ")
     assert all(word.lower() in section.lead.lower() for word in list(Verdict)[:8])

@@ -5,8 +5,10 @@ import re
 import pytest
 
 from lightning_app.papers import PAPERS, paper
-from lightning_app.papers.parts import REDUCED
+from lightning_app.papers.parts import REDUCED, SCALES
+from lightning_app.papers.verdicts import Verdict
 from lightning_app.reproduce import main
+from lightning_app.reproduce.evidence import trainings_of
 from tests.helpers import command
 
 
@@ -41,24 +43,59 @@ def test_a_mistake_is_one_sentence(words, said, capsys):
 def test_every_artefact_is_listed_with_its_state(tmp_path):
     listed = command("reproduce", "--list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
-    for key in PAPERS:
-        for artefact in paper(key).artefacts:
-            (line,) = [line for line in listed.stdout.splitlines() if line.startswith(f"{key}/{artefact.key} ")]
-            reduced = "not run" if artefact.has(REDUCED) else "–"
-            assert re.search(rf" not run +{reduced} ", line)
+    for key, artefact in ALL:
+        (line,) = [line for line in listed.stdout.splitlines() if line.startswith(f"{key}/{artefact.key} ")]
+        reduced = "not run" if artefact.has(REDUCED) else "–"
+        assert re.search(rf" not run +{reduced} ", line)
     assert not list(tmp_path.iterdir())  # asking changes nothing
 
 
 def test_the_run_s_yaml_exists_for_every_artefact():
-    from lightning_app.papers.parts import SCALES
-    from lightning_app.reproduce.evidence import trainings_of
+    for key, artefact in ALL:
+        for scale in SCALES.values():
+            for plan in trainings_of(paper(key), artefact, scale):
+                assert plan.config.exists()
+                assert plan.epochs > 0
 
-    for key in PAPERS:
-        for artefact in paper(key).artefacts:
-            for scale in SCALES.values():
-                for plan in trainings_of(paper(key), artefact, scale):
-                    assert plan.config.exists()
-                    assert plan.epochs > 0
+
+ALL = [(key, artefact) for key in PAPERS for artefact in paper(key).artefacts]
+NAMES = [f"{key}/{artefact.key}" for key, artefact in ALL]
+BY_PRINT = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
+
+
+@pytest.mark.parametrize(("key", "artefact"), ALL, ids=NAMES)
+def test_without_anything_nothing_is_tested_and_nothing_drawn(key, artefact, made, results):
+    verdicts = made(artefact.key, paper=key)
+    if artefact.key == "fig-7" and key == "yu-tomasi":
+        assert verdicts.pop(BY_PRINT) == Verdict.NOT_REPRODUCED  # of no run
+    assert set(verdicts.values()) == {Verdict.NOT_TESTED}
+    if artefact.draw is not None:
+        axes = artefact.draw(results(artefact.key, key)[1]).axes  # lines that are there for reference are short
+        assert not [line for each in axes for line in each.lines if len(line.get_xdata()) > 10]
+
+
+COMPUTED = [(key, artefact) for key, artefact in ALL if artefact.computations]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "artefact"), COMPUTED, ids=[f"{key}/{artefact.key}" for key, artefact in COMPUTED])
+def test_what_is_computed_is_computed_once_at_smoke_scale(key, artefact, tmp_path, capsys):
+    """On the digits where it needs data; what some of them train besides is trained in test_littwin_wolf_runs.py."""
+    name, places = f"{key}/{artefact.key}", ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    words = [name, *places, "--only", ",".join(computation.name for computation in artefact.computations)]
+    words += ["--data-root", str(tmp_path / "none")]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "compute " in said
+    assert ("on the embedded digits, which stand in for MNIST (5" in said) is (key == "li-et-al")
+    folder = tmp_path / "out" / key / artefact.key / "smoke"
+    figure = {f"figure.{end}" for end in ("pdf", "svg", "png")} if artefact.draw else set()
+    assert {file.name for file in folder.iterdir()} == {"table.md", "table.csv", "table.tex", "verdict.json"} | figure
+    assert main(words) == 0
+    assert capsys.readouterr().out == said[said.index(f"\n{name}: ") :]
+    assert main(["--list", name, *places]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(name)]
+    assert re.search(r" not run +– ", line)  # smoke scale is no verdict
 
 
 def test_help_names_the_examples(capsys):

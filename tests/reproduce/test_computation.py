@@ -121,11 +121,11 @@ def test_where_nothing_can_be_written_a_sentence_says_so(tmp_path):
 
 def artefact(compute) -> Artefact:
     def claims(results):
-        ours = results.of_pieces("depths", ["depth2", "depth8"], lambda two, eight: eight["depths"] - two["depths"])
+        ours = results.of(computation, lambda two, eight: eight["depths"] - two["depths"], "depth2", "depth8")
         return [predicates.tested("difference", 6.0, Within(6.0, 0.1), ours)]
 
     computation = Computation("depths", compute, PIECES)
-    return Artefact("fig-0", "depths", (), claims, "As they are.", computations=(computation,), about=Class.FORMULA)
+    return Artefact("fig-0", "depths", claims, "As they are.", computations=(computation,), about=Class.FORMULA)
 
 
 def test_claims_are_about_pieces_that_are_there(tmp_path):

@@ -1,17 +1,15 @@
 """Li et al.'s claims: verdicts on arrays of our choosing, every artefact through the command, and real numbers."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.li_et_al import PAPER as LI_ET_AL
 from lightning_app.papers.li_et_al import (
     eigenvalues,
     fig_2_3,
@@ -24,55 +22,26 @@ from lightning_app.papers.li_et_al import (
 )
 from lightning_app.papers.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
 from lightning_app.papers.parts import PAPER, Computation, Source
-from lightning_app.papers.records import rows_of
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Sample, Verdict, judge
+from lightning_app.papers.verdicts import Verdict, judge
 from lightning_app.reproduce import main
 from lightning_app.reproduce.computing import ComputationJob
-from lightning_app.reproduce.job import Work
-from lightning_app.reproduce.tables import frame
 from lightning_app.statistics.fitting import exponential, power
 
 REPRODUCED, NOT, REBUILT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.REBUILT
 
 
-@pytest.fixture
-def left(tmp_path) -> Callable[[Computation, Callable], None]:
-    """Leave a computation behind whose numbers another function makes of the same parameters."""
-
-    def left(computation: Computation, numbers: Callable[..., dict]) -> None:
-        compute = replace(computation, compute=lambda source, **asked: numbers(**asked))
-        ComputationJob("li-et-al", compute, PAPER).complete(tmp_path / "runs", Work(tmp_path / "nowhere"))
-
-    return left
-
-
-def artefact_of(key: str) -> Artefact:
-    (artefact,) = [artefact for artefact in LI_ET_AL.artefacts if artefact.key == key]
-    return artefact
+KEY = "li-et-al"
 
 
 @pytest.fixture
-def results(tmp_path) -> Callable[[str], Results]:
-    """What was left of an artefact, at paper scale."""
-
-    def results(key: str) -> Results:
-        jobs = [ComputationJob("li-et-al", each, PAPER) for each in artefact_of(key).computations]
-        return Results({}, {}, PAPER, {job.name: job.found(tmp_path / "runs").pieces for job in jobs})
-
-    return results
+def left(left):
+    return partial(left, KEY)
 
 
 @pytest.fixture
-def verdicts(results) -> Callable[[str], dict[str, str]]:
-    """Verdicts by quantity of an artefact at paper scale, without its figure."""
-
-    def verdicts(key: str) -> dict[str, str]:
-        artefact = artefact_of(key)
-        table = frame(rows_of(artefact.claims(results(key)), artefact.about, "paper"))
-        return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
-
-    return verdicts
+def verdicts(made):
+    return partial(made, paper=KEY)
 
 
 def empty(*computations: Computation) -> Results:
@@ -93,7 +62,7 @@ def only(found: dict[str, str], verdict: Verdict) -> list[str]:
 
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name)
 def test_a_net_starts_as_its_parameters_say(net):
-    weights = Net.asked(net.parameters).start(12, 3)
+    weights = Net(**net.parameters).start(12, 3)
     assert weights.shape == (3, 12 // net.n, net.n, 10, 10)
     assert (weights[0] == net.start(12, 1)[0]).all()  # a seed's weights do not hang on how many there are
     assert not (weights[0] == weights[1]).any()
@@ -115,15 +84,9 @@ def test_laws_are_told_apart():
 
 def small_norms(exponent: float = -0.5, error: float = 1e-14):
     def numbers(per_point: int, points: int, seeds: int, **_) -> dict:
-        layers = np.full(seeds, 2 * points * per_point)
-        norm = 0.6 * per_point**exponent * np.ones(seeds)
-        return {
-            "layers": layers,
-            "norm": norm,
-            "bound": per_point**-0.5 * np.ones(seeds),
-            "error": np.full(seeds, error),
-            "rho": np.full(seeds, 0.3),
-        }
+        ones = np.ones(seeds)
+        norms = {"norm": 0.6 * per_point**exponent * ones, "bound": per_point**-0.5 * ones}
+        return {"layers": 2 * points * per_point * ones, "error": error * ones, "rho": 0.3 * ones, **norms}
 
     return numbers
 
@@ -154,11 +117,8 @@ def test_lemmas_one_by_one(left, verdicts, broken):
     left(theorem_1_lemmas.DERIVATIVES, numbers)
     found = verdicts("lemmas")
     assert only(found, NOT) == ([theorem_1_lemmas.STATEMENTS[broken]] if broken else [])
-    rebuilt, kept = (
-        {name for name in theorem_1_lemmas.STATEMENTS if (name[0] in "12") == early} for early in (True, False)
-    )
-    for verdict, names in ((REBUILT, rebuilt), (REPRODUCED, kept)):
-        assert set(only(found, verdict)) == {theorem_1_lemmas.STATEMENTS[name] for name in names - {broken}}
+    for key, quantity in theorem_1_lemmas.STATEMENTS.items():
+        assert found[quantity] == (NOT if key == broken else REBUILT if key[0] in "12" else REPRODUCED)
 
 
 def test_theorem_2_of_depths_that_differ(left, verdicts):
@@ -211,18 +171,15 @@ def grids(
     return numbers
 
 
-def test_norms_that_fall_from_the_first_tenth_on(left, verdicts):
-    left(fig_2_3.NORMS, falling_norms(-0.4, from_epoch=100))
-    left(fig_7_8.LINEAR, grids())
-    assert judged(verdicts("fig-2")) == {REPRODUCED: 5, Verdict.NOT_TESTED: 1}  # the one about CIFAR-10
-    assert judged(verdicts("fig-3")) == {REPRODUCED: 2}
-
-
-def test_norms_that_fall_too_late_or_rise(left, verdicts):
-    left(fig_2_3.NORMS, falling_norms(-0.4, from_epoch=101))
-    left(fig_7_8.LINEAR, grids(norm_exponent=0.1))
-    assert judged(verdicts("fig-2")) == {NOT: 5, Verdict.NOT_TESTED: 1}
-    assert judged(verdicts("fig-3")) == {Verdict.DEPENDS: 2}  # not at the rate of least loss
+@pytest.mark.parametrize(
+    ("from_epoch", "at_best", "fig_2", "fig_3"),
+    [(100, -0.4, REPRODUCED, REPRODUCED), (101, 0.1, NOT, Verdict.DEPENDS)],  # not at the rate of least loss
+)
+def test_norms_that_fall_from_the_first_tenth_on_or_too_late_or_rise(left, verdicts, from_epoch, at_best, fig_2, fig_3):
+    left(fig_2_3.NORMS, falling_norms(-0.4, from_epoch=from_epoch))
+    left(fig_7_8.LINEAR, grids(norm_exponent=at_best))
+    assert judged(verdicts("fig-2")) == {fig_2: 5, Verdict.NOT_TESTED: 1}  # the one about CIFAR-10
+    assert judged(verdicts("fig-3")) == {fig_3: 2}
 
 
 def test_the_row_on_cifar_10_says_what_it_needs(left, verdicts):
@@ -271,14 +228,6 @@ def test_fig_4_by_its_laws(left, verdicts, laws, wrong):
     assert len(only(found, Verdict.DESCRIBED)) == 14
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [((1e16, 1e16), "> 1e+16"), ((2.0, 1e16), "2 to 1e+16; > 1e+16 in 1 of 2 seeds"), ((2.0, 9e15), "2 to 9e+15")],
-)
-def test_a_condition_number_beyond_rounding_is_said_to_be_so(values, said):
-    assert fig_4._range(Sample(values)) == said
-
-
 def descents(cond10: dict[str, float], index: dict[str, float], peak: int = 40, fall: int = 40, growing: float = 1.0):
     """Losses that halve every 30 epochs, cond10 and index by net; the 2-shortcut net's index falls at an epoch."""
 
@@ -287,13 +236,8 @@ def descents(cond10: dict[str, float], index: dict[str, float], peak: int = 40, 
         gap = 4 * 0.5 ** (t / 30)
         course = np.where(t < fall, 0.5, index[net["name"]]) if net["name"] == SHORTCUT_2.name else np.full(len(t), 0.5)
         ratio = cond10[net["name"]] * (gap**growing if net["name"] != SHORTCUT_2.name else np.ones(len(t)))
-        columns = {
-            "losses": 0.3 + gap,
-            "largest": ratio,
-            "percentile10": np.ones(len(t)),
-            "index": course,
-            "gradient_norms": np.exp(-(((t - peak) / 20) ** 2)),
-        }
+        columns = {"losses": 0.3 + gap, "largest": ratio, "percentile10": np.ones(len(t)), "index": course}
+        columns["gradient_norms"] = np.exp(-(((t - peak) / 20) ** 2))
         return {key: np.tile(column, (seeds, 1)) for key, column in columns.items()} | {"optimum": np.array(0.3)}
 
     return numbers
@@ -328,7 +272,8 @@ def test_figs_5_and_6_say_that_they_are_about_one_depth(claims):
 @pytest.mark.parametrize(("orthogonal", "verdict"), [(15, REPRODUCED), (0.5, NOT)])
 def test_a_verdict_of_fig_5_says_that_no_other_depth_was_tried(left, results, orthogonal, verdict):
     left(fig_5_6.SPECTRA, descents({"Xavier": 1e4, "orthogonal": orthogonal, "2-shortcut": 1}, {"2-shortcut": 0.4}))
-    (claim,) = (c for c in fig_5_6.fig_5_claims(results("fig-5")) if c.quantity.startswith("cond10 at gap 0.1, orth"))
+    _, there = results("fig-5", KEY)
+    (claim,) = (c for c in fig_5_6.fig_5_claims(there) if c.quantity.startswith("cond10 at gap 0.1, orth"))
     found, why = judge(claim)
     assert found is verdict
     assert why.endswith("at depth 8, the only one tried")
@@ -408,18 +353,12 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds_and_no_seed_may_diverge():
         "losses": np.array([[0.5, 0.4, 0.3], [0.5, 0.45, np.inf]]),
         "initial": np.array([5.0, 0.48]),
     }
-    assert fig_7_8.best_rate(arrays) == 1
-    assert fig_7_8.best_of(arrays, arrays["losses"]).tolist() == [0.4, 0.45]
+    assert fig_7_8.best_of(arrays).tolist() == [0.4, 0.45]
     assert fig_7_8.largest_usable(arrays) == 0.3
     assert np.isnan(fig_7_8.largest_usable(arrays | {"initial": np.array([5.0, 0.1])}))
 
 
 # -- everything through the command
-
-
-def test_without_anything_nothing_is_tested(made):
-    for artefact in LI_ET_AL.artefacts:
-        assert set(made(artefact.key, paper="li-et-al").values()) == {Verdict.NOT_TESTED}, artefact.key
 
 
 def test_missing_mnist_is_a_sentence_that_says_how_to_get_it(tmp_path, capsys):
@@ -434,28 +373,6 @@ def smoke(artefact: str, tmp_path: Path, capsys, *more: str) -> str:
     words = [f"li-et-al/{artefact}", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), *more]
     assert main([*words, "--data-root", str(tmp_path / "none")]) == 0
     return capsys.readouterr().out
-
-
-COMPUTED = [artefact.key for artefact in LI_ET_AL.artefacts if artefact.computations]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("artefact", COMPUTED)
-def test_smoke_on_the_digits_computed_once(artefact, tmp_path, capsys):
-    said = smoke(artefact, tmp_path, capsys)
-    assert "compute " in said
-    assert "on the embedded digits, which stand in for MNIST (5" in said
-    folder = tmp_path / "out" / "li-et-al" / artefact / "smoke"
-    figure = {f"figure.{end}" for end in ("pdf", "svg", "png")} if artefact != "lemmas" else set()
-    assert {file.name for file in folder.iterdir()} == {"table.md", "table.csv", "table.tex", "verdict.json"} | figure
-    again = smoke(artefact, tmp_path, capsys)
-    assert "compute " not in again
-    assert again == said[said.index(f"\nli-et-al/{artefact}: ") :]
-    assert (
-        main(["--list", f"li-et-al/{artefact}", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
-    )
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("li-et-al/")]
-    assert re.search(r" not run +– ", line)  # smoke scale is no verdict
 
 
 def test_only_and_no_train_reach_computations(tmp_path, capsys):
@@ -492,7 +409,7 @@ CONDITION = {  # (net, depth) -> (cond or None where a seed's luck decides it, c
 @pytest.mark.parametrize(("net", "depth"), CONDITION)
 def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
     cond, cond10 = CONDITION[net, depth]
-    found = fig_4.initial(mnist, fig_4.STARTS[net].parameters, depth, seeds=2, limit=10_000)
+    found = fig_4.initial(mnist, 10_000, net=fig_4.STARTS[net].parameters, depth=depth, seeds=2)
     assert eigenvalues.cond10(found) == pytest.approx(cond10, rel=0.15)
     if cond is not None:
         assert eigenvalues.cond(found) == pytest.approx(cond, rel=0.15)
@@ -502,17 +419,15 @@ def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
 def test_xavier_is_ill_conditioned_at_the_start_on_real_mnist(mnist):
     """Heavy tails: right to an order of magnitude."""
     for depth, cond10 in ((2, 39), (8, 5.5e5)):
-        found = fig_4.initial(mnist, XAVIER.parameters, depth, seeds=3, limit=10_000)
+        found = fig_4.initial(mnist, 10_000, net=XAVIER.parameters, depth=depth, seeds=3)
         assert abs(np.log10(eigenvalues.cond10(found) / cond10)).max() < 1
 
 
 @pytest.mark.slow
 def test_an_orthogonal_net_has_the_1_shortcut_net_s_condition_number(mnist):
-    one, other = (
-        fig_4.initial(mnist, fig_4.STARTS[net].parameters, 12, seeds=1, limit=10_000)
-        for net in ("orthogonal", "1-shortcut")
-    )
-    assert eigenvalues.cond10(one) == pytest.approx(eigenvalues.cond10(other), rel=0.15)
+    nets = (fig_4.STARTS[net].parameters for net in ("orthogonal", "1-shortcut"))
+    one, other = (eigenvalues.cond10(fig_4.initial(mnist, 10_000, net=net, depth=12, seeds=1)) for net in nets)
+    assert one == pytest.approx(other, rel=0.15)
 
 
 def test_smoke_has_the_paper_s_pieces(tmp_path):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,25 +10,12 @@ import pandas as pd
 import pytest
 
 from lightning_app.datamodules import CIFAR10, CIFAR100, GaussianMixture
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.littwin_wolf import PAPER as LITTWIN_WOLF
 from lightning_app.papers.littwin_wolf import ensemble, eq_22, fig_2_3, training
-from lightning_app.papers.littwin_wolf.fig_1d import SETTINGS, mean_lambda
-from lightning_app.papers.littwin_wolf.training import (
-    DURATION,
-    NORMALISED,
-    UNNORMALISED,
-    Setting,
-    runs_of,
-)
+from lightning_app.papers.littwin_wolf.fig_1de import SETTINGS, mean_lambda
+from lightning_app.papers.littwin_wolf.training import DURATION, NORMALISED, UNNORMALISED, Setting, runs_of
 from lightning_app.papers.parts import PAPER, SMOKE, Source
-from lightning_app.papers.records import rows_of
-from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict
-from lightning_app.reproduce.computing import ComputationJob
-from lightning_app.reproduce.evidence import evidence_of
-from lightning_app.reproduce.job import Work
-from lightning_app.reproduce.tables import frame
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.statistics.paired import ENOUGH
 from tests.helpers import ROOT, command
@@ -43,26 +30,8 @@ EPOCHS = tuple(range(13))
 
 
 @pytest.fixture
-def results(tmp_path) -> Callable[[str], tuple[Artefact, Results]]:
-    """An artefact with what was left of it."""
-
-    def results(key: str) -> tuple[Artefact, Results]:
-        (artefact,) = (artefact for artefact in LITTWIN_WOLF.artefacts if artefact.key == key)
-        return artefact, evidence_of(LITTWIN_WOLF, artefact, PAPER, tmp_path / "runs", tmp_path / "results").results
-
-    return results
-
-
-@pytest.fixture
-def verdicts(results) -> Callable[[str], dict[str, str]]:
-    """By quantity."""
-
-    def verdicts(key: str) -> dict[str, str]:
-        artefact, there = results(key)
-        table = frame(rows_of(artefact.claims(there), artefact.about, "paper"))
-        return {row.quantity: row.verdict for row in table.itertuples() if row.verdict}
-
-    return verdicts
+def verdicts(made):
+    return partial(made, paper=KEY)
 
 
 @pytest.fixture
@@ -72,9 +41,8 @@ def trained(leave) -> Callable:
     def trained(settings, numbers, epochs=EPOCHS, **more) -> None:
         for run in runs_of(settings):
             by_arm = {setting.arm: setting for setting in settings if setting.run == run}
-            leave(
-                run, lambda arm, seed, epoch, by=by_arm: numbers(by[arm], seed, epoch), PAPER, epochs, paper=KEY, **more
-            )
+            of_run = partial(lambda by, arm, *at: numbers(by[arm], *at), by_arm)
+            leave(run, of_run, PAPER, epochs, paper=KEY, **more)
 
     return trained
 
@@ -110,13 +78,8 @@ def test_nets_and_data_of_appendix_c(run, monkeypatch, tmp_path):
     folder = CONFIGS if run == "separable" else ROOT / "configs"
     cli = build(monkeypatch, tmp_path, "--config", str(folder / f"{run}.yaml"))
     data = cli.datamodule
-    assert (type(data), data.samples, data.dimensions, data.classes, data.batch_size) == (
-        GaussianMixture,
-        10_000,
-        50,
-        10,
-        50,
-    )
+    assert type(data) is GaussianMixture
+    assert (data.samples, data.dimensions, data.classes, data.batch_size) == (10_000, 50, 10, 50)
     for _, net in cli.model.members:
         assert [tuple(layer.weight.shape) for layer in net.layers()] == [(20, 50), *[(20, 20)] * 9, (10, 20)]
     made = cli.model.configure_optimizers()
@@ -189,21 +152,6 @@ def test_unfinished_runs_and_missing_seeds_test_nothing(trained, verdicts, more)
     assert set(verdicts("fig-1d").values()) == {Verdict.NOT_TESTED}
 
 
-def left(computation, numbers, root: Path) -> None:
-    """A computation whose numbers another function makes of the same parameters."""
-    other = replace(computation, compute=lambda source, **asked: numbers(**asked))
-    ComputationJob(KEY, other, PAPER).complete(root, Work(root))
-
-
-@pytest.mark.parametrize("artefact", ["fig-1d", "fig-1e", "ensemble", "eq-22", "fig-2", "fig-3"])
-def test_nothing_run_is_nothing_tested_and_nothing_drawn(results, verdicts, artefact):
-    assert set(verdicts(artefact).values()) <= {Verdict.NOT_TESTED, Verdict.DESCRIBED}
-    made, there = results(artefact)
-    assert not [
-        line for axes in made.draw(there).axes for line in axes.lines if len(line.get_xdata()) > 10
-    ]  # what is there for reference
-
-
 # -- Fig. 1e
 
 
@@ -226,7 +174,7 @@ def test_of_12_epochs_one_may_fall_and_two_may_not(trained, verdicts, falls, ver
 
 def test_an_interval_that_contains_zero_is_unresolved(trained, results):
     trained(UNNORMALISED, lambda _, seed, epoch: {"weight_norm/total": 7 + (-1) ** seed * epoch})
-    artefact, there = results("fig-1e")
+    artefact, there = results("fig-1e", KEY)
     outcomes = [reading.outcome for reading in artefact.claims(there)[0].readings]
     assert all(outcome.unresolved and outcome.held is False for outcome in outcomes)
 
@@ -236,11 +184,7 @@ def test_an_interval_that_contains_zero_is_unresolved(trained, results):
 
 @pytest.mark.parametrize(
     ("start", "end", "found"),
-    [
-        (3.5, 4.0, [REPRODUCED, REPRODUCED]),
-        (3.5, 3.0, [REPRODUCED, NOT]),
-        (4.97, 6.0, [NOT, REPRODUCED]),
-    ],
+    [(3.5, 4.0, [REPRODUCED, REPRODUCED]), (3.5, 3.0, [REPRODUCED, NOT]), (4.97, 6.0, [NOT, REPRODUCED])],
 )
 def test_ensemble(trained, verdicts, start, end, found):
     def numbers(_, seed, epoch):
@@ -300,7 +244,7 @@ def test_theorem_4_in_training(trained, verdicts, numbers, driven):
 def test_an_agreement_that_could_not_be_told_does_not_count(trained, results):
     """It is NaN at epoch 0, where nothing was predicted yet."""
     trained(UNNORMALISED, drives(0.1, 0.9), epochs=tuple(range(11)))
-    artefact, there = results("theorem-4")
+    artefact, there = results("theorem-4", KEY)
     (agreement,) = [claim for claim in artefact.claims(there) if claim.quantity.endswith("its drive says")]
     assert set(agreement.ours.values) == {0.9} and agreement.ours.count == ENOUGH
 
@@ -344,8 +288,8 @@ def moments(increment: float, kinds: tuple[str, ...]):
         (1.2, tuple(eq_22.KINDS), NOT),
     ],
 )
-def test_eq_22(verdicts, tmp_path, increment, kinds, verdict):
-    left(eq_22.MOMENTS, moments(increment, kinds), tmp_path / "runs")
+def test_eq_22(verdicts, left, increment, kinds, verdict):
+    left(KEY, eq_22.MOMENTS, moments(increment, kinds))
     assert list(verdicts("eq-22").values()) == [verdict, REPRODUCED, Verdict.CHECKED, REPRODUCED, DESCRIBED]
 
 

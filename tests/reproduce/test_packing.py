@@ -59,12 +59,8 @@ def write_run(path: Path, epochs: int = 2, finished: bool = True) -> RunFolder:
     """A run as `fit` leaves it, with every kind of file that it can have."""
     run = RunFolder(path)
     numbers = {"test/error": 0.1, "test/risk": 1 / 3, "bound/volume": float("inf"), "noise/median": float("nan")}
-    run.append(
-        Row(net, e, 10 * e, k, v + e)
-        for e in range(epochs + 1)
-        for net in ("plain", "other")
-        for k, v in numbers.items()
-    )
+    places = itertools.product(range(epochs + 1), ("plain", "other"), numbers.items())
+    run.append(Row(net, epoch, 10 * epoch, key, value + epoch) for epoch, net, (key, value) in places)
     (path / "config.yaml").write_text(f"run: {{root: {Path.cwd()}/runs, plan: abc}}\ndata: {Path.home()}/data\n")
     run.add_made({"commit": "abc", "command": f"main.py fit --data.root {Path.home()}/data"})
     run.save_layers([LayerRow("plain", "layer01", "conv1", "Conv2d", (4, 3, 3, 3), "")])
@@ -74,32 +70,22 @@ def write_run(path: Path, epochs: int = 2, finished: bool = True) -> RunFolder:
         for family in ("cushion", "spectrum", "histogram"):
             run.save_arrays(epoch, family, {"plain/layer01": np.arange(5.0) + epoch})
     weights = {"net.weight": torch.linspace(0, 1, 12).reshape(3, 4), "net.count": torch.tensor(7 + epochs)}
-    checkpoint = {
-        "state_dict": weights,
-        "epoch": epochs,
-        "global_step": 10 * epochs,
-        "optimizer_states": [{"momentum": 0.9}],
-    }
-    AtomicCheckpointIO().save_checkpoint(checkpoint, run.checkpoints / "last.ckpt")
+    state = {"epoch": epochs, "global_step": 10 * epochs, "optimizer_states": [{"momentum": 0.9}]}
+    AtomicCheckpointIO().save_checkpoint({"state_dict": weights, **state}, run.checkpoints / "last.ckpt")
     if finished:
         run.finish(epochs)
     return run
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @contextlib.contextmanager
-def power_cut(after: int, module=packing):
+def power_cut(after: int):
     """The power goes instead of the next file that is written, moved or removed after so many."""
     left = iter(range(after))
-    real = {
-        (place, name): getattr(place, name)
-        for place, name in ((module, "write_atomically"), (os, "replace"), (shutil, "rmtree"))
-    }
 
     def dying(function):
         def instead(*words, **more):
@@ -110,8 +96,8 @@ def power_cut(after: int, module=packing):
         return instead
 
     with pytest.MonkeyPatch.context() as patch:
-        for (place, name), function in real.items():
-            patch.setattr(place, name, dying(function))
+        for place, name in ((packing, "write_atomically"), (os, "replace"), (shutil, "rmtree")):
+            patch.setattr(place, name, dying(getattr(place, name)))
         with contextlib.suppress(PowerCut):
             yield
 
@@ -147,9 +133,8 @@ def test_a_finished_run_keeps_weights_and_an_interrupted_one_its_checkpoint(tmp_
     assert there >= {"config.yaml", "made.jsonl", "layers.csv", "notes.txt", "id", "log.csv.xz", MANIFEST}
     assert ("finished" in there) is finished
     if finished:
-        said, kept = (
-            AtomicCheckpointIO().load_checkpoint(path) for path in (run.path / LAST, tmp_path / "packed" / WEIGHTS)
-        )
+        files = (run.path / LAST, tmp_path / "packed" / WEIGHTS)
+        said, kept = (AtomicCheckpointIO().load_checkpoint(file) for file in files)
         assert all(torch.equal(kept["state_dict"][name], tensor) for name, tensor in said["state_dict"].items())
         assert kept["epoch"] == said["epoch"]
 
@@ -170,22 +155,15 @@ def test_what_is_left_out_is_said(tmp_path):
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):
     pack(write_run(tmp_path / "live"), tmp_path / "packed", True, ())
-    texts = [
-        content for name, content in contents(tmp_path / "packed").items() if name.endswith((".yaml", ".jsonl", ".txt"))
-    ]
+    packed = contents(tmp_path / "packed")
+    texts = [content for name, content in packed.items() if name.endswith((".yaml", ".jsonl", ".txt"))]
     assert not any(f"{place}/".encode() in text for text in texts for place in (Path.cwd(), Path.home()))
     assert RunFolder(tmp_path / "packed").config() == {"run": {"root": "runs", "plan": "abc"}, "data": "~/data"}
 
 
 def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some(tmp_path):
-    plan = TrainingJob("yu-tomasi", Run("depth20", seeds=3), PAPER)
-    assert [
-        Found(plan, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))
-    ] == [
-        "depth20",
-        "depth20~0-0",
-        "depth20~0,2",
-    ]
+    names = [Found(PLAN, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))]
+    assert names == ["depth20", "depth20~0-0", "depth20~0,2"]
 
 
 # -- interruptions
@@ -219,25 +197,17 @@ def test_an_interruption_leaves_the_old_evidence_or_the_new(tmp_path_factory, cu
 def test_evidence_that_cannot_be_written_is_a_sentence_and_leaves_the_old(tmp_path, monkeypatch):
     target = tmp_path / "evidence" / "packed"
     pack(write_run(tmp_path / "old", epochs=1, finished=False), target, False, KEPT)
-    old = contents(target)
+    old, new = contents(target), write_run(tmp_path / "new")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(MachineError, match="No space left on device"):
-        pack(write_run_elsewhere(tmp_path), target, True, KEPT)
+        pack(new, target, True, KEPT)
     monkeypatch.undo()
     restore(target)
     assert contents(target) == old
-
-
-def write_run_elsewhere(home: Path) -> RunFolder:
-    """As `write_run`, where os.replace fails: made before."""
-    made = home / "made"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.replace", os.rename)
-        return write_run(made)
 
 
 @PROPERTY
@@ -348,17 +318,6 @@ def test_an_unpacked_run_is_what_was_packed_byte_for_byte(tmp_path_factory, epoc
     assert back.last_epoch == run.last_epoch
 
 
-@pytest.mark.parametrize("name", ["log.csv.xz", LAST, "config.yaml", MANIFEST])
-def test_damaged_evidence_is_not_unpacked(tmp_path, name):
-    pack(write_run(tmp_path / "live", finished=False), tmp_path / "packed", False, KEPT)
-    file = tmp_path / "packed" / name
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(UserError, match="training cannot go on from") as error:
-        unpack(tmp_path / "packed", tmp_path / "back")
-    assert str(file) in str(error.value)
-    assert not (tmp_path / "back").exists()
-
-
 # -- xz from somebody else
 
 
@@ -403,11 +362,8 @@ def test_readers_read_a_packed_run_as_the_live_one(tmp_path):
     assert (packed.has_log, packed.last_epoch, packed.finished) == (True, 2, 2)
     assert (packed.members(), packed.layers(), packed.notes()) == (live.members(), live.layers(), live.notes())
     assert packed.identifier() == live.identifier()
-    assert (
-        [run.path for run in find_runs([tmp_path / "packed"])]
-        == [packed.path]
-        == [run.path for run in find_runs([packed.path])]
-    )
+    for place in (tmp_path / "packed", packed.path):
+        assert [run.path for run in find_runs([place])] == [packed.path]
     one, other = (notebook.open_run(run.path) for run in (packed, live))
     pd.testing.assert_frame_equal(one.table(), other.table())
     pd.testing.assert_frame_equal(one.finals(), other.finals())
@@ -466,13 +422,16 @@ def test_interrupted_evidence_goes_on_where_it_was_in_a_folder_of_the_runs(leave
     assert f"goes on from the evidence in {target}" in capsys.readouterr().out
 
 
-def test_damaged_evidence_stops_before_anything_is_trained(leave, tmp_path, monkeypatch):
-    target = keep(leave(RUN, one, epochs=(0, 12), finished=False), tmp_path)
-    (target / "checkpoints" / "last.ckpt").write_bytes(b"other bytes")
+@pytest.mark.parametrize("name", ["log.csv.xz", LAST, "config.yaml", MANIFEST])
+def test_damaged_evidence_stops_before_anything_is_unpacked_or_trained(leave, tmp_path, monkeypatch, name):
+    file = keep(leave(RUN, one, epochs=(0, 12), finished=False), tmp_path) / name
+    file.write_bytes(file.read_bytes()[:-3])
     recorder = Recorder(monkeypatch)
-    with pytest.raises(UserError, match=r"last\.ckpt is not the file that was packed"):
+    with pytest.raises(UserError, match=r"training cannot go on from|cannot be unpacked \(it ends too early") as error:
         PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
+    assert str(file) in str(error.value)
     assert recorder.asked == []
+    assert not (tmp_path / "runs" / "yu-tomasi" / "depth20").exists()
 
 
 @pytest.mark.parametrize(("live_epoch", "counts"), [(12, "results"), (30, "runs"), (40, "runs")])
@@ -486,7 +445,7 @@ def test_of_two_copies_of_a_run_the_further_one_counts(leave, tmp_path, live_epo
     assert run.folder.path.is_relative_to(tmp_path / counts)
 
 
-def test_runs_of_different_seeds_kept_in_folders_of_their_own_all_count(leave, tmp_path, monkeypatch):
+def test_runs_of_different_seeds_kept_in_folders_of_their_own_all_count(leave, tmp_path):
     for seed in PLAN.seeds:
         keep(leave(RUN, one, seeds=(seed,)), tmp_path)
     runs = PLAN.found(tmp_path / "runs", tmp_path / "results")
@@ -505,13 +464,25 @@ def kept(home: Path) -> dict[str, str | int | None]:
 NAMED = Run("depth32", seeds=3)  # table 3's
 
 
-def test_a_run_that_began_again_does_not_replace_one_that_finished(leave, tmp_path):
-    """As where two machines train the same, and the one that is behind takes what the other has committed."""
-    leave(NAMED, one).identifier()
-    assert kept(tmp_path) == {"depth32": 200}
+BEGUN = {"epochs": (0, 12), "finished": False}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "before", "after"),
+    [
+        # as where two machines train the same, and the one that is behind takes what the other has committed
+        ({}, BEGUN, {"depth32": 200}, {"depth32": 200}),
+        # some seeds first, all of them in the end: a checkpoint that nobody goes on from is no evidence
+        ({"seeds": (0,), **BEGUN}, {}, {"depth32~0-0": None}, {"depth32": 200}),
+        ({"seeds": (0,)}, BEGUN, {"depth32~0-0": 200}, {"depth32~0-0": 200, "depth32": None}),
+    ],
+)
+def test_what_is_kept_of_runs_one_after_the_other(leave, tmp_path, first, then, before, after):
+    leave(NAMED, one, **first).identifier()
+    assert kept(tmp_path) == before
     shutil.rmtree(tmp_path / "runs")
-    leave(NAMED, one, epochs=(0, 12), finished=False).identifier()
-    assert kept(tmp_path) == {"depth32": 200}
+    leave(NAMED, one, **then).identifier()
+    assert kept(tmp_path) == after
 
 
 def test_of_two_live_runs_of_the_same_seeds_the_further_one_is_kept(leave, tmp_path):
@@ -531,20 +502,3 @@ def test_a_live_run_without_its_checkpoint_does_not_take_the_weights_of_the_evid
     (folder.checkpoints / "last.ckpt").unlink()
     kept(tmp_path)
     assert (tmp_path / "results" / "yu-tomasi" / "runs" / "depth32" / "checkpoints" / "last.ckpt").exists()
-
-
-def test_an_interrupted_run_that_another_one_has_taken_further_is_not_kept(leave, tmp_path):
-    """Some seeds first, all of them in the end: a checkpoint that nobody goes on from is no evidence."""
-    leave(NAMED, one, seeds=(0,), epochs=(0, 12), finished=False).identifier()
-    assert kept(tmp_path) == {"depth32~0-0": None}
-    shutil.rmtree(tmp_path / "runs")
-    leave(NAMED, one).identifier()
-    assert kept(tmp_path) == {"depth32": 200}
-
-
-def test_a_finished_run_of_some_seeds_is_kept_beside_an_interrupted_one_of_all(leave, tmp_path):
-    leave(NAMED, one, seeds=(0,)).identifier()
-    assert kept(tmp_path) == {"depth32~0-0": 200}
-    shutil.rmtree(tmp_path / "runs")
-    leave(NAMED, one, epochs=(0, 12), finished=False).identifier()
-    assert kept(tmp_path) == {"depth32~0-0": 200, "depth32": None}

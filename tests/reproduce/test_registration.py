@@ -60,7 +60,7 @@ def test_what_judges_cannot_change_behind_the_same_words(tmp_path, monkeypatch):
 
     assert hashed(text) != hashed(text.replace("low > 0 or high < 0", "low > -5 or high < 0"))
     silent = text.replace('"""The tests that claims are put to', '"""Tests').replace(
-        "import math", "# a comment\nimport math"
+        "import math", "# why\nimport math"
     )
     assert hashed(text) == hashed(silent + "\n\ndef draw_it():\n    return 1\n")
 

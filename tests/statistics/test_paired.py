@@ -27,8 +27,6 @@ PLAIN, RESIDUAL = RANDOM.normal(0.13, 0.01, 13), RANDOM.normal(0.12, 0.01, 13)
 
 
 # -- nets of one kind
-
-
 def test_spread_against_numpy_and_without_the_lost():
     found = spread([*PLAIN, math.inf, math.nan])
     assert (found.mean, found.min, found.max, found.count) == (PLAIN.mean(), PLAIN.min(), PLAIN.max(), 13)
@@ -38,8 +36,6 @@ def test_spread_against_numpy_and_without_the_lost():
 
 
 # -- the interval
-
-
 def test_the_interval_is_scipy_s_at_the_expanded_level():
     t = stats.t.ppf(0.975, 12)
     level = 1 - 2 * stats.norm.sf(math.sqrt(13 / 12) * t)
@@ -76,18 +72,6 @@ def test_fewer_than_enough_cannot_cover():
     assert np.mean((low <= 0) & (high >= 0)) == pytest.approx(0.75, abs=4 * math.sqrt(0.75 * 0.25 / 1000))
 
 
-def test_the_interval_moves_and_scales_with_the_values():
-    one, other = bootstrap_interval(PLAIN), bootstrap_interval(3 * PLAIN - 2)
-    assert (other.mean, other.low, other.high) == pytest.approx([3 * x - 2 for x in (one.mean, one.low, one.high)])
-
-
-def test_the_same_interval_each_time_whatever_the_global_state():
-    np.random.seed(1)
-    first = bootstrap_interval(PLAIN)
-    np.random.seed(2)
-    assert bootstrap_interval(PLAIN) == first
-
-
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_what_diverged_is_refused_by_name(lost):
     with pytest.raises(ValueError, match="leave out what diverged"):
@@ -97,8 +81,6 @@ def test_what_diverged_is_refused_by_name(lost):
 
 
 # -- the tests
-
-
 def test_p_values_are_scipy_s():
     found = paired(PLAIN, RESIDUAL)
     assert found.t_p == pytest.approx(stats.ttest_rel(PLAIN, RESIDUAL).pvalue, rel=1e-9)
@@ -112,12 +94,6 @@ def stats_interval(values: np.ndarray) -> tuple[float, float]:
     return found.low, found.high
 
 
-def test_the_t_test_by_its_formula():
-    d = PLAIN - RESIDUAL
-    t = d.mean() / (d.std(ddof=1) / math.sqrt(13))
-    assert paired(PLAIN, RESIDUAL).t_p == pytest.approx(2 * stats.t.sf(abs(t), 12), rel=1e-9)
-
-
 def test_signed_ranks_by_trying_every_sign():
     d = np.array([0.3, -0.1, 0.5, 0.25, 0.7, -0.2, 0.9])
     ranks = stats.rankdata(np.abs(d))
@@ -127,26 +103,10 @@ def test_signed_ranks_by_trying_every_sign():
     assert paired(d, np.zeros(7)).wilcoxon_p == pytest.approx(by_hand)
 
 
-def test_two_sided_and_blind_to_what_a_seed_does_to_both():
-    found, mirrored = paired(PLAIN, RESIDUAL), paired(RESIDUAL, PLAIN)
-    assert (mirrored.t_p, mirrored.wilcoxon_p) == pytest.approx((found.t_p, found.wilcoxon_p))
-    assert mirrored.mean == -found.mean
-    easy = 10 * np.arange(13)  # a spread over seeds a thousand times larger, the same in both
-    shifted = paired(PLAIN + easy, RESIDUAL + easy)
-    assert shifted.mean == pytest.approx(found.mean)
-    assert shifted.t_p == pytest.approx(found.t_p, rel=1e-6)
-
-
 def test_one_pair_has_a_difference_and_nothing_else():
     found = paired([3.0], [1.0])
     assert (found.mean, found.count) == (2.0, 1)
     assert all(math.isnan(x) for x in (found.sd, found.low, found.high, found.t_p, found.wilcoxon_p))
-
-
-def test_two_pairs_span_their_interval():
-    found = paired([3.0, 5.0], [1.0, 1.0])
-    assert (found.mean, found.low, found.high, found.wilcoxon_p) == (3.0, 2.0, 4.0, 0.5)
-    assert found.t_p == pytest.approx(stats.ttest_rel([3.0, 5.0], [1.0, 1.0]).pvalue)
 
 
 @pytest.mark.parametrize("value", [0.1, 0.0, -0.3])
@@ -193,8 +153,6 @@ def test_unmatched_seeds_are_refused():
 
 
 # -- curves
-
-
 def test_a_curve_is_the_paired_difference_of_each_epoch():
     plain, residual = RANDOM.normal(size=(2, 7, 5))
     plain[2, 3] = math.nan
@@ -208,15 +166,7 @@ def test_a_curve_is_the_paired_difference_of_each_epoch():
         assert all(math.isnan(line[epoch]) for line in (found.mean, found.low, found.high))
 
 
-def test_a_curve_of_one_pair_has_no_band():
-    found = paired_curve(np.ones((1, 3)), np.zeros((1, 3)))
-    assert found.mean.tolist() == [1, 1, 1]
-    assert np.isnan([found.low, found.high]).all()
-
-
 # -- error against risk
-
-
 def crossing(epochs: np.ndarray, curve: np.ndarray, level: float) -> float:
     """First epoch at or below a level, walked through one by one."""
     before = None

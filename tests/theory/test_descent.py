@@ -80,13 +80,6 @@ def test_samples_one_step_at_a_time(units, n, shortcut, mid):
 
 @NETS
 @SIZES
-def test_moments_one_step_at_a_time(units, n, shortcut):
-    x, y = data()
-    same_as_autograd(LinearProblem(Moments.of(x, y), shortcut), start(units, n), x, y, shortcut, "identity")
-
-
-@NETS
-@SIZES
 def test_moments_are_samples_without_activation(units, n, shortcut):
     x, y = data()
     ours = descend(LinearProblem(Moments.of(x, y), shortcut), start(units, n), RATES, STEPS, keep=True)
@@ -102,18 +95,6 @@ def test_pieces_of_the_data_add_up(shortcut, monkeypatch):
     monkeypatch.setattr(descent, "CACHED", 1)  # pieces of LEAST_PIECE samples, the last one smaller
     for ours, whole in zip(problem.loss_and_gradient(w), (loss, gradient)):
         close(ours, whole)
-
-
-@NETS
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_runs_know_nothing_of_each_other(shortcut, n):
-    problem, w = SampleProblem(*data(), shortcut), start(2, n)
-    together = descend(problem, w, RATES, STEPS, keep=True)
-    for run in range(len(w)):
-        alone = descend(problem, w[run : run + 1], RATES[run : run + 1], STEPS, keep=True)
-        close(alone.losses[0], together.losses[run])
-        close(alone.weights[0], together.weights[run])
-        close(alone.path[0], together.path[run])
 
 
 def quadratic(target: float = 1.0) -> LinearProblem:
@@ -134,13 +115,6 @@ def test_a_quadratic_by_hand():
     close(found.weights.flatten(), [1.5, 1])
 
 
-def test_norms_are_means_over_matrices():
-    w = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64).view(1, 1, 1, 2, 2).repeat(1, 1, 2, 1, 1)
-    w[0, 0, 1] *= 3
-    x = torch.eye(2, dtype=torch.float64)
-    assert float(descend(SampleProblem(x, x), w, torch.zeros(1), 0).norms) == 10
-
-
 def test_a_diverging_run_disturbs_nobody_and_ends():
     steps = 2000  # 1e300 is far behind |1 - 9|^2000
     found = descend(quadratic(), scalars(3.0, 3.0, 3.0), torch.tensor([0.5, 9.0, 0.25]), steps, keep=True)
@@ -152,27 +126,6 @@ def test_a_diverging_run_disturbs_nobody_and_ends():
     for numbers in (found.losses, found.norms, found.gradient_norms):
         assert numbers[1, :end].isfinite().all() and (numbers[1, end:] == torch.inf).all()
     assert found.weights[1].isnan().all() and found.path[1, end:].isnan().all()
-
-
-def test_a_run_that_diverged_is_no_longer_computed():
-    counts = []
-
-    class Counting(LinearProblem):
-        def loss_and_gradient(self, weights):
-            counts.append(len(weights))
-            return super().loss_and_gradient(weights)
-
-    problem = Counting(quadratic().moments, shortcut=False)
-    found = descend(problem, scalars(3.0, 3.0), torch.tensor([9.0, 20.0]), 5000)
-    assert set(counts) == {2, 1} and len(counts) < 400
-    assert found.losses[:, -1].isinf().all() and found.weights.isnan().all()
-
-
-def test_weights_are_left_as_they_are_and_rates_kept():
-    w = start(2, 2)
-    before = w.clone()
-    found = descend(SampleProblem(*data()), w, RATES, 3)
-    assert torch.equal(w, before) and torch.equal(found.rates, RATES) and found.path is None
 
 
 @NETS

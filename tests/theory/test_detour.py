@@ -8,7 +8,6 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.theory import detour
-from lightning_app.theory.li_et_al.detour import Arc
 
 X, Y, Z = torch.eye(3, dtype=torch.float64)
 
@@ -30,11 +29,6 @@ def test_without_obstacles_it_is_the_great_arc():
     s = math.pi / 8 * torch.arange(5, dtype=torch.float64)
     expected = torch.stack([s.cos(), s.sin(), 0 * s], 1)
     torch.testing.assert_close(path.points(4), expected, rtol=0, atol=1e-15)
-
-
-def test_an_obstacle_off_the_way_changes_nothing():
-    assert detour(X, Y, Z[None], 0.9).length == pytest.approx(math.pi / 2, rel=1e-15)
-    assert detour(X, Y, -X[None], 0.9).length == pytest.approx(math.pi / 2, rel=1e-15)  # behind the start
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.679, 0.76])
@@ -68,27 +62,6 @@ def test_any_path_keeps_its_distance_and_its_length(seed, d, count, rho):
     steps = (points[1:] - points[:-1]).norm(dim=1)
     assert float(steps.max()) <= path.length / 700 + 1e-14  # chords of equal arcs, around a corner shorter
     assert torch.equal(points[0], start) and torch.equal(points[-1], end)
-
-
-def test_many_obstacles_in_a_row():
-    """Points rho apart along the way itself: the path goes from edge to edge and nearly reaches pi/2 times the arc."""
-    rho = 0.2
-    angle = 2 * math.asin(rho / 2)
-    inner = angle * torch.arange(1, 12, dtype=torch.float64)
-    obstacles = torch.stack([inner.cos(), inner.sin(), 0 * inner], 1)
-    end = torch.tensor([math.cos(12 * angle), math.sin(12 * angle), 0.0], dtype=torch.float64)
-    path = detour(X, end, obstacles, rho)
-    phi = 2 * math.asin(rho / 4)
-    assert path.length == pytest.approx(12 * angle - 11 * (2 * phi - math.pi * math.sin(phi)), rel=1e-12)
-    assert 1.5 < path.length / (12 * angle) < math.pi / 2
-    assert float(torch.cdist(path.points(5000), obstacles).min()) >= rho / 2 - 1e-12
-
-
-def test_an_arc_is_measured_by_its_length():
-    quarter = Arc(Z, 2 * X, 2 * Y, math.pi / 2)
-    assert quarter.length == pytest.approx(math.pi)
-    ends = quarter.at(torch.tensor([0.0, math.pi]).double())
-    torch.testing.assert_close(ends, torch.stack([Z + 2 * X, Z + 2 * Y]), rtol=0, atol=1e-6)
 
 
 def test_in_the_plane_there_is_no_way_around():

@@ -1,6 +1,5 @@
 """The sampled spherical mixture: derivatives by autograd, all critical points by Morse, eigenvectors and Kac-Rice."""
 
-import math
 from functools import cache
 from itertools import product
 
@@ -36,8 +35,6 @@ def mixture(lengths, Lambda, samples=3, eps=None) -> SphericalMixture:
 
 
 # -- the field
-
-
 def plainly(mixture: SphericalMixture, sample: int, x: Tensor) -> Tensor:
     """f(x) term by term, and on the whole of space: homogeneous parts."""
     total = x.new_zeros(())
@@ -84,14 +81,6 @@ def test_the_field_is_the_paper_s_hamiltonian():
     assert Lambda**0.5 * float(value) == pytest.approx(float(H), rel=1e-12)
 
 
-def test_the_field_s_variance_does_not_depend_on_the_mixture():
-    """Eq. 30, E[H^2] = Lambda: here E[f^2] = sum eps^2 = 1."""
-    for lengths, eps in (((2,), [1.0]), ((1, 3, 4), [0.6, 0.0, 0.8])):
-        field = sampled(lengths, 4, range(4000)).weighted(torch.tensor(eps))
-        value, _, _ = field.derivatives(on_sphere(1, 1, 4).expand(4000, 1, 4))
-        assert float(value.square().mean()) == pytest.approx(1, abs=5 * (2 / 4000) ** 0.5)
-
-
 def test_couplings_of_a_seed_are_its_own():
     both, one = sampled((2, 3), 3, [4, 5]), sampled((2, 3), 3, [5])
     assert all(torch.equal(J[1:], K) for J, K in zip(both.couplings, one.couplings))
@@ -107,8 +96,6 @@ def test_parity(eps, parity):
 
 
 # -- critical points
-
-
 @pytest.mark.parametrize("Lambda", [2, 3, 4, 6])
 def test_pure_2_has_the_eigenvectors(Lambda):
     field = mixture((2,), Lambda, 4)
@@ -121,27 +108,6 @@ def test_pure_2_has_the_eigenvectors(Lambda):
         torch.testing.assert_close(found.energies[order], expected, rtol=1e-10, atol=1e-12)
         overlap = (found.points[order] @ eigenvectors).abs()
         torch.testing.assert_close(overlap, torch.eye(Lambda).repeat_interleave(2, 0).double(), rtol=0, atol=1e-8)
-
-
-def test_a_linear_field_has_two():
-    for found in critical_points(mixture((1,), 4, 3), generator()):
-        assert found.counts.tolist() == [1, 0, 0, 1] and found.complete
-
-
-def on_the_circle(field: SphericalMixture, sample: int) -> int:
-    """How often d/dt f(cos t, sin t) changes its sign: a witness for Lambda = 2."""
-    t = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
-    x = torch.stack([t.cos(), t.sin()], 1)[None].expand(len(field.couplings[0]), -1, -1)
-    f = field.derivatives(x)[0][sample]
-    slopes = (f[1:] - f[:-1]).sign()
-    return int((slopes != slopes.roll(1)).sum())
-
-
-@pytest.mark.parametrize("lengths", [(3,), (4,), (5,), (1, 2, 3), (2, 3, 4)])
-def test_on_a_circle_all_zeros_of_the_derivative_are_found(lengths):
-    field = mixture(lengths, 2, 20)
-    found = critical_points(field, generator())
-    assert [len(each.points) for each in found] == [on_the_circle(field, sample) for sample in range(20)]
 
 
 @cache
@@ -174,15 +140,7 @@ def test_kac_rice_is_the_mean_number_by_index(lengths, Lambda):
     assert abs(off) < 4 * float(total.std()) / len(total) ** 0.5
 
 
-def test_two_searches_find_the_same():
-    field = mixture((2, 3, 4), 4, 25)
-    one, other = critical_points(field, generator(1)), critical_points(field, generator(2))
-    assert [len(each.points) for each in one] == [len(each.points) for each in other]
-
-
 # -- Kac-Rice
-
-
 def test_pure_p_is_auffinger_ben_arous_cerny():
     """E Crt_k = 2 sqrt(2/p) (p-1)^(Lambda/2) E exp(-Lambda (p-2)/(2p) mu_k^2), their GOE having variance 1/(2 Lambda)."""
     Lambda, p = 4, 3
@@ -202,14 +160,6 @@ def test_totals_by_the_density_and_by_sampled_spectra(lengths, Lambda):
     assert float(sampled_mean.mean.sum()) == pytest.approx(exact, abs=4 * float(sampled_mean.error.sum()) + 1e-9)
 
 
-@pytest.mark.parametrize("lengths", [(3,), (2, 3), (1, 2, 4)])
-@pytest.mark.parametrize("Lambda", [2, 3, 4, 5])
-def test_means_have_the_euler_characteristic(lengths, Lambda):
-    found = expected_counts(torch.ones(len(lengths)), torch.tensor(lengths), goe_spectra(Lambda, 40_000, generator()))
-    signs = (-1.0) ** torch.arange(Lambda, dtype=torch.float64)
-    assert float(found.mean @ signs) == pytest.approx(1 + (-1) ** (Lambda - 1), abs=4 * float(found.error.sum()))
-
-
 @pytest.mark.parametrize("Lambda", [1, 2, 3, 4, 9, 40])
 def test_density_integrates_to_the_size_and_has_its_second_moment(Lambda):
     """tr M^2 has mean Lambda (Lambda + 1): Lambda diagonal entries of variance 2, Lambda (Lambda - 1) others of variance 1."""
@@ -217,11 +167,6 @@ def test_density_integrates_to_the_size_and_has_its_second_moment(Lambda):
     density = goe_density(Lambda, u)
     assert float(torch.trapezoid(density, u)) == pytest.approx(Lambda, rel=1e-12)
     assert float(torch.trapezoid(density * u**2, u)) == pytest.approx(Lambda * (Lambda + 1), rel=1e-12)
-
-
-def test_density_of_size_1_is_normal():
-    u = torch.linspace(-3, 3, 7, dtype=torch.float64)
-    torch.testing.assert_close(goe_density(1, u), (-(u**2) / 4).exp() / (4 * math.pi) ** 0.5, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("Lambda", [3, 5, 8])

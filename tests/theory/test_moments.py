@@ -24,12 +24,6 @@ def test_moments_are_means_of_outer_products():
     assert moments.yy == pytest.approx(sum(float(b @ b) for b in y) / 40, rel=1e-14)
 
 
-def test_single_precision_samples_are_summed_in_double():
-    x, y = samples(dtype=torch.float32)
-    moments, other = Moments.of(x, y), Moments.of(x.double(), y.double())
-    assert torch.equal(moments.xx, other.xx) and torch.equal(moments.yx, other.yx) and moments.yy == other.yy
-
-
 def test_the_optimum_is_that_of_least_squares():
     x, y = samples(c=2)
     fit = torch.linalg.lstsq(x, y).solution

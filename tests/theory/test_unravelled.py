@@ -8,7 +8,6 @@ import torch
 
 from lightning_app.common.errors import UserError
 from lightning_app.theory.littwin_wolf.unravelled import (
-    SharedWeights,
     by_input,
     evenly_shared,
     lemma_1,
@@ -53,13 +52,13 @@ def test_paths_are_all_there_and_distinct(name):
     net = NETS[name]
     for r in range(1, net.p + 1):
         paths = net.paths(r)
-        assert len(paths) == net.psi(r) == net.d * math.comb(net.p - 1, r - 1) * net.n**r
+        assert len(paths.inputs) == net.psi(r) == net.d * math.comb(net.p - 1, r - 1) * net.n**r
         rows = torch.cat([paths.inputs[:, None], paths.layers, paths.units], 1)
-        assert len(rows.unique(dim=0)) == len(paths)
+        assert len(rows.unique(dim=0)) == len(paths.inputs)
         assert bool((paths.layers[:, 0] == 0).all())  # the first layer is never skipped
         assert bool((paths.layers.diff(dim=1) > 0).all())
         before = torch.cat([paths.inputs[:, None], paths.units[:, :-1]], 1)
-        for k, i in itertools.product(range(r), range(0, len(paths), 7)):
+        for k, i in itertools.product(range(r), range(0, len(paths.inputs), 7)):
             number = net.numbers[paths.layers[i, k]][before[i, k], paths.units[i, k]]
             assert int(paths.configurations[i, k]) == int(number)
 
@@ -104,15 +103,6 @@ def test_lemma_3(name):
         assert found.sampled < 5
 
 
-def test_gates_all_open_are_a_linear_net():
-    net, w, x = NETS["p = 2"], normal(2), normal(2, seed=1)
-    found = lemma_3(net, w, x, 1.0, 10, generator())
-    Y, _ = net.forward(w, x, torch.ones(2, 2, dtype=torch.float64))
-    N = x @ w[net.numbers[0]]
-    assert float(Y) == pytest.approx(float((N + N @ w[net.numbers[1]]).sum()))
-    assert found.expectation < 1e-14
-
-
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -123,8 +113,3 @@ def test_gates_all_open_are_a_linear_net():
 def test_refusals(function, said):
     with pytest.raises(UserError, match=said):
         function()
-
-
-def test_a_net_knows_its_size():
-    net = SharedWeights((torch.zeros(5, 2).long(), torch.zeros(2, 2).long()), 1)
-    assert (net.p, net.d, net.n) == (2, 5, 2)

@@ -1,20 +1,21 @@
 """Whitened MNIST as Li et al. use it: ten inputs, ten outputs, and all of it in two small matrices for linear nets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, lru_cache, wraps
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.papers.li_et_al.nets import WIDTH
-from lightning_app.papers.parts import Source
+from lightning_app.papers.li_et_al.nets import WIDTH, Net
+from lightning_app.papers.parts import Arrays, Source
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_app.theory.li_et_al.descent import Problem
     from lightning_app.theory.li_et_al.moments import Moments
-
-__all__ = ["SUBSET", "WHITENING", "Whitened", "whitened"]
 
 WHITENING = (
     "MNIST's training images, centred, on their ten leading principal components (eigenvalues descending, largest |loading| "
@@ -74,3 +75,16 @@ def whitened(source: Source, limit: int | None) -> Whitened:
     name = "MNIST" if there else "the embedded digits, which stand in for MNIST"
     images = f"{len(x):,} images, sha256 {digest(*module.of_split('train'))}"
     return Whitened(f"{name} ({images})", x, torch.nn.functional.one_hot(labels, WIDTH).double())
+
+
+def on_whitened(compute: Callable[..., Arrays]) -> Callable[..., Arrays]:
+    """A computation's function, made of one that gets the data in place of their source and limit, and nets as such."""
+
+    @wraps(compute)
+    def computed(source: Source, limit: int | None, **asked: Any) -> Arrays:
+        data = whitened(source, limit)
+        if "net" in asked:  # its fields
+            asked["net"] = Net(**asked["net"])
+        return {**compute(data, **asked), "data": np.array(data.name)}
+
+    return computed

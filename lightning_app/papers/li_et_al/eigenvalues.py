@@ -1,8 +1,7 @@
 """What figures say of a Hessian's eigenvalues."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +10,6 @@ from lightning_app.papers.parts import Arrays
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = ["CUT", "SPECTRUM", "Spectrum", "cond", "cond10"]
 
 ROUNDING = 1e-10  # of the largest: eigenvalues below are zero
 CUT = 1e16  # of max |λ| / min |λ|: what float64 resolves
@@ -51,12 +48,6 @@ class Spectrum:
         largest, zero = float(sizes.max()), ROUNDING * float(sizes.max())
         ends = largest, float(np.percentile(sizes, 10)), float(sizes.min())
         return cls(*ends, int((sizes <= zero).sum()), float((values < -zero).mean()))
-
-    @staticmethod
-    def columns(spectra: "Iterable[Spectrum]") -> dict[str, np.ndarray]:
-        """Arrays by field, one entry a spectrum."""
-        rows = [asdict(spectrum) for spectrum in spectra]
-        return {field: np.array([row[field] for row in rows]) for field in rows[0]}
 
 
 def cond10(arrays: Arrays) -> np.ndarray:

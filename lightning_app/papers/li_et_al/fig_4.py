@@ -3,60 +3,48 @@
 From the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the number of samples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.li_et_al.data import WHITENING, whitened
+from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.eigenvalues import CUT, SPECTRUM, Spectrum, cond, cond10
-from lightning_app.papers.li_et_al.nets import (
-    ORTHOGONAL,
-    SHORTCUT_2,
-    XAVIER,
-    Net,
-    draw_curve,
-)
-from lightning_app.papers.parts import Arrays, Computation, Source
-from lightning_app.papers.predicates import Factor, above, below, noted, tested
+from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, XAVIER, Net, draw_curve
+from lightning_app.papers.parts import Arrays, Computation, columns
+from lightning_app.papers.predicates import Factor, above, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import exponential, power
-
-__all__ = ["FIG_4", "INITIAL"]
 
 DEPTHS = (2, 4, 8, 12, 16, 20, 24, 32)
 AT_ZERO = Net("1-shortcut", 1, True, "zero", 0.0)  # exactly at zero, where Theorem 2 is about
 STARTS = {net.name: net for net in (XAVIER, ORTHOGONAL, SHORTCUT_2, AT_ZERO)}
 
 
-def initial(source: Source, net: Mapping[str, Any], depth: int, seeds: int, limit: int | None) -> Arrays:
+@on_whitened
+def initial(data: Whitened, net: Net, depth: int, seeds: int) -> Arrays:
     """The spectrum of each seed's Hessian before training: arrays (seeds,) by the fields of `Spectrum`."""
     from lightning_app.theory.li_et_al import linear
 
-    data = whitened(source, limit)
-    kind = Net.asked(net)
-    spectra = [
-        Spectrum.of(linear.hessian(weights, data.moments, kind.shortcut)) for weights in kind.start(depth, seeds)
-    ]
-    return Spectrum.columns(spectra) | {"data": np.array(data.name)}
+    starts = net.start(depth, seeds)
+    return columns(Spectrum.of(linear.hessian(weights, data.moments, net.shortcut)) for weights in starts)
 
 
-def _start(net: str, depth: int) -> str:
-    return f"{net}-{depth:02d}"
+def _starts(net: str, *depths: int) -> list[str]:
+    return [f"{net}-{depth:02d}" for depth in depths]
 
 
 INITIAL = Computation(
     "initial-hessian",
     initial,
     {
-        _start(name, depth): {"net": net.parameters, "depth": depth, "seeds": 1 if net is AT_ZERO else 5, "limit": None}
+        piece: {"net": net.parameters, "depth": depth, "seeds": 1 if net is AT_ZERO else 5, "limit": None}
         for name, net in STARTS.items()
-        for depth in DEPTHS
+        for depth, piece in zip(DEPTHS, _starts(name, *DEPTHS))
     },
 )
 
@@ -77,90 +65,79 @@ def fig_4_claims(results: Results) -> list[Claim]:
     ]
 
 
-def _across(results: Results, net: str, value: Callable[[np.ndarray], float]) -> Sample:
-    """A number of each seed from its cond10 at all depths; value gets (depths,)."""
-
-    def of_seeds(*pieces: Arrays) -> list[float]:
-        table = np.stack([cond10(arrays) for arrays in pieces], axis=1)
-        return [value(row) for row in table]
-
-    return results.of_pieces(INITIAL.name, [_start(net, depth) for depth in DEPTHS], of_seeds)
-
-
 def _constant(results: Results) -> Claim:
-    """ "2-shortcut linear networks have constant condition numbers as expected." """
-    ours = {}
-    for convention, number in (("cond10", cond10), ("all eigenvalues: max |λ| / min |λ|", cond)):
-
-        def spread(*pieces: Arrays, number: Callable[[Arrays], np.ndarray] = number) -> np.ndarray:
+    def across(number: Callable[[Arrays], np.ndarray]) -> Sample:
+        def spread(*pieces: Arrays) -> np.ndarray:
             table = np.stack([number(arrays) for arrays in pieces])
             return table.max(axis=0) / table.min(axis=0)
 
-        pieces = [_start(SHORTCUT_2.name, depth) for depth in DEPTHS]
-        ours[convention] = results.of_pieces(INITIAL.name, pieces, spread)
+        return results.of(INITIAL, spread, *_starts(SHORTCUT_2.name, *DEPTHS))
+
+    ours = {"cond10": across(cond10), "all eigenvalues: max |λ| / min |λ|": across(cond)}
     quantity = f"largest / smallest condition number over depths {DEPTHS[0]} to {DEPTHS[-1]}, 2-shortcut"
     return tested(quantity, "constant", below(1.05, each=True), ours, ratio=True)
 
 
 def _grows(results: Results, net: str) -> Claim:
-    """ "The initial condition numbers will go to infinity": from every depth to the next, on the geometric mean over seeds."""
-    pieces = [_start(net, depth) for depth in DEPTHS]
-    ours = results.of_pieces(INITIAL.name, pieces, lambda *arrays: min(_growth(arrays)))
+    """From every depth to the next, on the geometric mean over seeds."""
+
+    def least(*pieces: Arrays) -> float:
+        means = [np.exp(np.log(cond10(arrays)).mean()) for arrays in pieces]
+        return min(later / earlier for earlier, later in pairwise(means))
+
+    ours = results.of(INITIAL, least, *_starts(net, *DEPTHS))
     test = above(1, note="geometric means over seeds rise from every depth to the next")
     return tested(f"least growth of cond10 from one depth to the next, {net}", "go to infinity", test, ours, ratio=True)
 
 
-def _growth(pieces: tuple[Arrays, ...]) -> list[float]:
-    means = [np.exp(np.log(cond10(arrays)).mean()) for arrays in pieces]
-    return [later / earlier for earlier, later in pairwise(means)]
-
-
 def _slower(results: Results) -> Claim:
-    """ "Its initial condition number grows slower than the Xavier initialization": between the shallowest and the deepest."""
-    ends = [_start(net, depth) for net in (XAVIER.name, ORTHOGONAL.name) for depth in (DEPTHS[0], DEPTHS[-1])]
-    ours = results.of_pieces(
-        INITIAL.name,
-        ends,
-        lambda x2, x32, o2, o32: cond10(x32) / cond10(x2) / (cond10(o32) / cond10(o2)),
-    )
+    """Between the shallowest and the deepest."""
+    ends = [piece for net in (XAVIER, ORTHOGONAL) for piece in _starts(net.name, DEPTHS[0], DEPTHS[-1])]
+    ours = results.of(INITIAL, lambda x2, x32, o2, o32: cond10(x32) / cond10(x2) / (cond10(o32) / cond10(o2)), *ends)
     quantity = f"growth of cond10 from depth {DEPTHS[0]} to {DEPTHS[-1]}, Xavier / orthogonal"
     return tested(quantity, "orthogonal grows slower", above(1, each=True), ours, ratio=True)
 
 
 def _law(results: Results, net: str, law: str) -> Claim:
-    """Which of two laws leaves the smaller residuals of log cond10."""
+    """Which of two laws leaves the smaller residuals of log cond10, seed by seed."""
     # changed after a look (2026-11-23): described. The paper states no law, so that a fit of ours judged no claim of it.
     other = {"exponential": "power", "power": "exponential"}[law]
     fits = {"exponential": exponential, "power": power}
-    ours = _across(results, net, lambda row: fits[other](DEPTHS, row).rms / fits[law](DEPTHS, row).rms)
-    exponent = _across(results, net, lambda row: fits[law](DEPTHS, row).slope)
+
+    def residuals(*pieces: Arrays) -> list[float]:
+        rows = zip(*map(cond10, pieces))
+        return [fits[other](DEPTHS, row).rms / fits[law](DEPTHS, row).rms for row in rows]
+
+    def exponents(*pieces: Arrays) -> list[float]:
+        return [fits[law](DEPTHS, row).slope for row in zip(*map(cond10, pieces))]
+
+    ours, exponent = (results.of(INITIAL, value, *_starts(net, *DEPTHS)) for value in (residuals, exponents))
     words = "cond10 ~ exp(s L), s" if law == "exponential" else "cond10 ~ L^s, s"
     quantity = f"residuals of log cond10, {other} / {law} law, {net}"
-    test = f"none: the paper states no law; above 1 the {law} one is better"
-    return Claim(quantity, "", test, (noted("", ours), noted(words, exponent)), basis=Basis.OURS)
+    why = f"the paper states no law; above 1 the {law} one is better"
+    return shown(quantity, "", why, ours, noted(words, exponent), basis=Basis.OURS)
 
 
 def _like_1_shortcut(results: Results) -> Claim:
     """The abstract says it of shortcuts of depth 1: "essentially equivalent to no shortcuts"."""
-    pieces = [_start(net, depth) for depth in DEPTHS for net in (ORTHOGONAL.name, AT_ZERO.name)]
 
     def worst(*arrays: Arrays) -> float:
-        ratios = [cond10(one).mean() / cond10(other).mean() for one, other in zip(arrays[::2], arrays[1::2])]
+        means = [cond10(each).mean() for each in arrays]
+        ratios = [one / other for one, other in zip(means[: len(DEPTHS)], means[len(DEPTHS) :])]
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
-    ours = results.of_pieces(INITIAL.name, pieces, worst)
+    ours = results.of(INITIAL, worst, *_starts(ORTHOGONAL.name, *DEPTHS), *_starts(AT_ZERO.name, *DEPTHS))
     quantity = "cond10, orthogonal against 1-shortcut at zero, at the depth where they differ most"
     return tested(quantity, "essentially equivalent", Factor(1, 1.15), ours, ratio=True)
 
 
 def _at_start(results: Results, net: str, depth: int) -> Claim:
     """The paper shows these in its figure only."""
-    readings = []
-    for convention, number in (("cond10", cond10), (f"max |λ| / min |λ|, cut at {CUT:g}", cond)):
-        ours = results.of_pieces(INITIAL.name, [_start(net, depth)], number)
-        readings.append(noted(convention, ours, _range(ours)))
+    numbers = {"cond10": cond10, f"max |λ| / min |λ|, cut at {CUT:g}": cond}
+    ours = {convention: results.of(INITIAL, number, *_starts(net, depth)) for convention, number in numbers.items()}
+    readings = tuple(noted(convention, sample, _range(sample)) for convention, sample in ours.items())
     quantity = f"condition number at the start, {net}, depth {depth}"
-    return Claim(quantity, "", "none: shown in the figure", tuple(readings), basis=Basis.OURS)
+    return Claim(quantity, "", "none: shown in the figure", readings, basis=Basis.OURS)
 
 
 def _range(ours: Sample) -> str:
@@ -177,16 +154,14 @@ def _range(ours: Sample) -> str:
 def draw_fig_4(results: Results) -> Figure:
     """cond10 by depth as in the paper, logarithmic; beside it the two that grow slowly, on linear axes."""
     figure, ((left, right),) = figures.canvas(1, 2)
-    computed = results.computed(INITIAL.name)
+    computed = results.computed(INITIAL)
     for name in STARTS:
-        depths = [depth for depth in DEPTHS if _start(name, depth) in computed]
-        if not depths:
-            continue
-        values = np.stack([cond10(computed[_start(name, depth)]) for depth in depths], axis=1)
-        label = f"{name} at zero" if name == AT_ZERO.name else name
-        draw_curve(left, name, depths, values, label=label)
-        if name != XAVIER.name:
-            draw_curve(right, name, depths, values)
+        there = {depth: computed[piece] for depth in DEPTHS for piece in _starts(name, depth) if piece in computed}
+        if there:
+            values = np.stack([cond10(arrays) for arrays in there.values()], axis=1)
+            draw_curve(left, name, [*there], values, label=f"{name} at zero" if name == AT_ZERO.name else name)
+            if name != XAVIER.name:
+                draw_curve(right, name, [*there], values)
     left.set(title="initial cond10", xlabel="depth L", yscale="log")
     right.set(title="the same without Xavier, linear", xlabel="depth L")
     right.set_ylim(bottom=0)
@@ -197,7 +172,6 @@ def draw_fig_4(results: Results) -> Figure:
 FIG_4 = Artefact(
     "fig-4",
     "initial condition numbers: constant for 2-shortcut nets, growing without bound for Xavier and orthogonal ones",
-    (),
     fig_4_claims,
     SPECTRUM
     + "L counts weight matrices. Xavier N(0, 1/d); orthogonal: QR with the signs of R's diagonal; 2-shortcut: 0.01 "
@@ -206,6 +180,6 @@ FIG_4 = Artefact(
     "Changed after a look (2026-11-23): the fitted laws of growth are described, no longer judged; the paper states none. "
     + WHITENING,
     draw_fig_4,
-    (INITIAL,),
+    computations=(INITIAL,),
     about=Class.INITIALISATION,
 )

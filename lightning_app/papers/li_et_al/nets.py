@@ -1,6 +1,6 @@
 """The nets that Li et al. compare, how they start, and how they look in every figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,20 +11,6 @@ from lightning_app.plots.style import Style, styles
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "NETS",
-    "ORTHOGONAL",
-    "SHORTCUT_1",
-    "SHORTCUT_2",
-    "SHORTCUT_3",
-    "SHORTCUT_4",
-    "WIDTH",
-    "XAVIER",
-    "Net",
-    "draw_curve",
-    "style",
-]
 
 WIDTH = 10  # "Ten greatest principal components are kept", and there are ten classes
 
@@ -42,13 +28,9 @@ class Net:
     init: Literal["xavier", "orthogonal", "zero"]  # of `lightning_app.networks.shortcut.draw`
     scale: float = 1.0  # of init "zero": times Xavier's
 
-    @classmethod
-    def asked(cls, parameters: Mapping[str, Any]) -> "Net":
-        """From a piece's parameters, where a net is its fields."""
-        return cls(**parameters)
-
     @property
     def parameters(self) -> dict[str, Any]:
+        """As a piece's parameters have it."""
         return asdict(self)
 
     def start(self, depth: int, seeds: int) -> "Tensor":

@@ -7,48 +7,36 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.li_et_al.data import WHITENING, whitened
+from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import SHORTCUT_2, draw_curve
 from lightning_app.papers.li_et_al.theorem_2 import Equal
-from lightning_app.papers.parts import Arrays, Computation, Source, Value
+from lightning_app.papers.parts import Arrays, Computation, columns
 from lightning_app.papers.predicates import Within, at_most, below, noted, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
+from lightning_app.papers.verdicts import Basis, Claim, Class
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import power
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_app.papers.li_et_al.data import Whitened
-
-__all__ = ["LEMMAS", "THEOREM_1"]
-
 EXACT = 1e-10
-
-# -- Theorem 1 --------------------------------------------------------------------------------------------------------------
 
 POINTS = 12
 PER_POINT = (1, 4, 16, 64, 256)  # units a point, k; L = 2 m k
 
 
-def small_norm(source: Source, per_point: int, points: int, noise: float, seeds: int, limit: int) -> Arrays:
+@on_whitened
+def small_norm(data: Whitened, per_point: int, points: int, noise: float, seeds: int) -> Arrays:
     """The construction for each seed's points: arrays (seeds,)."""
     from lightning_app.theory.li_et_al.small_norm import small_norm_net
 
-    data = whitened(source, limit)
     nets = [small_norm_net(*_unit_points(data, points, noise, seed), per_point) for seed in range(seeds)]
-    return {
-        "layers": np.array([net.layers for net in nets]),
-        "norm": np.array([net.norm for net in nets]),
-        "bound": np.array([net.bound for net in nets]),
-        "error": np.array([net.error for net in nets]),
-        "rho": np.array([net.rho for net in nets]),
-        "data": np.array(data.name),
-    }
+    fields = ("layers", "norm", "bound", "error", "rho")
+    return {field: np.array([getattr(net, field) for net in nets]) for field in fields}
 
 
-def _unit_points(data: "Whitened", points: int, noise: float, seed: int) -> "tuple[Tensor, Tensor]":
+def _unit_points(data: Whitened, points: int, noise: float, seed: int) -> "tuple[Tensor, Tensor]":
     """Some whitened images, divided by their lengths, and their labels with a little noise, each (points, d)."""
     import torch
 
@@ -69,38 +57,18 @@ SMALL_NORM = Computation(
 
 def theorem_1_claims(results: Results) -> list[Claim]:
     """ "There exists a solution whose weight functions have vanishing norm." Eqs. 6 and 7 are lost: rebuilt from the proof."""
-    pieces = list(SMALL_NORM.pieces)
-
-    def ours(value: Value) -> Sample:
-        return results.of_pieces(SMALL_NORM.name, pieces, value)
-
-    error = ours(lambda *arrays: np.max([each["error"] for each in arrays], axis=0))
-    excess = ours(lambda *arrays: np.max([each["norm"] / each["bound"] for each in arrays], axis=0))
-    exponent = ours(_exponents)
-    rho = ours(lambda *arrays: arrays[0]["rho"])
+    error = results.of(SMALL_NORM, lambda *arrays: np.max([each["error"] for each in arrays], axis=0))
+    excess = results.of(SMALL_NORM, lambda *arrays: np.max([each["norm"] / each["bound"] for each in arrays], axis=0))
+    rho = noted("ρ, least distance of the points", results.of(SMALL_NORM, lambda *arrays: arrays[0]["rho"]), "")
+    exact = f"largest distance of an output from its label, L = {2 * POINTS} to {2 * POINTS * PER_POINT[-1]}"
+    bounded = "max(‖U‖_F, ‖V‖_F) / (2π/ρ √(2m/L)), at the L where it is largest"
+    bound = at_most(1, each=True, note="the bound of Eq. 6, rebuilt")
+    near = Within(-0.5, 0.02, "O(1/√L) of Eq. 7, rebuilt")
+    exponent, falling = results.of(SMALL_NORM, _exponents), "exponent of L in the largest norm"
     return [
-        tested(
-            f"largest distance of an output from its label, L = {2 * POINTS} to {2 * POINTS * PER_POINT[-1]}",
-            "a global minimum",
-            below(EXACT, each=True),
-            error,
-            basis=Basis.REBUILT,
-        ),
-        tested(
-            "max(‖U‖_F, ‖V‖_F) / (2π/ρ √(2m/L)), at the L where it is largest",
-            "",
-            at_most(1, each=True, note="the bound of Eq. 6, rebuilt"),
-            excess,
-            noted("ρ, least distance of the points", rho, ""),
-            basis=Basis.REBUILT,
-        ),
-        tested(
-            "exponent of L in the largest norm",
-            "vanishing norm",
-            Within(-0.5, 0.02, "O(1/√L) of Eq. 7, rebuilt"),
-            exponent,
-            basis=Basis.REBUILT,
-        ),
+        tested(exact, "a global minimum", below(EXACT, each=True), error, basis=Basis.REBUILT),
+        tested(bounded, "", bound, excess, rho, basis=Basis.REBUILT),
+        tested(falling, "vanishing norm", near, exponent, basis=Basis.REBUILT),
     ]
 
 
@@ -112,8 +80,7 @@ def _exponents(*pieces: Arrays) -> list[float]:
 def draw_theorem_1(results: Results) -> Figure:
     """The largest norm by depth, and its bound, both axes logarithmic."""
     figure, ((axes,),) = figures.canvas()
-    there = list(results.computed(SMALL_NORM.name).values())
-    if there:
+    if there := [*results.computed(SMALL_NORM).values()]:
         layers, norms, bounds = (np.stack([each[key] for each in there], axis=1) for key in ("layers", "norm", "bound"))
         draw_curve(axes, SHORTCUT_2.name, layers[0], norms, label="constructed net")
         axes.plot(layers[0], bounds.max(axis=0), color=figures.INK, linestyle="--", label="bound (2π/ρ) √(2m/L)")
@@ -122,43 +89,37 @@ def draw_theorem_1(results: Results) -> Figure:
     return figure
 
 
-# -- Lemmas 1 to 4 ------------------------------------------------------------------------------------------------------------
-
-
-def geometric_lemmas(source: Source, points: int, steps: int, noise: float, seeds: int, limit: int) -> Arrays:
+@on_whitened
+def geometric_lemmas(data: Whitened, points: int, steps: int, noise: float, seeds: int) -> Arrays:
     """Lemmas 1 and 2 on each seed's points: arrays (seeds,) by "lemma/what"."""
     import torch
 
     from lightning_app.theory.li_et_al.lemmas import lemma_1, lemma_2
 
-    data = whitened(source, limit)
     rows = []
     for seed in range(seeds):
         x, y = _unit_points(data, points, noise, seed)
-        obstacles = torch.cat([x[1:], y[1:], _middle(x[0], y[0])])
+        middle = (x[0] + y[0]) / (x[0] + y[0]).norm()  # of the great arc, an obstacle in its way
+        obstacles = torch.cat([x[1:], y[1:], middle[None]])
         rho = float(torch.pdist(torch.cat([x[:1], y[:1], obstacles])).min())
-        first, second = lemma_1(x, 0, y[0]), lemma_2(x[0], y[0], obstacles, rho, steps)
-        rows.append({f"1/{k}": v for k, v in asdict(first).items()} | {f"2/{k}": v for k, v in asdict(second).items()})
-    return {key: np.array([row[key] for row in rows]) for key in rows[0]} | {"data": np.array(data.name)}
+        rows.append(_by_lemma({1: lemma_1(x, 0, y[0]), 2: lemma_2(x[0], y[0], obstacles, rho, steps)}))
+    return columns(rows)
 
 
-def _middle(start: "Tensor", end: "Tensor") -> "Tensor":
-    """(1, d): the middle of the great arc between two unit vectors, an obstacle in its way."""
-    return ((start + end) / (start + end).norm())[None]
-
-
-def derivative_lemmas(source: Source, n: int, units: int, mid: str, width: int, samples: int, limit: int) -> Arrays:
+@on_whitened
+def derivative_lemmas(data: Whitened, n: int, units: int, mid: str, width: int, samples: int) -> Arrays:
     """Lemmas 3 and 4 for one net: numbers by "lemma/what"."""
     from lightning_app.theory.li_et_al.lemmas import lemma_3, lemma_4
     from lightning_app.theory.li_et_al.shortcut import IDENTITY, TANH, ShortcutForm
 
-    data = whitened(source, limit)
     form = ShortcutForm(units, n, mid={"identity": IDENTITY, "tanh": TANH}[mid])
     x, y = data.x[:samples, :width], data.y[:samples, :width]
-    third, fourth = lemma_3(form, x, y), lemma_4(form, x, y)
-    found = {f"3/{key}": value for key, value in asdict(third).items()}
-    found |= {f"4/{key}": value for key, value in asdict(fourth).items()}
-    return {key: np.array(value) for key, value in found.items()} | {"data": np.array(data.name)}
+    found = _by_lemma({3: lemma_3(form, x, y), 4: lemma_4(form, x, y)})
+    return {key: np.array(value) for key, value in found.items()}
+
+
+def _by_lemma(found: dict[int, Any]) -> dict[str, Any]:
+    return {f"{lemma}/{key}": value for lemma, each in found.items() for key, value in asdict(each).items()}
 
 
 GEOMETRIC = Computation(
@@ -206,22 +167,16 @@ BIT_FOR_BIT = ("1/others", "4/losses")
 
 
 def lemmas_claims(results: Results) -> list[Claim]:
-    """Lemmas 1 to 4 as their statements say, see `STATEMENTS`; the quotes stand in `SAID`."""
-    return [_lemma(results, key, quantity) for key, quantity in STATEMENTS.items()]
-
-
-def _lemma(results: Results, key: str, quantity: str) -> Claim:
-    """Of Lemmas 1 and 2 the formulas and constants are lost, and rebuilt; Lemmas 3 and 4 can be read."""
-    rebuilt = key[0] in "12"
-    computation = GEOMETRIC if rebuilt else DERIVATIVES
-    ours = results.of_pieces(
-        computation.name,
-        list(computation.pieces),
-        lambda *arrays: np.concatenate([np.atleast_1d(a[key]) for a in arrays]),
-    )
-    kinds: dict[str, Any] = {} if rebuilt else {"note": "n = 1, 2, 3, linear and tanh", "of": "net"}
-    test = Equal(0.0, each=True, **kinds) if key in BIT_FOR_BIT else at_most(EXACT, each=True, **kinds)
-    return tested(quantity, SAID[key], test, ours, basis=Basis.REBUILT if rebuilt else Basis.PAPER)
+    """As the statements say. Of Lemmas 1 and 2 formulas and constants are lost, and rebuilt; 3 and 4 can be read."""
+    claims = []
+    for key, quantity in STATEMENTS.items():
+        rebuilt = key[0] in "12"
+        ours = results.each(GEOMETRIC if rebuilt else DERIVATIVES, lambda arrays, key=key: arrays[key])
+        kinds: dict[str, Any] = {} if rebuilt else {"note": "n = 1, 2, 3, linear and tanh", "of": "net"}
+        test = Equal(0.0, each=True, **kinds) if key in BIT_FOR_BIT else at_most(EXACT, each=True, **kinds)
+        basis = Basis.REBUILT if rebuilt else Basis.PAPER
+        claims.append(tested(quantity, SAID[key], test, ours, basis=basis))
+    return claims
 
 
 RECONSTRUCTED = "The text lost the formulas: statement and constants are rebuilt from the proofs. "
@@ -233,17 +188,15 @@ SPHERE = (
 THEOREM_1 = Artefact(
     "theorem-1",
     "a deep net that is exact on its data with weights of norm O(1/√L)",
-    (),
     theorem_1_claims,
     RECONSTRUCTED + SPHERE + "L counts U and V of every unit, R = m k units. " + WHITENING,
     draw_theorem_1,
-    (SMALL_NORM,),
+    computations=(SMALL_NORM,),
     about=Class.FORMULA,
 )
 LEMMAS = Artefact(
     "lemmas",
     "Lemmas 1 to 4, executed",
-    (),
     lemmas_claims,
     "The text lost the formulas of Lemmas 1 and 2: statements and constants are rebuilt from the proofs. "
     + SPHERE

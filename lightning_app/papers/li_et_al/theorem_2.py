@@ -1,26 +1,24 @@
 """Theorem 2: what the loss is like at zero weights, by the length of the shortcuts. Closed forms against autograd."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.li_et_al.data import WHITENING, whitened
+from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import WIDTH, draw_curve
-from lightning_app.papers.parts import Arrays, Computation, Source, Value
-from lightning_app.papers.predicates import Predicate, Within, at_least, below, noted, tested
+from lightning_app.papers.parts import Arrays, Computation, Value, columns
+from lightning_app.papers.predicates import Within, at_least, below, noted, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Reading, Sample, Varies
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import power
 
 if TYPE_CHECKING:
     from lightning_app.theory.li_et_al.shortcut import ShortcutForm
-
-__all__ = ["THEOREM_2", "Equal"]
 
 EXACT = 1e-10  # what rounding may leave of an identity
 
@@ -51,6 +49,10 @@ def _forms(n: int) -> dict[str, dict[str, str | bool]]:
     return FORMS if n > 1 else {name: form for name, form in FORMS.items() if name != EQ_3}
 
 
+def _piece(n: int, form: str) -> str:
+    return f"n{n}-{list(FORMS).index(form)}"
+
+
 def _form(units: int, n: int, form: Mapping[str, str | bool]) -> "ShortcutForm":
     from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, ShortcutForm, relu_surrogate
 
@@ -59,23 +61,15 @@ def _form(units: int, n: int, form: Mapping[str, str | bool]) -> "ShortcutForm":
     return ShortcutForm(units, n, bias=bool(form.get("bias", False)), **places)
 
 
-# -- against autograd -------------------------------------------------------------------------------------------------------
-
-
+@on_whitened
 def at_zero(
-    source: Source, n: int, form: Mapping[str, str | bool], units: Sequence[int], width: int, samples: int, limit: int
+    data: Whitened, n: int, form: Mapping[str, str | bool], units: Sequence[int], width: int, samples: int
 ) -> Arrays:
     """Largest deviations of the closed form from autograd, by the number of units: arrays (units,)."""
     from lightning_app.theory.li_et_al.zero_point_checks import zero_point_deviations
 
-    data = whitened(source, limit)
     x, y = data.x[:samples, :width], data.y[:samples, :width]
-    found = [asdict(zero_point_deviations(_form(count, n, form), x, y)) for count in units]
-    return {key: np.array([each[key] for each in found]) for key in found[0]} | {"data": np.array(data.name)}
-
-
-def _piece(n: int, form: str) -> str:
-    return f"n{n}-{list(FORMS).index(form)}"
+    return columns(zero_point_deviations(_form(count, n, form), x, y) for count in units)
 
 
 ZERO = Computation(
@@ -88,27 +82,24 @@ ZERO = Computation(
     },
 )
 
-
-# -- by depth, in closed form -------------------------------------------------------------------------------------------------
-
 DEPTHS = (1, 2, 4, 8)  # units
 
 
-def by_depth(source: Source, n: int, form: Mapping[str, str | bool], units: Sequence[int], limit: int | None) -> Arrays:
+@on_whitened
+def by_depth(data: Whitened, n: int, form: Mapping[str, str | bool], units: Sequence[int]) -> Arrays:
     """Of the Hessian's eigenvalues, computed anew at each depth: condition number and index of those that are not zero, and
     how many are zero. Arrays (units,)."""
     import torch
 
     from lightning_app.theory.li_et_al.zero_point import zero_point
 
-    data = whitened(source, limit)
     rows = []
     for count in units:
         values = torch.linalg.eigvalsh(zero_point(_form(count, n, form), data.x, data.y).hessian()).numpy()
         sizes = np.abs(values)
         there = sizes > EXACT * sizes.max()
         rows.append((sizes[there].max() / sizes[there].min(), (values[there] < 0).mean(), (~there).sum()))
-    return dict(zip(("condition", "index", "zeros"), np.array(rows, dtype=float).T)) | {"data": np.array(data.name)}
+    return dict(zip(("condition", "index", "zeros"), np.array(rows, dtype=float).T))
 
 
 BY_DEPTH = Computation(
@@ -122,17 +113,16 @@ BY_DEPTH = Computation(
 )
 
 
-def equivalence(source: Source, depth: int, seeds: int, limit: int | None) -> Arrays:
+@on_whitened
+def equivalence(data: Whitened, depth: int, seeds: int) -> Arrays:
     """Largest difference between an orthogonal plain net's Hessian, in turned variables, and that of 1-shortcuts at zero."""
     import torch
 
     from lightning_app.networks.shortcut import draw
-    from lightning_app.theory.li_et_al.equivalence import orthogonal_equivalence
+    from lightning_app.theory.li_et_al.zero_point_checks import orthogonal_equivalence
 
-    data = whitened(source, limit)
     draws = [draw((depth, WIDTH, WIDTH), "orthogonal", 1.0, torch.Generator().manual_seed(s)) for s in range(seeds)]
-    deviations = [orthogonal_equivalence(matrices, data.moments) for matrices in draws]
-    return {"deviation": np.array(deviations), "data": np.array(data.name)}
+    return {"deviation": np.array([orthogonal_equivalence(matrices, data.moments) for matrices in draws])}
 
 
 EQUIVALENCE = Computation(
@@ -141,52 +131,31 @@ EQUIVALENCE = Computation(
     {f"depth{depth:02d}": {"depth": depth, "seeds": 5, "limit": None} for depth in (2, 4, 8, 16)},
 )
 
-
-# -- claims -----------------------------------------------------------------------------------------------------------------
+EIGEN = ("gradient", "hessian", "eigenvalues")
 
 
 def theorem_2_claims(results: Results) -> list[Claim]:
-    """The text kept Theorem 2's words; its formulas, Eqs. 8 to 10, are lost and rebuilt."""
+    """ "Suppose all the activation functions satisfy Assumption 3": readings are activations that do.
+
+    The text kept Theorem 2's words; its formulas, Eqs. 8 to 10, are lost and rebuilt.
+    """
+    eq_8 = "n = 2: Hessian against Eq. 8, its eigenvalues against ±|c| s(M)"
+    eq_10 = "n = 1: Hessian against the block Toeplitz matrix of Eq. 10"
+    stationary = "(n-1)th-order stationary point"
     return [
         *(
-            _vanishes(
-                results,
-                n,
-                f"n = {n}: derivatives of orders 1 to {n - 1} at zero",
-                "(n-1)th-order stationary point",
-                LOWER,
-            )
+            _vanishes(results, n, f"n = {n}: derivatives of orders 1 to {n - 1} at zero", stationary, ("lower_orders",))
             for n in (2, 3, 4)
         ),
         *(
             _vanishes(results, n, f"n = {n}: Hessian at zero", "the Hessian is a zero matrix", ("hessian",))
             for n in (3, 4)
         ),
-        _vanishes(
-            results,
-            2,
-            "n = 2: Hessian against Eq. 8, its eigenvalues against ±|c| s(M)",
-            "multiple copies of …",
-            EIGEN,
-            Basis.REBUILT,
-        ),
-        _invariant(results),
-        _strict_saddle(results),
-        _zeros_of_the_bias(results),
-        _vanishes(
-            results,
-            1,
-            "n = 1: Hessian against the block Toeplitz matrix of Eq. 10",
-            "follows block Toeplitz structure",
-            EIGEN,
-            Basis.REBUILT,
-        ),
-        _explodes(results),
-        _equivalent(results),
+        _vanishes(results, 2, eq_8, "multiple copies of …", EIGEN, Basis.REBUILT),
+        *_of_two(results),
+        _vanishes(results, 1, eq_10, "follows block Toeplitz structure", EIGEN, Basis.REBUILT),
+        *_of_one(results),
     ]
-
-
-EIGEN, LOWER = ("gradient", "hessian", "eigenvalues"), ("lower_orders",)
 
 
 def _vanishes(
@@ -195,94 +164,69 @@ def _vanishes(
     def largest(arrays: Arrays) -> np.ndarray:
         return np.max([arrays[key] for key in keys], axis=0)
 
-    ours = {form: results.of_pieces(ZERO.name, [_piece(n, form)], largest) for form in _forms(n)}
+    ours = {form: results.of(ZERO, largest, _piece(n, form)) for form in _forms(n)}
     units = ", ".join(map(str, UNITS))
     test = below(EXACT, each=True, note=f"deviation from autograd with {units} units", of="net")
-    return _of_forms(f"{quantity}, deviation", paper, test, ours, basis=basis)
+    return tested(f"{quantity}, deviation", paper, test, ours, basis=basis, varies=Varies.SETTING)
 
 
-def _of_forms(
-    quantity: str, paper: str, test: Predicate, ours: Mapping[str, Sample], *beside: Reading, **more: Any
-) -> Claim:
-    """ "Suppose all the activation functions satisfy Assumption 3": readings are activations that do."""
-    return tested(quantity, paper, test, ours, *beside, varies=Varies.SETTING, **more)
+def _by_form(results: Results, n: int, value: Value) -> dict[str, Sample]:
+    return {form: results.of(BY_DEPTH, value, _piece(n, form)) for form in _forms(n)}
 
 
-def _by_depth(results: Results, n: int, form: str, value: Value) -> Sample:
-    return results.of_pieces(BY_DEPTH.name, [_piece(n, form)], value)
+def _of_two(results: Results) -> list[Claim]:
+    """ "The condition numbers of 2-shortcut networks are depth-invariant"; "except for degenerate cases, it is a strict saddle
+    point". With Eq. 3's bias there is one zero eigenvalue a hidden unit, d of them in each of its R units."""
+    differ = _by_form(results, 2, lambda arrays: np.ptp(arrays["condition"]) / arrays["condition"].min())
+    number = results.of(BY_DEPTH, lambda arrays: arrays["condition"][0], _piece(2, "linear"))
+    zeros = results.of(BY_DEPTH, lambda arrays: arrays["zeros"] - np.array(DEPTHS) * WIDTH, _piece(2, EQ_3))
+    note = "the smallest |λ| is zero then, and the condition number is that of the others"
+    none = Equal(0.0, note=note, each=True, of="net")
+    index = _by_form(results, 2, lambda arrays: arrays["index"])
+    negative = "n = 2: share of negative eigenvalues among those that are not zero"
+    half = Equal(0.5, note="a strict saddle has at least one that is negative", each=True, of="net")
+    return [
+        tested(
+            f"n = 2: largest relative difference of condition numbers between {DEPTHS[0]} and {DEPTHS[-1]} units",
+            "depth-invariant",
+            below(EXACT, note="the zeros of the bias apart"),
+            differ,
+            noted("the number itself, linear", number, "s_1(M) / s_d(M)"),
+            varies=Varies.SETTING,
+        ),
+        tested(negative, "strict saddle", half, index, varies=Varies.SETTING),
+        tested("n = 2: zero eigenvalues minus R d, with a hidden bias", "", none, zeros, basis=Basis.OURS),
+    ]
 
 
-def _invariant(results: Results) -> Claim:
-    """ "The condition numbers of 2-shortcut networks are depth-invariant." """
-    ours = {
-        form: _by_depth(results, 2, form, lambda arrays: np.ptp(arrays["condition"]) / arrays["condition"].min())
-        for form in FORMS
-    }
-    number = _by_depth(results, 2, "linear", lambda arrays: arrays["condition"][0])
-    return _of_forms(
-        f"n = 2: largest relative difference of condition numbers between {DEPTHS[0]} and {DEPTHS[-1]} units",
-        "depth-invariant",
-        below(EXACT, note="the zeros of the bias apart"),
-        ours,
-        noted("the number itself, linear", number, "s_1(M) / s_d(M)"),
-    )
-
-
-def _strict_saddle(results: Results) -> Claim:
-    """ "Except for degenerate cases, it is a strict saddle point." """
-    ours = {form: _by_depth(results, 2, form, lambda arrays: arrays["index"]) for form in FORMS}
-    return _of_forms(
-        "n = 2: share of negative eigenvalues among those that are not zero",
-        "strict saddle",
-        Equal(0.5, note="a strict saddle has at least one that is negative", each=True, of="net"),
-        ours,
-    )
-
-
-def _zeros_of_the_bias(results: Results) -> Claim:
-    """One zero eigenvalue a hidden unit: Eq. 3 has d of them in each of its R units."""
-    ours = _by_depth(results, 2, EQ_3, lambda arrays: arrays["zeros"] - np.array(DEPTHS) * WIDTH)
-    words = "the smallest |λ| is zero then, and the condition number is that of the others"
-    test = Equal(0.0, note=words, each=True, of="net")
-    return tested("n = 2: zero eigenvalues minus R d, with a hidden bias", "", test, ours, basis=Basis.OURS)
-
-
-def _explodes(results: Results) -> Claim:
-    """ "Its condition number tends to explode as the number of layers increase."
-
-    At least linearly: where M = mu I the condition number is ((1 + |mu|) R - |mu|) / |mu|, R and more times that of R = 1.
-    """
-    ours = {
-        form: _by_depth(results, 1, form, lambda arrays: arrays["condition"][-1] / arrays["condition"][0])
-        for form in _forms(1)
-    }
-    exponent = _by_depth(results, 1, "linear", lambda arrays: power(DEPTHS, arrays["condition"]).slope)
-    return _of_forms(
-        f"n = 1: growth of the condition number from {DEPTHS[0]} to {DEPTHS[-1]} units",
-        "tends to explode",
-        at_least(DEPTHS[-1], note="linear growth or faster"),
-        ours,
-        noted("fitted exponent of R, linear", exponent, "1 is linear growth"),
-    )
-
-
-def _equivalent(results: Results) -> Claim:
-    """ "The shortcut [of depth 1], however, is essentially equivalent to no shortcuts." """
-    pieces = list(EQUIVALENCE.pieces)
-    ours = results.of_pieces(
-        EQUIVALENCE.name, pieces, lambda *arrays: np.max([each["deviation"] for each in arrays], axis=0)
-    )
+def _of_one(results: Results) -> list[Claim]:
+    """ "Its condition number tends to explode as the number of layers increase." At least linearly: where M = mu I it is
+    ((1 + |mu|) R - |mu|) / |mu|, R and more times that of R = 1. "The shortcut [of depth 1], however, is essentially equivalent
+    to no shortcuts." """
+    growth = _by_form(results, 1, lambda arrays: arrays["condition"][-1] / arrays["condition"][0])
+    slope = results.of(BY_DEPTH, lambda arrays: power(DEPTHS, arrays["condition"]).slope, _piece(1, "linear"))
+    apart = results.of(EQUIVALENCE, lambda *arrays: np.max([each["deviation"] for each in arrays], axis=0))
+    similar = below(EXACT, each=True, note="orthogonally similar at depths 2 to 16")
     quantity = "Hessian of an orthogonal plain net against that of a 1-shortcut net at zero, deviation"
-    test = below(EXACT, each=True, note="orthogonally similar at depths 2 to 16")
-    return tested(quantity, "essentially equivalent", test, ours)
+    return [
+        tested(
+            f"n = 1: growth of the condition number from {DEPTHS[0]} to {DEPTHS[-1]} units",
+            "tends to explode",
+            at_least(DEPTHS[-1], note="linear growth or faster"),
+            growth,
+            noted("fitted exponent of R, linear", slope, "1 is linear growth"),
+            varies=Varies.SETTING,
+        ),
+        tested(quantity, "essentially equivalent", similar, apart),
+    ]
 
 
 def draw_theorem_2(results: Results) -> Figure:
     """Condition number at zero by the number of units: constant for n = 2, growing for n = 1."""
-    shown = ("linear", "ReLU at pre")
-    figure, (grid,) = figures.canvas(1, len(shown), sharey=True)
-    computed = results.computed(BY_DEPTH.name)
-    for axes, form in zip(grid, shown):
+    forms = ("linear", "ReLU at pre")
+    figure, (grid,) = figures.canvas(1, len(forms), sharey=True)
+    computed = results.computed(BY_DEPTH)
+    for axes, form in zip(grid, forms):
         for n in (1, 2):
             if (arrays := computed.get(_piece(n, form))) is not None:
                 draw_curve(axes, f"{n}-shortcut", DEPTHS, arrays["condition"][None])
@@ -296,7 +240,6 @@ def draw_theorem_2(results: Results) -> Figure:
 THEOREM_2 = Artefact(
     "theorem-2",
     "at zero: stationary of order n - 1; for n = 2 a condition number that no depth changes, for n = 1 one that explodes",
-    (),
     theorem_2_claims,
     "The text lost Eqs. 8 to 10: rebuilt from the words of the proof. "
     "Loss 1/(2m) Σ‖x^R - y‖², parameters in the order of Def. 5. M = E[(x - y) pre(x)^T], c = mid'(0)^(n-1) post'(0). Against "
@@ -306,6 +249,6 @@ THEOREM_2 = Artefact(
     "linear with the mean of its two slopes, 1/2. M depends on sign and order of the principal components. "
     + WHITENING,
     draw_theorem_2,
-    (ZERO, BY_DEPTH, EQUIVALENCE),
+    computations=(ZERO, BY_DEPTH, EQUIVALENCE),
     about=Class.FORMULA,
 )

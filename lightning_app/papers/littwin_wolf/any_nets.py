@@ -4,15 +4,12 @@ Which of its nets the paper trained it does not say, so that each arm is a readi
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 from lightning_app.papers.littwin_wolf.training import NORMALISED
 from lightning_app.papers.nets import AnyArm, AnyNets, Found, Recipe, mean_of
 from lightning_app.papers.predicates import IntervalAbove, Predicate, below, tested
 from lightning_app.papers.verdicts import Class, Sample, Varies
-
-__all__ = ["depths", "growth_of_lambda", "growth_of_norm"]
 
 NORM = "weight_norm/total"
 DEPTHS = {"d_eff": "effective", "d_coh": "coherent", "d_grad": "gradient"}
@@ -22,25 +19,18 @@ MIXTURE = Recipe("littwin-wolf", "ResidualMLP", lambda *_: NORMALISED[0].run, DE
 
 def growth_of_lambda(nets: AnyNets) -> Iterator[Found]:
     """ "This steady increase of |λ_l|": of all layers but the first, which has no skip around it."""
-
-    def grown(arm: AnyArm) -> Sample:
-        return _grown(arm, [f"bn_lambda/{layer}/mean_abs" for layer in sorted(_layers(arm))[1:]])
-
-    arms = [arm for arm in nets.every(MIXTURE) if len(_layers(arm)) > 1]
+    names = {
+        arm: sorted(filter(re.compile("bn_lambda/[^/]+/mean_abs").fullmatch, arm.names)) for arm in nets.every(MIXTURE)
+    }
+    ours = {arm: _grown(arm, *of_layers[1:]) for arm, of_layers in names.items() if len(of_layers) > 1}
     quantity = "mean |λ| of all layers but the first: end minus start"
-    yield from _readings(quantity, "steady increase", IntervalAbove(), arms, grown)
-
-
-def _layers(arm: AnyArm) -> set[str]:
-    found = (re.fullmatch(r"bn_lambda/([^/]+)/mean_abs", name) for name in arm.names)
-    return {match[1] for match in found if match}
+    yield from _readings(quantity, "steady increase", IntervalAbove(), ours)
 
 
 def growth_of_norm(nets: AnyNets) -> Iterator[Found]:
     """ "... a steady increase in the L2 norm of the weights": of nets without normalisation."""
-    arms = [arm for arm in nets.every(MIXTURE) if NORM in arm.names and not _normalised(arm)]
-    quantity = "‖w‖ without normalisation: end minus start"
-    yield from _readings(quantity, "steady increase", IntervalAbove(), arms, partial(_grown, names=[NORM]))
+    ours = {arm: _grown(arm, NORM) for arm in nets.every(MIXTURE) if NORM in arm.names and not _normalised(arm)}
+    yield from _readings("‖w‖ without normalisation: end minus start", "steady increase", IntervalAbove(), ours)
 
 
 def depths(nets: AnyNets) -> Iterator[Found]:
@@ -49,19 +39,16 @@ def depths(nets: AnyNets) -> Iterator[Found]:
     known = [arm for arm in nets.every(MIXTURE) if _normalised(arm) or NORM in arm.names]  # BnLambda measured these
     measured = [arm for arm in known if "depth/effective" in arm.names]
     for name, field in DEPTHS.items():
-
-        def start(arm: AnyArm, field: str = field) -> Sample:
-            return _of_longest(arm.initial, field)
-
-        def deeper(arm: AnyArm, field: str = field) -> Sample:
-            return _of_longest(arm.final, field).map(lambda end, start: end - start, _of_longest(arm.initial, field))
-
         for words, normalised in (("with", True), ("without", False)):
             arms = [arm for arm in measured if _normalised(arm) == normalised]
+            start, end = (
+                {arm: moment(arm, f"depth/{field}") / moment(arm, "depth/longest") for arm in arms}
+                for moment in (AnyArm.initial, AnyArm.final)
+            )
             quantity, half = f"{name} / p {words} normalisation", below(0.5, each=True)
-            early = Class.INITIALISATION
-            yield from _readings(f"{quantity}: at initialisation", "lower than half", half, arms, start, early)
-            yield from _readings(f"{quantity}: end minus start", "increases", IntervalAbove(), arms, deeper)
+            early, deeper = Class.INITIALISATION, {arm: end[arm] - start[arm] for arm in arms}
+            yield from _readings(f"{quantity}: at initialisation", "lower than half", half, start, early)
+            yield from _readings(f"{quantity}: end minus start", "increases", IntervalAbove(), deeper)
 
 
 def _normalised(arm: AnyArm) -> bool:
@@ -69,27 +56,15 @@ def _normalised(arm: AnyArm) -> bool:
 
 
 def _readings(
-    quantity: str,
-    paper: str,
-    test: Predicate,
-    arms: Sequence[AnyArm],
-    ours: Callable[[AnyArm], Sample],
-    about: Class = Class.TRAINED,
+    quantity: str, paper: str, test: Predicate, ours: Mapping[AnyArm, Sample], about: Class = Class.TRAINED
 ) -> Iterator[Found]:
     """One claim of the paper's nets, and one of others."""
     for lacking in (False, True):
-        samples = {arm.label: ours(arm) for arm in arms if bool(arm.lacks) == lacking}
+        samples = {arm.label: sample for arm, sample in ours.items() if bool(arm.lacks) == lacking}
         if samples:
             yield "", tested(quantity, paper, test, samples, about=about, varies=Varies.SETTING)
 
 
-def _grown(arm: AnyArm, names: Sequence[str]) -> Sample:
+def _grown(arm: AnyArm, *names: str) -> Sample:
     """The mean of some numbers at the end minus the one at the start."""
-    start = mean_of([arm.initial(name) for name in names])
-    return mean_of([arm.final(name) for name in names]).map(lambda end, start: end - start, start)
-
-
-def _of_longest(moment: Callable[[str], Sample], field: str) -> Sample:
-    """A depth as a share of the longest path's."""
-    depth, longest = (moment(f"depth/{name}") for name in (field, "longest"))
-    return depth.map(lambda d, p: d / p if p else float("nan"), longest)
+    return mean_of([arm.final(name) for name in names]) - mean_of([arm.initial(name) for name in names])

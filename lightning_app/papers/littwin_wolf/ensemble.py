@@ -3,7 +3,7 @@
 Measured instead of modelled: outputs and gradients of trained nets, resolved exactly by the length of the paths.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,22 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.littwin_wolf.training import (
-    DURATION,
-    NORMALISED,
-    UNNORMALISED,
-    Setting,
-    claim,
-    mean_curves,
-    runs_of,
-    seen,
-)
+from lightning_app.papers.littwin_wolf import training
+from lightning_app.papers.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, by_setting, claim, seen
 from lightning_app.papers.predicates import IntervalAbove, below
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
-
-__all__ = ["ENSEMBLE"]
 
 MEASURES = {
     "effective": "mean path length weighted by E‖f_r‖² (d_eff)",
@@ -41,9 +31,6 @@ AT_START = {  # what was not tried
 }
 
 
-# -- claims ---------------------------------------------------------------------------------------------------------------
-
-
 def ensemble_claims(results: Results) -> list[Claim]:
     """ "While initially the virtual ensemble is mostly at depths lower than half the network's depth, as training progresses,
     it becomes deeper and deeper." """
@@ -55,43 +42,33 @@ def ensemble_claims(results: Results) -> list[Claim]:
     ]
 
 
-def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting], tried: str) -> Iterator[Claim]:
-    def start(setting: Setting) -> Sample:
-        return _of_longest(results.initial, setting, name)
-
-    def deeper(setting: Setting) -> Sample:
-        return _of_longest(results.final, setting, name).map(lambda end, first: end - first, start(setting))
-
+def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting], tried: str) -> list[Claim]:
     def least(setting: Setting) -> Sample:
         curves = _by_epoch(results, setting, name)
         return Sample(tuple(curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
 
-    yield claim(
-        f"{quantity}: at initialisation",
-        "lower than half the network's depth",
-        below(0.5, each=True),
-        settings,
-        start,
-        about=Class.INITIALISATION,
-        power=tried,
-        ratio=True,
-    )
-    yield claim(f"{quantity}: end minus start", "becomes deeper and deeper", IntervalAbove(), settings, deeper)
-    yield seen(f"{quantity}: least while training", "does it fall first?", settings, least)
+    start = by_setting(settings, lambda setting: _of_longest(results.initial, setting, name))
+    end = by_setting(settings, lambda setting: _of_longest(results.final, setting, name))
+    deeper = {words: end[words] - start[words] for words in end}
+    half, early = "lower than half the network's depth", Class.INITIALISATION
+    said = f"{quantity}: at initialisation"
+    return [
+        claim(said, half, below(0.5, each=True), start, about=early, power=tried, ratio=True),
+        claim(f"{quantity}: end minus start", "becomes deeper and deeper", IntervalAbove(), deeper),
+        seen(f"{quantity}: least while training", "does it fall first?", by_setting(settings, least)),
+    ]
 
 
 def _of_longest(moment: Callable[[str, str, str], Sample], setting: Setting, name: str) -> Sample:
     """A depth as a share of the longest path's, at a moment."""
     depth, longest = (moment(setting.run.name, setting.arm, f"depth/{key}") for key in (name, "longest"))
-    return depth.map(lambda d, p: d / p, longest)
+    return depth / longest
 
 
 def _by_epoch(results: Results, setting: Setting, name: str) -> pd.DataFrame:
     """The same by epoch (rows) and seed (columns)."""
-    return mean_curves(results, setting, f"depth/{name}") / mean_curves(results, setting, "depth/longest")
-
-
-# -- figure ---------------------------------------------------------------------------------------------------------------
+    depth, longest = (results.curves(setting.run.name, setting.arm, f"depth/{key}") for key in (name, "longest"))
+    return depth / longest
 
 
 def draw_ensemble(results: Results) -> Figure:
@@ -129,16 +106,16 @@ def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
 ENSEMBLE = Artefact(
     "ensemble",
     "the ensemble of paths is shallower than half the depth at initialisation, and becomes deeper as training goes on",
-    runs_of((*NORMALISED, *UNNORMALISED)),
     ensemble_claims,
     "The nets of Figs. 1d and 1e. ReLU gates and normalisation are frozen at the sample, so that the net is a sum over paths of "
     "f_r, those of r matrices (the readout not counted); logits centred over classes, 0 < r ≤ p = 10. Gradients are those of "
     "the cross-entropy with its slope in the logits frozen. Normalisation has its running statistics, at initialisation "
     "those of 256 training samples (untrained running statistics would make it the identity). "
-    + DURATION
+    + training.DURATION
     + "Weights are "
     "N(0, g²/n) with g = 1 or less: Kaiming's g = √2 is a reading that is missing here, and where the depth at initialisation "
     "may be above half.",
     draw_ensemble,
+    runs=training.runs_of((*NORMALISED, *UNNORMALISED)),
     about=Class.TRAINED,
 )

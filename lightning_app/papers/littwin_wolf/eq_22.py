@@ -11,22 +11,20 @@ is 0 where each unit's branch has a random sign, which a lambda of -1 gives it; 
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, Value
-from lightning_app.papers.predicates import Predicate, Within, above, noted, tested
+from lightning_app.papers.parts import Arrays, Computation, Source, Value, columns
+from lightning_app.papers.predicates import Within, above, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = ["EQ_22", "HALF_NORMAL", "MOMENTS"]
 
 HALF_NORMAL = 1 / (1 - 1 / math.pi)  # E relu(z)^2 / var relu(z) of a centred normal z
 WIDTHS = (20, 200)  # the experiments'; one in which the units of a layer have nearly equal variance, as the text asks
@@ -56,23 +54,21 @@ def moments(
 
     Arrays (seeds, blocks): ``squares`` E N_l^2, ``branch`` E relu^2 / sigma^2, ``sigma``; means over samples and units.
     """
-    import torch
-
-    found = [_moments(seed, centred, signs, equal, inputs, width, blocks, samples) for seed in range(seeds)]
-    return {name: torch.stack([each[name] for each in found]).numpy() for name in found[0]}
+    return columns(_moments(seed, centred, signs, equal, inputs, width, blocks, samples) for seed in range(seeds))
 
 
 def _moments(
     seed: int, centred: bool, signs: bool, equal: bool, inputs: int, width: int, blocks: int, samples: int
-) -> dict:
+) -> dict[str, np.ndarray]:
     import torch
 
     from lightning_app.networks.residual_mlp import MeanStdNorm, MlpBlock, ResidualMLP
 
+    rows = []
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         net = ResidualMLP(inputs, width, blocks, norm="eq22", scalar=False, centred=centred).double()
-        here, squares, branches, sigmas = torch.randn(samples, inputs, dtype=torch.float64), [], [], []
+        here = torch.randn(samples, inputs, dtype=torch.float64)
         for block in net.blocks:
             assert isinstance(block, MlpBlock) and isinstance(block.norm, MeanStdNorm)
             block.norm.momentum = 1.0  # remember this batch's sigma
@@ -81,10 +77,9 @@ def _moments(
             if equal:
                 block.norm.weight.mul_(_equalising(block.linear(here).relu()))
             before, here = here, block(here)
-            squares.append(here.square().mean())
-            branches.append((here - before if block.residual else here).square().mean())
-            sigmas.append(block.norm.running_var.sqrt().squeeze())
-    return {name: torch.stack(each) for name, each in (("squares", squares), ("branch", branches), ("sigma", sigmas))}
+            branch, sigma = here - before if block.residual else here, block.norm.running_var.sqrt().squeeze()
+            rows.append({"squares": here.square().mean(), "branch": branch.square().mean(), "sigma": sigma})
+    return columns(rows)
 
 
 def _equalising(units: "Tensor") -> "Tensor":
@@ -98,14 +93,8 @@ MOMENTS = Computation(
     moments,
     {
         f"{kind}-{width}": {
-            "centred": centred,
-            "signs": signs,
-            "equal": equal,
-            "inputs": 50,
-            "width": width,
-            "blocks": BLOCKS,
-            "samples": SAMPLES,
-            "seeds": SEEDS,
+            **{"centred": centred, "signs": signs, "equal": equal, "inputs": 50, "width": width},
+            **{"blocks": BLOCKS, "samples": SAMPLES, "seeds": SEEDS},
         }
         for width in WIDTHS
         for kind, (centred, signs, equal, _) in KINDS.items()
@@ -115,66 +104,36 @@ MOMENTS = Computation(
 
 def eq_22_claims(results: Results) -> list[Claim]:
     """ "Providing that units in the same layer have equal variance, the recursive relation E[N_{l+1}²] = 1 + E[N_l²] holds. This,
-    in turn, implies that the output of the ReLU units should have increasing variance as a function of depth." """
-    near = Within(1.0, TOLERANCE, "mean over layers and seeds")
+    in turn, implies that the output of the ReLU units should have increasing variance as a function of depth."
+
+    Readings are nets that differ: in σ, in λ's sign, in their units. All are measured alike.
+    """
+    near, text = Within(1.0, TOLERANCE, "mean over layers and seeds"), ["deviation", "rms"]
+    half_normal = Within(HALF_NORMAL, TOLERANCE, "1 / (1 - 1/π), of half-normal units")
+    increments = _by_kind(results, lambda arrays: np.diff(arrays["squares"], axis=1).mean(axis=1), [*KINDS])
+    branch = _by_kind(results, lambda arrays: arrays["branch"][:, 1:].mean(axis=1), text)
+    first = _by_kind(results, lambda arrays: arrays["squares"][:, 0], ["deviation"])
+    steps = _by_kind(results, lambda arrays: (arrays["sigma"][:, 1:] / arrays["sigma"][:, :-1]).min(axis=1), text)
+    ends = _by_kind(results, lambda arrays: arrays["sigma"][:, -1] / arrays["sigma"][:, 0], text)
+    rising, deeper = (
+        above(1, each=True, note="from every layer to the next"),
+        "increasing variance as a function of depth",
+    )
+    share = "the branch's own share of it, E relu² / σ², units of unequal variance"
+    normal = "E N²_1 = E relu² / σ² of normal inputs, σ a standard deviation"
+    setting, ours = {"varies": Varies.SETTING}, {"varies": Varies.SETTING, "basis": Basis.OURS}
     return [
-        _claim(results, "E N²_{l+1} - E N²_l, mean over layers", 1.0, near, _increments, list(KINDS)),
-        _claim(
-            results,
-            "the branch's own share of it, E relu² / σ², units of unequal variance",
-            1.0,
-            near,
-            lambda arrays: arrays["branch"][:, 1:].mean(axis=1),
-            ["deviation", "rms"],
-        ),
-        _claim(
-            results,
-            "E N²_1 = E relu² / σ² of normal inputs, σ a standard deviation",
-            "",
-            Within(HALF_NORMAL, TOLERANCE, "1 / (1 - 1/π), of half-normal units"),
-            lambda arrays: arrays["squares"][:, 0],
-            ["deviation"],
-            basis=Basis.OURS,
-        ),
-        _claim(
-            results,
-            "least σ_{l+1} / σ_l",
-            "increasing variance as a function of depth",
-            above(1, each=True, note="from every layer to the next"),
-            lambda arrays: (arrays["sigma"][:, 1:] / arrays["sigma"][:, :-1]).min(axis=1),
-            ["deviation", "rms"],
-            ratio=True,
-        ),
-        Claim(
-            "σ_10 / σ_1",
-            "",
-            "none: whether it increases in the end",
-            tuple(
-                noted(words, ours)
-                for words, ours in _by_kind(
-                    results, lambda arrays: arrays["sigma"][:, -1] / arrays["sigma"][:, 0], ["deviation", "rms"]
-                ).items()
-            ),
-            basis=Basis.OURS,
-            varies=Varies.SETTING,
-        ),
+        tested("E N²_{l+1} - E N²_l, mean over layers", 1.0, near, increments, **setting),
+        tested(share, 1.0, near, branch, **setting),
+        tested(normal, "", half_normal, first, **ours),
+        tested("least σ_{l+1} / σ_l", deeper, rising, steps, ratio=True, **setting),
+        shown("σ_10 / σ_1", "", "whether it increases in the end", ends, **ours),
     ]
-
-
-def _increments(arrays: Arrays) -> np.ndarray:
-    return np.diff(arrays["squares"], axis=1).mean(axis=1)
-
-
-def _claim(
-    results: Results, quantity: str, paper: float | str, test: Predicate, value: Value, kinds: list[str], **more: Any
-) -> Claim:
-    """Readings are nets that differ: in σ, in λ's sign, in their units. All are measured alike."""
-    return tested(quantity, paper, test, _by_kind(results, value, kinds), varies=Varies.SETTING, **more)
 
 
 def _by_kind(results: Results, value: Value, kinds: list[str]) -> dict[str, Sample]:
     return {
-        f"{KINDS[kind][-1]}, {width} units": results.of_pieces(MOMENTS.name, [f"{kind}-{width}"], value)
+        f"{KINDS[kind][-1]}, {width} units": results.of(MOMENTS, value, f"{kind}-{width}")
         for width in WIDTHS
         for kind in kinds
     }
@@ -187,12 +146,11 @@ def draw_eq_22(results: Results) -> Figure:
     layers = np.arange(1, BLOCKS + 1)
     for axes, width in zip(grid, WIDTHS):
         for kind, (*_, words) in KINDS.items():
-            if arrays := results.computed(MOMENTS.name).get(f"{kind}-{width}"):
+            if arrays := results.computed(MOMENTS).get(f"{kind}-{width}"):
                 squares, colour = arrays["squares"], figures.COLOURS[shades[kind]][0]
                 axes.plot(layers, squares.mean(axis=0), "o-", ms=3, color=colour, label=words.replace(", ", ",\n"))
-                axes.fill_between(
-                    layers, squares.min(axis=0), squares.max(axis=0), color=colour, alpha=0.15, linewidth=0
-                )
+                low, high = squares.min(axis=0), squares.max(axis=0)
+                axes.fill_between(layers, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(layers, layers, color=figures.INK, linestyle="--", linewidth=1, label="the recursion from 1")
         axes.set(title=f"{width} units", xlabel="layer l", yscale="log")
     grid[0].set_ylabel("E N_l²")
@@ -203,13 +161,12 @@ def draw_eq_22(results: Results) -> Figure:
 EQ_22 = Artefact(
     "eq-22",
     "with BatchNorm's λ at 1 the mean square of a unit rises by 1 from layer to layer",
-    (),
     eq_22_claims,
     f"Nets of Eq. 22 at initialisation, ten layers, weights N(0, 1/n), {SAMPLES:,} normal inputs in 50 dimensions, {SEEDS} "
     "seeds; E is the mean over samples and units. σ_l is the mean over units of their standard deviations, as the text says, or "
     "of their root mean squares. Branches of random sign take the cross term 2 E N relu / σ away; units of equal σ are what the "
     "text provides for. Under all three the recursion is derived. The readings are nets that differ, measured alike.",
     draw_eq_22,
-    (MOMENTS,),
+    computations=(MOMENTS,),
     about=Class.INITIALISATION,
 )

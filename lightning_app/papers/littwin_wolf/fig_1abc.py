@@ -1,7 +1,9 @@
 """Figures 1a to 1c, Theorems 1 and 2 and Lemma 4: how much paths of each length weigh, from the closed form of eps_r(beta)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,11 +18,8 @@ from lightning_app.plots import figures
 from lightning_app.plots.style import styles
 from lightning_app.statistics.fitting import power
 
-__all__ = ["FIG_1A", "FIG_1B", "FIG_1C", "LEMMA_4", "THEOREM_1", "THEOREM_2"]
-
 EXACT = 1e-10  # what rounding may leave of an identity
-
-# -- Figs. 1a, 1b, 1c --------------------------------------------------------------------------------------------------------
+IN_CASES: Any = {"each": True, "of": "case"}  # of tests: each beta, or each depth, has a number
 
 DEPTH = 100
 BETAS = {"fig-1a": 0.1, "fig-1b": 0.5, "fig-1c": 2.0}
@@ -52,52 +51,29 @@ def _exact_weights(p: int, beta: float) -> np.ndarray:
 WEIGHTS = Computation("path-weights", path_weights, {key: {"p": DEPTH, "beta": beta} for key, beta in BETAS.items()})
 
 
-def _histogram_claims(key: str) -> Callable[[Results], list[Claim]]:
-    """Of one of the three figures."""
+def _histogram_claims(results: Results, key: str) -> list[Claim]:
+    """Of one of the three figures. "The epsilons are concentrated in a narrow band near the maximal value"."""
 
-    def claims(results: Results) -> list[Claim]:
-        def ours(value: Value) -> Sample:
-            return results.of_pieces(WEIGHTS.name, [key], value)
+    def ours(value: Value) -> Sample:
+        return results.of(WEIGHTS, value, key)
 
-        norm = ours(lambda arrays: (arrays["weights"] ** 2).sum())
-        deviation = ours(lambda arrays: np.abs(arrays["weights"] - arrays["exact"]).max())
-        largest = ours(lambda arrays: (arrays["weights"].argmax() + 1) / len(arrays["weights"]))
-        inside = ours(_mass_near_the_top)
-        spread, limit = (ours(lambda arrays, i=i: arrays["spread"][i]) for i in (0, 1))
-        q = BETAS[key] / (1 + BETAS[key])
-        return [
-            tested(
-                "Σ ε_r²",
-                "",
-                Within(1.0, EXACT),
-                norm,
-                basis=Basis.OURS,
-                power="Z is chosen so that it is 1: this checks the computation only",
-            ),
-            tested(
-                "ε_r against binomials in integer arithmetic, largest difference",
-                "",
-                at_most(EXACT),
-                deviation,
-                basis=Basis.OURS,
-            ),
-            tested(  # Theorem 1, and the caption's β
-                "argmax ε_r / p",
-                "β p / (1 + β)",
-                Within(q, 1 / DEPTH, "β / (1 + β), give or take 1/p"),
-                largest,
-            ),
-            tested(  # "the epsilons are concentrated in a narrow band near the maximal value"
-                f"share of Σ ε_r² within {BAND:g} p of the largest",
-                "a narrow band",
-                at_least(0.99),
-                inside,
-                noted("standard deviation of r under ε_r²", spread),
-                noted("its limit √((p-1) q (1-q) / 2)", limit),
-            ),
-        ]
-
-    return claims
+    norm = ours(lambda arrays: (arrays["weights"] ** 2).sum())
+    deviation = ours(lambda arrays: np.abs(arrays["weights"] - arrays["exact"]).max())
+    largest = ours(lambda arrays: (arrays["weights"].argmax() + 1) / len(arrays["weights"]))
+    spread, limit = (ours(lambda arrays, i=i: arrays["spread"][i]) for i in (0, 1))
+    width = noted("standard deviation of r under ε_r²", spread), noted("its limit √((p-1) q (1-q) / 2)", limit)
+    near = Within(
+        BETAS[key] / (1 + BETAS[key]), 1 / DEPTH, "β / (1 + β), give or take 1/p"
+    )  # Theorem 1, the caption's β
+    binomials = "ε_r against binomials in integer arithmetic, largest difference"
+    inside = f"share of Σ ε_r² within {BAND:g} p of the largest"
+    power = "Z is chosen so that it is 1: this checks the computation only"
+    return [
+        tested("Σ ε_r²", "", Within(1.0, EXACT), norm, basis=Basis.OURS, power=power),
+        tested(binomials, "", at_most(EXACT), deviation, basis=Basis.OURS),
+        tested("argmax ε_r / p", "β p / (1 + β)", near, largest),
+        tested(inside, "a narrow band", at_least(0.99), ours(_mass_near_the_top), *width),
+    ]
 
 
 def _mass_near_the_top(arrays: Arrays) -> float:
@@ -105,40 +81,33 @@ def _mass_near_the_top(arrays: Arrays) -> float:
     return (arrays["weights"][np.abs(r - arrays["argmax"]) <= BAND * DEPTH] ** 2).sum()
 
 
-def _draw_histogram(key: str) -> Callable[[Results], Figure]:
-    def draw(results: Results) -> Figure:
-        """eps_r by r, as bars."""
-        figure, ((axes,),) = figures.canvas()
-        for arrays in filter(None, [results.computed(WEIGHTS.name).get(key)]):
-            axes.bar(np.arange(1, DEPTH + 1), arrays["weights"], width=1.0, color=figures.colour("residual"))
-            axes.axvline(
-                float(arrays["share"]) * DEPTH, color=figures.INK, linestyle="--", linewidth=1, label="β p / (1 + β)"
-            )
-        axes.set(title=f"ε_r(β), β = {BETAS[key]:g}, p = {DEPTH}", xlabel="path length r", xlim=(0, DEPTH + 1))
-        figures.legend(axes)
-        return figure
-
-    return draw
+def _draw_histogram(results: Results, key: str) -> Figure:
+    """eps_r by r, as bars."""
+    figure, ((axes,),) = figures.canvas()
+    if arrays := results.computed(WEIGHTS).get(key):
+        axes.bar(np.arange(1, DEPTH + 1), arrays["weights"], width=1.0, color=figures.colour("residual"))
+        end = float(arrays["share"]) * DEPTH
+        axes.axvline(end, color=figures.INK, linestyle="--", linewidth=1, label="β p / (1 + β)")
+    axes.set(title=f"ε_r(β), β = {BETAS[key]:g}, p = {DEPTH}", xlabel="path length r", xlim=(0, DEPTH + 1))
+    figures.legend(axes)
+    return figure
 
 
-def _histogram(key: str) -> Artefact:
-    return Artefact(
+FIG_1A, FIG_1B, FIG_1C = (
+    Artefact(
         key,
-        f"the weights ε_r of path lengths, β = {BETAS[key]:g}: a narrow band around β p / (1 + β)",
-        (),
-        _histogram_claims(key),
+        f"the weights ε_r of path lengths, β = {beta:g}: a narrow band around β p / (1 + β)",
+        partial(_histogram_claims, key=key),
         "ε_r = binom(p-1, r-1) β^r / Z with Σ ε_r² = 1 (Eq. 15), p = 100; the proofs write binom(p, r), ignoring constants.",
-        _draw_histogram(key),
-        (WEIGHTS,),
+        partial(_draw_histogram, key=key),
+        computations=(WEIGHTS,),
         about=Class.FORMULA,
     )
-
-
-FIG_1A, FIG_1B, FIG_1C = map(_histogram, BETAS)
-
-# -- Theorem 1 ---------------------------------------------------------------------------------------------------------------
+    for key, beta in BETAS.items()
+)
 
 RATIOS = {"0.1": (1, 10), "0.5": (1, 2), "1": (1, 1), "2": (2, 1), "10": (10, 1)}  # beta = a / b
+OVER = f"β = {', '.join(RATIOS)}"
 DEEPEST = 100_000
 LOOKS = dict(zip(RATIOS, styles(("plain", "residual", "other") * 2)))
 
@@ -183,41 +152,23 @@ DEEP = Computation(
 
 def theorem_1_claims(results: Results) -> list[Claim]:
     """Eq. 18: lim 1/p argmax_r ε_r(β) = β / (1 + β)."""
-    pieces = list(DEEP.pieces)
-
-    def ours(value: Value) -> Sample:
-        return results.of_pieces(DEEP.name, pieces, lambda *arrays: [value(each) for each in arrays])
-
-    off = ours(lambda arrays: _off(arrays).max())
-    last = ours(lambda arrays: _off(arrays)[-1] / arrays["depths"][-1])
-    wrong = ours(lambda arrays: (arrays["of_weights"][:, None] != arrays["argmax"]).all(axis=1).sum())
-    ties = ours(lambda arrays: np.ptp(arrays["argmax"], axis=1).mean())
-    over = f"β = {', '.join(RATIOS)}"
+    off = results.each(DEEP, lambda arrays: _off(arrays).max())
+    last = results.each(DEEP, lambda arrays: _off(arrays)[-1] / arrays["depths"][-1])
+    wrong = results.each(DEEP, lambda arrays: (arrays["of_weights"][:, None] != arrays["argmax"]).all(axis=1).sum())
+    ties = results.each(DEEP, lambda arrays: np.ptp(arrays["argmax"], axis=1).mean())
+    all_tie = "all: β p / (1 + β) ∈ N, the theorem's case, is that of a tie of this length and the next"
+    tied = noted("share of depths where two lengths tie", ties, all_tie)
+    everywhere = f"largest |argmax ε_r - β p / (1 + β)| over depths up to {DEEPEST:g}"
+    near, small, none = (
+        at_most(limit, note=note, **IN_CASES)
+        for limit, note in ((1 + EXACT, f"{EXACT:g} is for rounding, {OVER}"), (1.1e-5, OVER), (0, OVER))
+    )
+    limit = f"|argmax / p - β / (1 + β)| at p = {DEEPEST:g}"
+    elsewhere = "depths where the largest of the weights is not at the length of the closed form ⌊β p / (1 + β)⌋ + 1"
     return [
-        tested(
-            f"largest |argmax ε_r - β p / (1 + β)| over depths up to {DEEPEST:g}",
-            "lim argmax ε_r / p = β / (1 + β), Eq. 18",
-            at_most(1 + EXACT, each=True, note=f"{EXACT:g} is for rounding, {over}", of="case"),
-            off,
-        ),
-        tested(
-            f"|argmax / p - β / (1 + β)| at p = {DEEPEST:g}",
-            "the limit is β / (1 + β)",
-            at_most(1.1e-5, each=True, note=over, of="case"),
-            last,
-        ),
-        tested(
-            "depths where the largest of the weights is not at the length of the closed form ⌊β p / (1 + β)⌋ + 1",
-            "",
-            at_most(0, each=True, note=over, of="case"),
-            wrong,
-            noted(
-                "share of depths where two lengths tie",
-                ties,
-                "all: β p / (1 + β) ∈ N, the theorem's case, is that of a tie of this length and the next",
-            ),
-            basis=Basis.OURS,
-        ),
+        tested(everywhere, "lim argmax ε_r / p = β / (1 + β), Eq. 18", near, off),
+        tested(limit, "the limit is β / (1 + β)", small, last),
+        tested(elsewhere, "", none, wrong, tied, basis=Basis.OURS),
     ]
 
 
@@ -228,18 +179,22 @@ def _off(arrays: Arrays) -> np.ndarray:
 def draw_theorem_1(results: Results) -> Figure:
     """argmax / p by depth, with its limits."""
     figure, ((axes,),) = figures.canvas()
-    for name, (a, b) in RATIOS.items():
-        for arrays in filter(None, [results.computed(DEEP.name).get(f"beta{name}")]):
-            _line(axes, name, arrays["depths"], arrays["argmax"][:, 1] / arrays["depths"])
-            axes.axhline(a / (a + b), color=LOOKS[name].colour, linestyle=":", linewidth=1)
-            axes.annotate(
-                f"β = {name}", (DEEPEST, a / (a + b)), (-4, 4), textcoords="offset points", ha="right", fontsize=8
-            )
+    for name, arrays in _by_ratio(results, DEEP).items():
+        (a, b), look = RATIOS[name], LOOKS[name]
+        _draw_line(axes, name, arrays["depths"], arrays["argmax"][:, 1] / arrays["depths"])
+        axes.axhline(a / (a + b), color=look.colour, linestyle=":", linewidth=1)
+        place: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 8}
+        axes.annotate(f"β = {name}", (DEEPEST, a / (a + b)), (-4, 4), **place)
     axes.set(title="argmax ε_r / p and its limit β / (1 + β)", xlabel="depth p", xscale="log", ylim=(0, 1.05))
     return figure
 
 
-def _line(axes: Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
+def _by_ratio(results: Results, of: Computation) -> dict[str, Arrays]:
+    there = results.computed(of)
+    return {name: there[f"beta{name}"] for name in RATIOS if f"beta{name}" in there}
+
+
+def _draw_line(axes: Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
     look = LOOKS[name]
     axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label=f"β = {name}")
 
@@ -247,15 +202,12 @@ def _line(axes: Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
 THEOREM_1 = Artefact(
     "theorem-1",
     "the largest weight is that of length β p / (1 + β)",
-    (),
     theorem_1_claims,
     "Exact rational arithmetic for the closed form. Depths with β p / (1 + β) ∈ N, as assumed. The larger of two that tie.",
     draw_theorem_1,
-    (DEEP,),
+    computations=(DEEP,),
     about=Class.FORMULA,
 )
-
-# -- Theorem 2 ---------------------------------------------------------------------------------------------------------------
 
 NEAR = (100, 300, 1000, 3000, 10_000, 30_000, DEEPEST)  # depths, about
 EDGE = 10  # the band reaches a tenth of the way from q to 0 and to 1
@@ -267,15 +219,13 @@ def concentration(source: Source, a: int, b: int, edge: int, depths: Sequence[in
 
     beta = a / b
     bands = [((edge - 1) * a * p // (edge * (a + b)), (edge * a + b) * p // (edge * (a + b))) for p in depths]
-    found, limits = ([f(p, beta) for p in depths] for f in (glass.lengths, glass.limiting_lengths))
-    rates = [min(glass.rate(beta, first / p), glass.rate(beta, last / p)) for p, (first, last) in zip(depths, bands)]
     return {
         "depths": np.array(depths),
         "mass": np.array([glass.mass(p, beta, *band) for p, band in zip(depths, bands)]),
         "log_outside": np.array([glass.log_mass_outside(p, beta, *band) for p, band in zip(depths, bands)]),
-        "rate": np.array(rates),
-        "spread": np.array([each.variance**0.5 for each in found]),
-        "limit": np.array([each.variance**0.5 for each in limits]),
+        "rate": np.array([min(glass.rate(beta, end / p) for end in band) for p, band in zip(depths, bands)]),
+        "spread": np.array([glass.lengths(p, beta).variance ** 0.5 for p in depths]),
+        "limit": np.array([glass.limiting_lengths(p, beta).variance ** 0.5 for p in depths]),
     }
 
 
@@ -294,47 +244,23 @@ def theorem_2_claims(results: Results) -> list[Claim]:
 
     Eq. 19: the limit of Σ ε_r² over the band is 1. How fast, and how wide the band is, the paper does not say: ours.
     """
-    pieces = list(BANDS.pieces)
-
-    def ours(value: Value) -> Sample:
-        return results.of_pieces(BANDS.name, pieces, lambda *arrays: [value(each) for each in arrays])
-
-    mass = ours(lambda arrays: arrays["mass"][-1])
-    growth = ours(lambda arrays: np.diff(arrays["log_outside"]).max())
-    decay = ours(lambda arrays: _slope(arrays) / arrays["rate"][-1])
-    exponent = ours(lambda arrays: power(arrays["depths"], arrays["spread"]).slope)
-    spread = ours(lambda arrays: arrays["spread"][-1] / arrays["limit"][-1])
-    over = f"β = {', '.join(RATIOS)}"
+    mass = results.each(BANDS, lambda arrays: arrays["mass"][-1])
+    growth = results.each(BANDS, lambda arrays: np.diff(arrays["log_outside"]).max())
+    decay = results.each(BANDS, lambda arrays: _slope(arrays) / arrays["rate"][-1])
+    exponent = results.each(BANDS, lambda arrays: power(arrays["depths"], arrays["spread"]).slope)
+    spread = results.each(BANDS, lambda arrays: arrays["spread"][-1] / arrays["limit"][-1])
+    beside = noted(f"the deviation over √((p-1) q (1-q) / 2) at p = {DEEPEST:g}", spread)
+    near_1 = at_least(1 - EXACT, note=f"{EXACT:g} is for rounding, {OVER}", **IN_CASES)
+    change = "largest change, from one depth to the next, of the log of what is outside"
+    # changed after a look (before its first commit on 2026-11-21): the slope between the two largest p, because beside p
+    # times the rate there is 1/2 log p, which a quotient at one p keeps
+    slope = "slope of -log of what is outside between the two largest p, over the rate 2 KL(α ‖ q) of the nearer edge"
+    width = "width of the band: exponent of p in the standard deviation of r under ε_r²"
     return [
-        tested(
-            f"Σ ε_r² over the band at p = {DEEPEST:g}",
-            1.0,
-            at_least(1 - EXACT, each=True, note=f"{EXACT:g} is for rounding, {over}", of="case"),
-            mass,
-        ),
-        tested(
-            "largest change, from one depth to the next, of the log of what is outside",
-            "falls to 0",
-            below(0, each=True, note=over, of="case"),
-            growth,
-        ),
-        # changed after a look (before its first commit on 2026-11-21): the slope between the two largest p, because beside p
-        # times the rate there is 1/2 log p, which a quotient at one p keeps
-        tested(
-            "slope of -log of what is outside between the two largest p, over the rate 2 KL(α ‖ q) of the nearer edge",
-            "",
-            Share(1.0, 0.02, each=True, of="case"),
-            decay,
-            basis=Basis.OURS,
-        ),
-        tested(
-            "width of the band: exponent of p in the standard deviation of r under ε_r²",
-            "",
-            Within(0.5, 0.02, over, each=True, of="case"),
-            exponent,
-            noted(f"the deviation over √((p-1) q (1-q) / 2) at p = {DEEPEST:g}", spread),
-            basis=Basis.OURS,
-        ),
+        tested(f"Σ ε_r² over the band at p = {DEEPEST:g}", 1.0, near_1, mass),
+        tested(change, "falls to 0", below(0, note=OVER, **IN_CASES), growth),
+        tested(slope, "", Share(1.0, 0.02, **IN_CASES), decay, basis=Basis.OURS),
+        tested(width, "", Within(0.5, 0.02, OVER, **IN_CASES), exponent, beside, basis=Basis.OURS),
     ]
 
 
@@ -346,9 +272,8 @@ def _slope(arrays: Arrays) -> float:
 def draw_theorem_2(results: Results) -> Figure:
     """What is outside of the band, by depth."""
     figure, ((axes,),) = figures.canvas()
-    for name in RATIOS:
-        for arrays in filter(None, [results.computed(BANDS.name).get(f"beta{name}")]):
-            _line(axes, name, arrays["depths"], -arrays["log_outside"])
+    for name, arrays in _by_ratio(results, BANDS).items():
+        _draw_line(axes, name, arrays["depths"], -arrays["log_outside"])
     axes.set(title="-log of Σ ε_r² outside of the band", xlabel="depth p", xscale="log", yscale="log")
     figures.legend(axes)
     return figure
@@ -357,17 +282,14 @@ def draw_theorem_2(results: Results) -> Figure:
 THEOREM_2 = Artefact(
     "theorem-2",
     "all weight lies in a band around β p / (1 + β)",
-    (),
     theorem_2_claims,
     f"α₁ = q - q / {EDGE} and α₂ = q + (1 - q) / {EDGE}, q = β / (1 + β), at depths where these are whole lengths, as assumed. "
     "The paper proves β < 1; "
     "β > 1 is its mirror image. 2 KL(α ‖ q), the rate, is what Stirling's formula leaves of the proof's quotient.",
     draw_theorem_2,
-    (BANDS,),
+    computations=(BANDS,),
     about=Class.FORMULA,
 )
-
-# -- Lemma 4 -----------------------------------------------------------------------------------------------------------------
 
 RHO, WIDTH, UNIQUE = 0.5, 64, 64  # the net whose scale C is set
 
@@ -397,31 +319,27 @@ REACHED = Computation(
 
 def lemma_4_claims(results: Results) -> list[Claim]:
     """ "For any integer 1 ≤ k ≤ p there exists a global scaling parameter C such that argmax_r(ε_r(C)) = k." """
-    pieces = list(REACHED.pieces)
-
-    def ours(value: Value) -> Sample:
-        return results.of_pieces(REACHED.name, pieces, lambda *arrays: [value(each) for each in arrays])
-
-    missed = ours(lambda arrays: (arrays["argmax"] != np.arange(1, len(arrays["argmax"]) + 1)).sum())
-    other = ours(lambda arrays: (arrays["of_weights"] != arrays["argmax"]).sum())
-    gaps = ours(lambda arrays: np.abs(arrays["low"][1:] - arrays["high"][:-1]).max())
-    ends = ours(lambda arrays: arrays["low"][0] + 1 / arrays["high"][-1])
-    over = ", ".join(piece.removeprefix("p") for piece in pieces)
-    none = at_most(0, each=True, of="case")
+    missed = results.each(REACHED, lambda arrays: (arrays["argmax"] != np.arange(1, len(arrays["argmax"]) + 1)).sum())
+    other = results.each(REACHED, lambda arrays: (arrays["of_weights"] != arrays["argmax"]).sum())
+    gaps = results.each(REACHED, lambda arrays: np.abs(arrays["low"][1:] - arrays["high"][:-1]).max())
+    ends = results.each(REACHED, lambda arrays: arrays["low"][0] + 1 / arrays["high"][-1])
+    none = at_most(0, **IN_CASES)
+    wrong = f"k = 1..p that no scale C was found for, p = {', '.join(piece[1:] for piece in REACHED.pieces)}"
+    checks = {
+        "the same by the largest of all weights instead of the closed form": other,
+        "gaps between the intervals of β of neighbouring k": gaps,
+        "what they leave of (0, ∞): lower end, and 1 / upper end": ends,
+    }
     return [
-        tested(
-            f"k = 1..p that no scale C was found for, p = {over}", "for any integer k there exists a C", none, missed
-        ),
-        tested("the same by the largest of all weights instead of the closed form", "", none, other, basis=Basis.OURS),
-        tested("gaps between the intervals of β of neighbouring k", "", none, gaps, basis=Basis.OURS),
-        tested("what they leave of (0, ∞): lower end, and 1 / upper end", "", none, ends, basis=Basis.OURS),
+        tested(wrong, "for any integer k there exists a C", none, missed),
+        *(tested(quantity, "", none, ours, basis=Basis.OURS) for quantity, ours in checks.items()),
     ]
 
 
 def draw_lemma_4(results: Results) -> Figure:
     """The deepest weight as a function of the scale, a staircase."""
     figure, ((axes,),) = figures.canvas()
-    for arrays in filter(None, [results.computed(REACHED.name).get("p100")]):
+    if arrays := results.computed(REACHED).get("p100"):
         axes.step(arrays["scales"], arrays["argmax"], where="mid", color=figures.colour("residual"))
         axes.axvline(1 / WIDTH**0.5, color=figures.INK, linestyle=":", linewidth=1, label="C = 1/√n")
     axes.set(title="argmax ε_r(C), p = 100", xlabel="scale C of the weights", xscale="log")
@@ -432,11 +350,10 @@ def draw_lemma_4(results: Results) -> Figure:
 LEMMA_4 = Artefact(
     "lemma-4",
     "every depth is the ensemble's at some scale of the weights",
-    (),
     lemma_4_claims,
     "Exactly: argmax ε_r = k for β in [(k-1)/(p-k+1), k/(p-k)), C = β √Λ / (ρ n), tried at the middle of each interval. "
     f"ρ = {RHO:g}, n = {WIDTH}, Λ = {UNIQUE}.",
     draw_lemma_4,
-    (REACHED,),
+    computations=(REACHED,),
     about=Class.FORMULA,
 )

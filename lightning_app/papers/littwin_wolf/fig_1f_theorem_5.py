@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source
-from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, tested
+from lightning_app.papers.parts import Arrays, Computation, Source, Value
+from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
@@ -21,10 +21,6 @@ from lightning_app.plots.style import styles
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = ["FIG_1F", "THEOREM_5"]
-
-# -- the closed form, and finite Lambda on the way to it --------------------------------------------------------------------
 
 DEPTH = 100  # of Figs. 1a to 1c; that of 1f is not said
 BETAS = tuple(float(beta) for beta in np.geomspace(0.01, 100, 41).round(6))
@@ -53,18 +49,14 @@ def complexity(source: Source, p: int, betas: Sequence[float], sizes: Sequence[i
 
 
 COMPLEXITY = Computation(
-    "complexity",
-    complexity,
-    {f"p{DEPTH}": {"p": DEPTH, "betas": BETAS, "sizes": SIZES, "spectra": 2000}},
+    "complexity", complexity, {f"p{DEPTH}": {"p": DEPTH, "betas": BETAS, "sizes": SIZES, "spectra": 2000}}
 )
 
-# -- counted ----------------------------------------------------------------------------------------------------------------
-
 LAMBDA, P = 5, 4
-COUNTED = (0.1, 0.3, 1.0, 3.0, 10.0)  # beta
+COUNTED = {beta: f"beta{beta:g}" for beta in (0.1, 0.3, 1.0, 3.0, 10.0)}  # their pieces
 PURE, UNIFORM = "pure-4", "uniform"
 MIXTURES: dict[str, dict[str, Any]] = {
-    **{f"beta{beta:g}": {"beta": beta} for beta in COUNTED},
+    **{piece: {"beta": beta} for beta, piece in COUNTED.items()},
     UNIFORM: {"eps": (1.0, 1.0, 1.0)},
     PURE: {"eps": (0.0, 0.0, 1.0)},
 }
@@ -79,7 +71,8 @@ def counted(
 
     from lightning_app.theory.littwin_wolf import hamiltonian
 
-    r, eps = torch.arange(2, p + 1), _mixture(mixture, p)[1:]
+    lengths, weights = torch.arange(1, p + 1), _mixture(mixture, p)
+    r, eps = lengths[1:], weights[1:]
     field = hamiltonian.sampled(r.tolist(), Lambda, range(seeds)).weighted(eps)
     found = hamiltonian.critical_points(field, torch.Generator().manual_seed(0), starts)
     drawn = hamiltonian.goe_spectra(Lambda, spectra, torch.Generator().manual_seed(0))
@@ -90,7 +83,8 @@ def counted(
         "expected": expected.mean.numpy(),
         "expected_error": expected.error.numpy(),
         "total": np.array(hamiltonian.expected_total(eps, r, Lambda)),
-        "total_with_length_1": np.array(_with_length_1(mixture, p, Lambda)),
+        # if Eq. 15's weight of length 1 is kept, which Eq. 28 leaves out
+        "total_with_length_1": np.array(hamiltonian.expected_total(weights, lengths, Lambda)),
     }
 
 
@@ -103,15 +97,6 @@ def _mixture(mixture: Mapping[str, Any], p: int) -> "Tensor":
     if "beta" in mixture:
         return spin_glass.weights(p, mixture["beta"])
     return torch.tensor([0.0, *mixture["eps"]], dtype=torch.float64)
-
-
-def _with_length_1(mixture: Mapping[str, Any], p: int, Lambda: int) -> float:
-    """What is expected if Eq. 15's weight of length 1 is kept, which Eq. 28 leaves out."""
-    import torch
-
-    from lightning_app.theory.littwin_wolf import hamiltonian
-
-    return hamiltonian.expected_total(_mixture(mixture, p), torch.arange(1, p + 1), Lambda)
 
 
 SPIN_GLASS = Computation(
@@ -129,131 +114,88 @@ GROUPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of counts by index,
 }
 
 
-def _piece(beta: float) -> str:
-    return f"beta{beta:g}"
-
-
-# -- Fig. 1f ----------------------------------------------------------------------------------------------------------------
-
-
 def fig_1f_claims(results: Results) -> list[Claim]:
     """ "As the ensemble progresses towards deeper networks, the mean amount of low index critical points increases."
 
     The paper speaks of Lambda -> inf. What is expected or counted at a finite Lambda is an addition of ours.
     """
+    step = results.of(COMPLEXITY, lambda arrays: np.diff(arrays["theta"]).min())
+    ends = [
+        noted(
+            f"θ / θ of the pure model at β = {BETAS[i]:g}",
+            results.of(COMPLEXITY, lambda arrays, i=i: arrays["theta"][i] / arrays["pure"]),
+        )
+        for i in (0, -1)
+    ]
+    rises = f"least step of θ(β) over β = {BETAS[0]:g} to {BETAS[-1]:g}, p = {DEPTH}"
     return [
-        _theta_rises(results),
+        tested(rises, "increases", above(0, note=f"between {len(BETAS)} values of β"), step, *ends),
         _limit(results),
-        _expected_rise(results),
-        _counted_rise(results),
-        _counted_monotone(results),
+        *_rises_at_finite_size(results),
         *_counted_as_expected(results),
         _length_1(results),
     ]
 
 
-def _theta_rises(results: Results) -> Claim:
-    pieces = list(COMPLEXITY.pieces)
-    step = results.of_pieces(COMPLEXITY.name, pieces, lambda arrays: np.diff(arrays["theta"]).min())
-    ends = [
-        noted(
-            f"θ / θ of the pure model at β = {BETAS[i]:g}",
-            results.of_pieces(COMPLEXITY.name, pieces, lambda arrays, i=i: arrays["theta"][i] / arrays["pure"]),
-        )
-        for i in (0, -1)
-    ]
-    quantity = f"least step of θ(β) over β = {BETAS[0]:g} to {BETAS[-1]:g}, p = {DEPTH}"
-    return tested(quantity, "increases", above(0, note=f"between {len(BETAS)} values of β"), step, *ends)
-
-
 def _limit(results: Results) -> Claim:
     """Eq. 33, which the paper cites: the closed form is the limit of what Kac-Rice has at finite Lambda."""
     # changed after a look (before its first commit on 2026-11-21): to shrink from one Λ to the next, not to halve
-    pieces = list(COMPLEXITY.pieces)
 
     def off(arrays: Arrays) -> np.ndarray:
         return np.abs(arrays["finite"] - arrays["theta"]).max(axis=1)
 
-    change = results.of_pieces(COMPLEXITY.name, pieces, lambda arrays: (off(arrays)[1:] / off(arrays)[:-1]).max())
+    change = results.of(COMPLEXITY, lambda arrays: (off(arrays)[1:] / off(arrays)[:-1]).max())
     differences = [
-        noted(
-            f"the difference at Λ = {Lambda}",
-            results.of_pieces(COMPLEXITY.name, pieces, lambda arrays, i=i: off(arrays)[i]),
-        )
+        noted(f"the difference at Λ = {Lambda}", results.of(COMPLEXITY, lambda arrays, i=i: off(arrays)[i]))
         for i, Lambda in enumerate(SIZES)
     ]
-    return tested(
-        f"max over β of |log E Crt_0 / Λ - θ|: its ratio from one Λ to the next, Λ = {', '.join(map(str, SIZES))}",
-        "θ is the limit",
-        below(1, note="the edge of the spectrum leaves a term like Λ^(-2/3)"),
-        change,
-        *differences,
-        power="any curve that the numbers come closer to passes: the difference must shrink, not become small",
-    )
+    sizes, test = ", ".join(map(str, SIZES)), below(1, note="the edge of the spectrum leaves a term like Λ^(-2/3)")
+    quantity = f"max over β of |log E Crt_0 / Λ - θ|: its ratio from one Λ to the next, Λ = {sizes}"
+    power = "any curve that the numbers come closer to passes: the difference must shrink, not become small"
+    return tested(quantity, "θ is the limit", test, change, *differences, power=power)
 
 
-def _expected_rise(results: Results) -> Claim:
-    def least(*pieces: Arrays) -> float:
-        means = np.stack([each["expected"] for each in pieces])
-        return (means[1:] / means[:-1]).min()
+def _rises_at_finite_size(results: Results) -> list[Claim]:
+    """Expected and counted. Samples of the couplings are the "seeds" of the test of what was counted."""
 
-    ours = results.of_pieces(SPIN_GLASS.name, list(map(_piece, COUNTED)), least)
-    quantity = f"Kac-Rice means at Λ = {LAMBDA}, p = {P}: least ratio from one β to the next, over all indices"
-    return tested(quantity, "", above(1, note="on the same sampled spectra"), ours, basis=Basis.OURS)
+    def least(means: Value) -> Sample:
+        """Ratio from one beta to the next."""
+
+        def ratio(*pieces: Arrays) -> float:
+            table = np.array([means(each) for each in pieces])
+            return (table[1:] / table[:-1]).min()
+
+        return results.of(SPIN_GLASS, ratio, *COUNTED.values())
+
+    (low, less), *_, (high, more) = COUNTED.items()
+    counted = f"counted on sampled Hamiltonians, Λ = {LAMBDA}, p = {P}, same couplings: more at β = {high:g} than at β = {low:g}"
+    expected = f"Kac-Rice means at Λ = {LAMBDA}, p = {P}: least ratio from one β to the next, over all indices"
+    differ = {words: _differences(results, less, more, group) for words, group in GROUPS.items()}
+    steps = {words: least(lambda a, of=group: of(a["counts"]).mean()) for words, group in GROUPS.items()}
+    same, over = above(1, note="on the same sampled spectra"), ", ".join(f"{beta:g}" for beta in COUNTED)
+    monotone, every = "least ratio of the counted means from one β to the next", above(1, note=f"β = {over}")
+    return [
+        tested(expected, "", same, least(lambda arrays: arrays["expected"]), basis=Basis.OURS),
+        tested(counted, "", IntervalAbove(), differ, basis=Basis.OURS),
+        tested(monotone, "", every, steps, basis=Basis.OURS),
+    ]
 
 
 def _differences(results: Results, less: str, more: str, group: Callable[[np.ndarray], np.ndarray]) -> Sample:
     """How many more critical points one mixture has, sample by sample of the couplings, which are the same."""
-    return results.of_pieces(
-        SPIN_GLASS.name, [less, more], lambda low, high: group(high["counts"]) - group(low["counts"]).astype(float)
-    )
-
-
-def _counted_rise(results: Results) -> Claim:
-    """Samples of the couplings are the "seeds" of its test."""
-    ends = _piece(COUNTED[0]), _piece(COUNTED[-1])
-    return tested(
-        f"counted on sampled Hamiltonians, Λ = {LAMBDA}, p = {P}, same couplings: more at β = {COUNTED[-1]:g} than at "
-        f"β = {COUNTED[0]:g}",
-        "",
-        IntervalAbove(),
-        {words: _differences(results, *ends, group) for words, group in GROUPS.items()},
-        basis=Basis.OURS,
-    )
-
-
-def _counted_monotone(results: Results) -> Claim:
-    ours = {}
-    for words, group in GROUPS.items():
-
-        def least(*pieces: Arrays, group: Callable[[np.ndarray], np.ndarray] = group) -> float:
-            means = np.array([group(each["counts"]).mean() for each in pieces])
-            return (means[1:] / means[:-1]).min()
-
-        ours[words] = results.of_pieces(SPIN_GLASS.name, list(map(_piece, COUNTED)), least)
-    test = above(1, note=f"β = {', '.join(f'{b:g}' for b in COUNTED)}")
-    return tested("least ratio of the counted means from one β to the next", "", test, ours, basis=Basis.OURS)
+    return results.of(SPIN_GLASS, lambda low, high: 1.0 * group(high["counts"]) - group(low["counts"]), less, more)
 
 
 def _counted_as_expected(results: Results) -> list[Claim]:
-    pieces = list(MIXTURES)
-    complete = results.of_pieces(SPIN_GLASS.name, pieces, lambda *all_: np.mean([each["complete"] for each in all_]))
-    z = results.of_pieces(SPIN_GLASS.name, pieces, lambda *all_: max(np.abs(_z(each)).max() for each in all_))
+    complete = results.of(SPIN_GLASS, lambda *all_: np.mean([each["complete"] for each in all_]))
+    z = results.of(SPIN_GLASS, lambda *all_: max(np.abs(_z(each)).max() for each in all_))
+    euler = "share of Hamiltonians where Σ (-1)^index is the Euler characteristic of the sphere"
+    all_found = at_least(1, note="no critical point was missed, or two")
+    as_expected = "counted against Kac-Rice means: largest difference in standard errors"
+    near = at_most(4, note=f"{len(MIXTURES)} mixtures, every index and the total")
     return [
-        tested(
-            "share of Hamiltonians where Σ (-1)^index is the Euler characteristic of the sphere",
-            "",
-            at_least(1, note="no critical point was missed, or two"),
-            complete,
-            basis=Basis.OURS,
-        ),
-        tested(
-            "counted against Kac-Rice means: largest difference in standard errors",
-            "",
-            at_most(4, note=f"{len(pieces)} mixtures, every index and the total"),
-            z,
-            basis=Basis.OURS,
-        ),
+        tested(euler, "", all_found, complete, basis=Basis.OURS),
+        tested(as_expected, "", near, z, basis=Basis.OURS),
     ]
 
 
@@ -274,21 +216,26 @@ def _z(arrays: Arrays) -> np.ndarray:
 
 
 def _length_1(results: Results) -> Claim:
-    readings = []
-    for beta in COUNTED[:3]:
-        for words, key in (("as in Eq. 28, r >= 2", "total"), ("length 1 kept, as in Eq. 15", "total_with_length_1")):
-            ours = results.of_pieces(SPIN_GLASS.name, [_piece(beta)], lambda arrays, key=key: arrays[key])
-            readings.append(noted(f"β = {beta:g}, {words}", ours))
+    kinds = {"as in Eq. 28, r >= 2": "total", "length 1 kept, as in Eq. 15": "total_with_length_1"}
+    ours = {
+        f"β = {beta:g}, {words}": results.of(SPIN_GLASS, lambda arrays, key=key: arrays[key], COUNTED[beta])
+        for beta in [*COUNTED][:3]
+        for words, key in kinds.items()
+    }
     quantity = f"expected number of critical points, Λ = {LAMBDA}, p = {P}"
-    return Claim(quantity, "", "none: what leaving out length 1 does", tuple(readings), basis=Basis.OURS)
+    return shown(quantity, "", "what leaving out length 1 does", ours, basis=Basis.OURS)
 
 
 def draw_fig_1f(results: Results) -> Figure:
     """theta against beta as in the paper; beside it the numbers counted on small samples."""
     figure, ((left, right),) = figures.canvas(1, 2)
-    for arrays in results.computed(COMPLEXITY.name).values():
-        _draw_theta(left, arrays)
-    _draw_counts(right, results.computed(SPIN_GLASS.name))
+    for arrays in results.computed(COMPLEXITY).values():
+        left.plot(BETAS, arrays["theta"], color=figures.colour("residual"), label="θ, Λ → ∞")
+        left.axhline(float(arrays["pure"]), color=figures.INK, linestyle=":", linewidth=1, label=f"pure {DEPTH}-spin")
+        for Lambda, look, values in zip(SIZES, styles(["other"] * len(SIZES)), arrays["finite"]):
+            label = f"log E Crt₀ / Λ, Λ = {Lambda}"
+            left.plot(BETAS, values, color=look.colour, linestyle=look.dash, linewidth=1, label=label)
+    _draw_counts(right, results.computed(SPIN_GLASS))
     left.set(title=f"θ(β), p = {DEPTH}", xlabel="β", xscale="log")
     right.set(title=f"critical points, Λ = {LAMBDA}, p = {P}", xlabel="β", xscale="log", yscale="log")
     right.set_yticks((2, 5, 10, 20, 50), (2, 5, 10, 20, 50))
@@ -298,24 +245,14 @@ def draw_fig_1f(results: Results) -> Figure:
     return figure
 
 
-def _draw_theta(axes: Axes, arrays: Arrays) -> None:
-    axes.plot(BETAS, arrays["theta"], color=figures.colour("residual"), label="θ, Λ → ∞")
-    axes.axhline(float(arrays["pure"]), color=figures.INK, linestyle=":", linewidth=1, label=f"pure {DEPTH}-spin")
-    for Lambda, look, values in zip(SIZES, styles(["other"] * len(SIZES)), arrays["finite"]):
-        label = f"log E Crt₀ / Λ, Λ = {Lambda}"
-        axes.plot(BETAS, values, color=look.colour, linestyle=look.dash, linewidth=1, label=label)
-
-
 def _draw_counts(axes: Axes, computed: Mapping[str, Arrays]) -> None:
-    there = [beta for beta in COUNTED if _piece(beta) in computed]
-    for (words, group), look in zip(GROUPS.items(), styles(("residual", "plain", "other"))):
-        if there:
-            counts = [group(computed[_piece(beta)]["counts"]) for beta in there]
-            errors = [2 * each.std(ddof=1) / len(each) ** 0.5 if len(each) > 1 else 0 for each in counts]
-            expected = [group(computed[_piece(beta)]["expected"]) for beta in there]
-            means = [each.mean() for each in counts]
-            axes.errorbar(there, means, errors, color=look.colour, marker=look.marker, markersize=4, linestyle="none")
-            axes.plot(there, expected, color=look.colour, linestyle=look.dash, linewidth=1, label=words)
+    there = {beta: computed[piece] for beta, piece in COUNTED.items() if piece in computed}
+    for (words, group), look in zip(GROUPS.items() if there else (), styles(("residual", "plain", "other"))):
+        counts = [group(arrays["counts"]) for arrays in there.values()]
+        errors = [2 * each.std(ddof=1) / len(each) ** 0.5 if len(each) > 1 else 0 for each in counts]
+        means, expected = [each.mean() for each in counts], [group(arrays["expected"]) for arrays in there.values()]
+        axes.errorbar([*there], means, errors, color=look.colour, marker=look.marker, markersize=4, linestyle="none")
+        axes.plot([*there], expected, color=look.colour, linestyle=look.dash, linewidth=1, label=words)
 
 
 FIELD = (
@@ -327,17 +264,14 @@ FIELD = (
 FIG_1F = Artefact(
     "fig-1f",
     "the number of critical points of finite index rises with β",
-    (),
     fig_1f_claims,
     FIELD
     + f"The figure's p is not said: {DEPTH} as in Figs. 1a to 1c. Points: counted, ± 2 standard errors; lines: Kac-Rice. "
     "The paper speaks of Λ → ∞; what stands here of a finite Λ is an addition of ours.",
     draw_fig_1f,
-    (COMPLEXITY, SPIN_GLASS),
+    computations=(COMPLEXITY, SPIN_GLASS),
     about=Class.FORMULA,
 )
-
-# -- Theorem 5 --------------------------------------------------------------------------------------------------------------
 
 ROUNDING = 1e-10
 GREATEST = (3, 4, 10, 30, 100)  # p
@@ -396,34 +330,23 @@ FINITE_MAXIMUM = Computation(
 def theorem_5_claims(results: Results) -> list[Claim]:
     """ "Any heterogeneous mixture of spin glasses contains fewer critical points of a finite index, than a mixture in which only
     p interactions are considered", Eqs. 34 and 35."""
-    pieces, finite = list(MAXIMUM.pieces), list(FINITE_MAXIMUM.pieces)
-    largest = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: np.concatenate([each["largest"] for each in all_]))
-    steps = results.of_pieces(MAXIMUM.name, pieces, lambda *all_: [each["steps"].max() for each in all_])
-    ratio = results.of_pieces(FINITE_MAXIMUM.name, finite, lambda *all_: [each["largest"].max() for each in all_])
-    over = ", ".join(map(str, GREATEST))
+    in_cases: Any = {"each": True, "of": "case"}
+    over, rounding = ", ".join(map(str, GREATEST)), f"{ROUNDING:g} is for rounding"
+    largest = results.each(MAXIMUM, lambda arrays: arrays["largest"])
+    steps = results.each(MAXIMUM, lambda arrays: arrays["steps"].max())
+    ratio = results.each(FINITE_MAXIMUM, lambda arrays: arrays["largest"].max())
+    near_1 = at_most(1 + ROUNDING, note=f"{rounding}, p = {over}, 5 seeds", **in_cases)
+    near_1_too = at_most(1 + ROUNDING, note=f"{rounding}, p = 3, 4, 10", **in_cases)
+    # The step of the proof that leaves no other maximum: theta grows with a quotient of linear functions of eps^2.
+    step = "from pure p to any pure r in a straight line of ε²: largest step of θ"
+    finite = "Kac-Rice mean of a random mixture over that of pure p at Λ = 3, 5, 8, largest of 100 and of all indices"
+    random = "θ of a random mixture over that of pure p, largest of 2,000"
+    falls = below(0, note=f"for every r < p, p = {over}", **in_cases)
     return [
-        tested(
-            "θ of a random mixture over that of pure p, largest of 2,000",
-            "pure p is the maximum",
-            at_most(1 + ROUNDING, each=True, note=f"{ROUNDING:g} is for rounding, p = {over}, 5 seeds", of="case"),
-            largest,
-        ),
-        # The step of the proof that leaves no other maximum: theta grows with a quotient of linear functions of eps^2.
-        tested(
-            "from pure p to any pure r in a straight line of ε²: largest step of θ",
-            "",
-            below(0, each=True, note=f"for every r < p, p = {over}", of="case"),
-            steps,
-            basis=Basis.OURS,
-        ),
-        tested(
-            "Kac-Rice mean of a random mixture over that of pure p at Λ = 3, 5, 8, largest of 100 and of all indices",
-            "",
-            at_most(1 + ROUNDING, each=True, note=f"{ROUNDING:g} is for rounding, p = 3, 4, 10", of="case"),
-            ratio,
-            basis=Basis.OURS,
-        ),
-        *(_counted_fewer(results, name) for name in (UNIFORM, _piece(COUNTED[2]))),
+        tested(random, "pure p is the maximum", near_1, largest),
+        tested(step, "", falls, steps, basis=Basis.OURS),
+        tested(finite, "", near_1_too, ratio, basis=Basis.OURS),
+        *(_counted_fewer(results, name) for name in (UNIFORM, COUNTED[1.0])),
     ]
 
 
@@ -442,7 +365,6 @@ def _counted_fewer(results: Results, name: str) -> Claim:
 THEOREM_5 = Artefact(
     "theorem-5",
     "of all mixtures up to p, the pure p-spin model has most critical points of finite index",
-    (),
     theorem_5_claims,
     "θ drops length 1 (Eq. 28). "
     + FIELD

@@ -4,15 +4,13 @@ The theorems are exact statements about one skip connection, frozen gates and a 
 trained nets do is another question, which runs answer.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source
+from lightning_app.papers.parts import Arrays, Computation, Source, columns
 from lightning_app.papers.predicates import at_least, at_most, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
@@ -20,11 +18,7 @@ from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 if TYPE_CHECKING:
     from lightning_app.theory.littwin_wolf.driving_force import SkipNet
 
-__all__ = ["THEOREM_3", "THEOREM_4"]
-
 EXACT = 1e-8  # what differences may leave of an identity
-
-# -- the exact small model --------------------------------------------------------------------------------------------------
 
 BLOCKS: dict[str, dict[str, Any]] = {  # layers p, and those that the identity connection skips, counted from 1
     "p3": {"p": 3, "first": 2, "last": 2},
@@ -45,14 +39,14 @@ def scales(source: Source, p: int, first: int, last: int, strength: float, seeds
     from lightning_app.theory.littwin_wolf import driving_force
 
     nets = [_net(p, first, last, seed, strength=strength) for seed in range(seeds)]
-    return _columns([driving_force.theorem_3(net, layer) for net in nets for layer in range(p)])
+    return columns(driving_force.theorem_3(net, layer) for net in nets for layer in range(p))
 
 
 def overall_scale(source: Source, p: int, first: int, last: int, seeds: int) -> Arrays:
     """Theorem 4 for each seed's net: arrays (seeds,)."""
     from lightning_app.theory.littwin_wolf import driving_force
 
-    return _columns([driving_force.theorem_4(_net(p, first, last, seed, normalised=False)) for seed in range(seeds)])
+    return columns(driving_force.theorem_4(_net(p, first, last, seed, normalised=False)) for seed in range(seeds))
 
 
 def _net(p: int, first: int, last: int, seed: int, **more: Any) -> "SkipNet":
@@ -63,120 +57,60 @@ def _net(p: int, first: int, last: int, seed: int, **more: Any) -> "SkipNet":
     return skip_net(p, range(first - 1, last), 8, 4, 30, torch.Generator().manual_seed(seed), **more)
 
 
-def _columns(found: Sequence[Any]) -> Arrays:
-    rows = [asdict(each) for each in found]
-    return {key: np.array([row[key] for row in rows]) for key in rows[0]}
-
-
 SCALES = Computation("scale-drive", scales, NETS)
 OVERALL = Computation(
     "overall-scale-drive", overall_scale, {name: {**block, "seeds": 20} for name, block in BLOCKS.items()}
 )
-
-
-def _ours(results: Results, computation: Computation, value: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Sample:
-    """Numbers of all nets, from the columns of all pieces."""
-
-    def of_all(*pieces: Arrays) -> np.ndarray:
-        keys = [key for key, column in pieces[0].items() if column.ndim]  # the others say what made the piece
-        return value({key: np.concatenate([piece[key] for piece in pieces]) for key in keys})
-
-    return results.of_pieces(computation.name, list(computation.pieces), of_all)
-
-
 ROUNDED = at_most(EXACT, each=True, of="net")
 ALWAYS = at_least(1, each=True, of="layer of every net")
-
-
-def _exact(
-    results: Results,
-    computation: Computation,
-    quantity: str,
-    paper: str,
-    value: Callable[[Arrays], np.ndarray],
-    **more: Any,
-) -> Claim:
-    return tested(quantity, paper, ROUNDED, _ours(results, computation, value), **more)
-
-
-# -- Theorem 3 -------------------------------------------------------------------------------------------------------------
 
 
 def identities_3(results: Results) -> list[Claim]:
     """ "|λ_l| will increase for layers l that do not have skip-connections. Conversely, if layer l has a parallel skip
     connection, then |λ_l| will increase if ‖g_p‖² > ‖g_m‖²": by the identities behind it."""
+    plain = results.each(SCALES, lambda found: found["identity"][~found["skipped"]])
+    skipped = results.each(SCALES, lambda found: found["identity"][found["skipped"]])
+    energy = results.each(SCALES, lambda found: found["energy"])
+    derivative = "d/dμ ∂L/∂λ_l(w - μg), l not skipped: by differences, from -‖g_m + g_p‖² / λ_l, relative"
+    power = "an identity that the paper does not use: it checks the computation only"
+    same = "the same, l skipped, from -(‖g_p‖² + g_p·g_m) / λ_l"
     return [
-        _exact(
-            results,
-            SCALES,
-            "d/dμ ∂L/∂λ_l(w - μg), l not skipped: by differences, from -‖g_m + g_p‖² / λ_l, relative",
-            "Eq. 41",
-            lambda found: found["identity"][~found["skipped"]],
-        ),
-        _exact(
-            results,
-            SCALES,
-            "the same, l skipped, from -(‖g_p‖² + g_p·g_m) / λ_l",
-            "Eq. 44",
-            lambda found: found["identity"][found["skipped"]],
-        ),
-        _exact(
-            results,
-            SCALES,
-            "-½ ∂‖g‖²/∂λ_l from the same, all layers",
-            "",
-            lambda found: found["energy"],
-            basis=Basis.OURS,
-            power="an identity that the paper does not use: it checks the computation only",
-        ),
-        _grows(results),
-        *_grows_if(results),
-        _norms_suffice(results),
+        tested(derivative, "Eq. 41", ROUNDED, plain),
+        tested(same, "Eq. 44", ROUNDED, skipped),
+        tested("-½ ∂‖g‖²/∂λ_l from the same, all layers", "", ROUNDED, energy, basis=Basis.OURS, power=power),
+        *_signs(results),
     ]
 
 
-def _grows(results: Results) -> Claim:
-    """Eq. 24, at points with ∂L/∂λ_l = 0."""
-    ours = _ours(results, SCALES, lambda found: found["growth"][~found["skipped"]] > 0)
-    return tested("share with ∂L/∂λ_l = 0, l not skipped, where |λ_l| grows", "all, Eq. 24", ALWAYS, ours)
-
-
-def _grows_if(results: Results) -> list[Claim]:
-    """Eq. 25; and that it holds under its condition only, which the paper does not say."""
+def _signs(results: Results) -> list[Claim]:
+    """Eqs. 24 and 25, at points with ∂L/∂λ_l = 0; that the second holds under its condition only, which the paper does not say;
+    and "the condition ‖g_p‖ > ‖g_m‖ implies that g_m·g_p + ‖g_p‖² > 0"."""
 
     def share(positive: bool) -> Sample:
-        def value(found: dict[str, np.ndarray]) -> np.ndarray:
+        def value(found: Arrays) -> np.ndarray:
             chosen = found["skipped"] & ((found["drive"] > 0) == positive)
             return (found["growth"][chosen] > 0) == positive
 
-        return _ours(results, SCALES, value)
+        return results.each(SCALES, value)
 
-    often = _ours(results, SCALES, lambda found: found["drive"][found["skipped"]] > 0)
+    grows = results.each(SCALES, lambda found: found["growth"][~found["skipped"]] > 0)
+    often = results.each(SCALES, lambda found: found["drive"][found["skipped"]] > 0)
+    suffice = results.each(SCALES, lambda found: found["drive"][found["skipped"] & (found["norms"] > 1)] > 0)
     quantity = "share with ∂L/∂λ_l = 0, l skipped, ‖g_p‖² + g_p·g_m {} 0, where |λ_l| {}"
-    return [
-        tested(
-            quantity.format(">", "grows"),
-            "all, Eq. 25",
-            ALWAYS,
-            share(positive=True),
-            noted("how often the condition holds, random nets", often, ""),
-        ),
-        tested(quantity.format("<", "falls"), "", ALWAYS, share(positive=False), basis=Basis.OURS),
-    ]
-
-
-def _norms_suffice(results: Results) -> Claim:
-    """ "The condition ‖g_p‖ > ‖g_m‖ implies that g_m·g_p + ‖g_p‖² > 0." """
-    ours = _ours(results, SCALES, lambda found: found["drive"][found["skipped"] & (found["norms"] > 1)] > 0)
-    quantity = "share with ‖g_p‖ > ‖g_m‖ where ‖g_p‖² + g_p·g_m > 0"
+    beside = noted("how often the condition holds, random nets", often, "")
+    norms = "share with ‖g_p‖ > ‖g_m‖ where ‖g_p‖² + g_p·g_m > 0"
     power = "the inequality of Cauchy and Schwarz: it cannot fail"
-    return tested(quantity, "", ALWAYS, ours, basis=Basis.OURS, power=power)
+    return [
+        tested("share with ∂L/∂λ_l = 0, l not skipped, where |λ_l| grows", "all, Eq. 24", ALWAYS, grows),
+        tested(quantity.format(">", "grows"), "all, Eq. 25", ALWAYS, share(positive=True), beside),
+        tested(quantity.format("<", "falls"), "", ALWAYS, share(positive=False), basis=Basis.OURS),
+        tested(norms, "", ALWAYS, suffice, basis=Basis.OURS, power=power),
+    ]
 
 
 THEOREM_3 = Artefact(
     "theorem-3",
     "the scale of a layer grows, always where no connection skips it, else if the deep paths' gradient is the larger one",
-    (),
     identities_3,
     "Eq. 23 with the loss -mean(label Y); gates and σ those of a forward pass, then frozen. 20 nets for each of six shapes, "
     "8 units a layer, two of them with the block's output made 50 times weaker or stronger. The identities hold at any point; "
@@ -186,57 +120,30 @@ THEOREM_3 = Artefact(
     about=Class.FORMULA,
 )
 
-# -- Theorem 4 -------------------------------------------------------------------------------------------------------------
-
 
 def identities_4(results: Results) -> list[Claim]:
-    """ "If either ‖g_p‖² or ‖g_m‖² is dominant [...], the scaling of the weights C will increase": by the
-    identities behind it."""
+    """ "If either ‖g_p‖² or ‖g_m‖² is dominant [...], the scaling of the weights C will increase": by the identities behind it,
+    and m a² + p b² >= 2 √(mp) a b. "Dominant" is made precise by a bound of ours."""
+    euler, final, printed, cosine = (
+        results.each(OVERALL, itemgetter(key)) for key in ("euler", "identity", "printed", "cosine")
+    )
+    driven = results.each(OVERALL, lambda found: found["drive"][found["cosine"] > found["bound"]] > 0)
+    often = results.each(OVERALL, lambda found: found["drive"] > 0)
+    beside = noted("how often C is driven up, random nets", often, ""), noted("cos(g_m, g_p), random nets", cosine)
+    eq_27 = "d/dμ ∂L/∂C(w - μg) where ∂L/∂C = 0: by differences, from Eq. 27, relative"
+    larger = "share with cos(g_m, g_p) > -2√(mp) / (m + p) where the drive is towards a larger C"
+    power = "the inequality of arithmetic and geometric mean: it cannot fail, and no net near a cosine of -1 was tried"
+    misprint = noted("Eq. 47, the proof's last line, has m‖g_p‖² for m‖g_m‖²: a misprint", printed)
     return [
-        _exact(
-            results,
-            OVERALL,
-            "C ∂L/∂C, by differences, from m L_m + p L_p, relative",
-            "proof of Thm. 4",
-            lambda found: found["euler"],
-        ),
-        _equation_27(results),
-        _driven_up(results),
+        tested("C ∂L/∂C, by differences, from m L_m + p L_p, relative", "proof of Thm. 4", ROUNDED, euler),
+        tested(eq_27, "-(m‖g_m‖² + p‖g_p‖² + (m+p) g_p·g_m) / C", ROUNDED, {"Eq. 27": final}, misprint),
+        tested(larger, "", at_least(1, each=True, of="net"), driven, *beside, basis=Basis.OURS, power=power),
     ]
-
-
-def _equation_27(results: Results) -> Claim:
-    final, printed = (_ours(results, OVERALL, itemgetter(key)) for key in ("identity", "printed"))
-    return tested(
-        "d/dμ ∂L/∂C(w - μg) where ∂L/∂C = 0: by differences, from Eq. 27, relative",
-        "-(m‖g_m‖² + p‖g_p‖² + (m+p) g_p·g_m) / C",
-        ROUNDED,
-        {"Eq. 27": final},
-        noted("Eq. 47, the proof's last line, has m‖g_p‖² for m‖g_m‖²: a misprint", printed),
-    )
-
-
-def _driven_up(results: Results) -> Claim:
-    """By m a² + p b² >= 2 √(mp) a b. "If either is dominant" is made precise by a bound of ours."""
-    ours = _ours(results, OVERALL, lambda found: found["drive"][found["cosine"] > found["bound"]] > 0)
-    often = _ours(results, OVERALL, lambda found: found["drive"] > 0)
-    cosine = _ours(results, OVERALL, lambda found: found["cosine"])
-    return tested(
-        "share with cos(g_m, g_p) > -2√(mp) / (m + p) where the drive is towards a larger C",
-        "",
-        at_least(1, each=True, of="net"),
-        ours,
-        noted("how often C is driven up, random nets", often, ""),
-        noted("cos(g_m, g_p), random nets", cosine),
-        basis=Basis.OURS,
-        power="the inequality of arithmetic and geometric mean: it cannot fail, and no net near a cosine of -1 was tried",
-    )
 
 
 THEOREM_4 = Artefact(
     "theorem-4",
     "the scale of all weights grows without normalisation too",
-    (),
     identities_4,
     "Eq. 26: λ = σ = 1, C = ‖w‖ / √Λ with Λ the number of weights; the loss and frozen gates of theorem-3, 20 nets for each of "
     "four shapes. Eq. 27 at the nearest point with g·w = 0, where C does not change to first order.",

@@ -1,18 +1,18 @@
 """Lemmas 1 to 3 by exact enumeration of the paths of small nets, and by sampling. (Lemma 4 is in `weights`.)"""
 
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source
-from lightning_app.papers.predicates import Predicate, above, at_least, at_most, noted, tested
+from lightning_app.papers.parts import Arrays, Computation, Source, columns
+from lightning_app.papers.predicates import above, at_least, at_most, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
-
-__all__ = ["LEMMA_1", "LEMMA_2", "LEMMA_3"]
 
 EXACT = 1e-10  # what rounding may leave of an identity
 ERRORS = 5.0  # standard errors that a sampled mean may be off, the largest of many
@@ -27,9 +27,12 @@ EVEN: dict[str, dict[str, Any]] = {  # nets where all configurations have as man
 DRAWN = {"drawn": {"shared": "unevenly", "p": 4, "n": 4, "d": 3, "Lambda": 2}}  # A3 on average only
 
 
+EVERY = [*EVEN, *DRAWN]
+
+
 def lemmas(source: Source, shared: str, p: int, n: int, d: int, Lambda: int, draws: int, seeds: int) -> Arrays:
     """Lemmas 1 to 3 for a net of each seed: arrays (seeds,) by "lemma/what"."""
-    return _columns([_of_seed(shared, (p, n, d, Lambda), draws, seed) for seed in range(seeds)]) | {"d": np.array(d)}
+    return columns(_of_seed(shared, (p, n, d, Lambda), draws, seed) for seed in range(seeds)) | {"d": np.array(d)}
 
 
 def _of_seed(shared: str, sizes: tuple[int, int, int, int], draws: int, seed: int) -> dict[str, float]:
@@ -54,22 +57,14 @@ def _of_seed(shared: str, sizes: tuple[int, int, int, int], draws: int, seed: in
     return {f"{lemma}/{key}": value for lemma, each in found.items() for key, value in asdict(each).items()}
 
 
-def _columns(rows: Sequence[dict[str, float]]) -> dict[str, np.ndarray]:
-    return {key: np.array([row[key] for row in rows]) for key in rows[0]}
-
-
 UNRAVELLED = Computation(
     "unravelled-nets", lemmas, {name: {**net, "draws": 2000, "seeds": 20} for name, net in (EVEN | DRAWN).items()}
 )
 
 
-def _ours(results: Results, nets: Iterable[str], value: Callable[[Arrays], np.ndarray]) -> Sample:
-    """A number of every seed of these nets."""
-    return results.of_pieces(UNRAVELLED.name, list(nets), lambda *all_: np.concatenate([value(each) for each in all_]))
-
-
-def _exact(results: Results, key: str, quantity: str, paper: str, nets: Sequence[str]) -> Claim:
-    return tested(quantity, paper, ROUNDED, _ours(results, nets, lambda arrays: arrays[key]))
+def _ours(results: Results, nets: Iterable[str], value: str | Callable[[Arrays], np.ndarray]) -> Sample:
+    """A number of every seed of these nets: an array, or what is made of a net's arrays."""
+    return results.each(UNRAVELLED, itemgetter(value) if isinstance(value, str) else value, *nets)
 
 
 ROUNDED = at_most(EXACT, each=True, of="net")
@@ -77,30 +72,18 @@ EVENLY = "A3 without remainder: each weight on equally many connections of every
 DRAWING = "A3 on average: each connection draws its weight"
 
 
-# -- Lemma 1 ------------------------------------------------------------------------------------------------------------------
-
-
 def lemma_1_claims(results: Results) -> list[Claim]:
     """ "The output can be expressed after reindexing as" Eq. 10."""
-    every = [*EVEN, *DRAWN]
-    even, drawn = (_ours(results, nets, lambda arrays: arrays["1/uneven"]) for nets in (EVEN, DRAWN))
+    paths, reindexed = (_ours(results, EVERY, key) for key in ("1/paths", "1/reindexed"))
+    uneven = {EVENLY: _ours(results, EVEN, "1/uneven"), DRAWING: _ours(results, DRAWN, "1/uneven")}
+    configurations = "sum over all configurations of weights, Eq. 10, against the output, difference"
+    # changed after a look (2026-11-23): A3 on average was described, although A3 says "close to being evenly distributed"
+    number = "number of paths of a configuration over ψ_r / Λ^r: largest difference from 1"
+    repeated, none = "each configuration is repeated ψ_r / Λ^r times", at_most(0, each=True, of="net")
     return [
-        _exact(results, "1/paths", "sum over all paths, Eq. 9, against the output, difference", "equal", every),
-        _exact(
-            results,
-            "1/reindexed",
-            "sum over all configurations of weights, Eq. 10, against the output, difference",
-            "equal",
-            every,
-        ),
-        # changed after a look (2026-11-23): A3 on average was described, although A3 says "close to being evenly distributed"
-        tested(
-            "number of paths of a configuration over ψ_r / Λ^r: largest difference from 1",
-            "each configuration is repeated ψ_r / Λ^r times",
-            at_most(0, each=True, of="net"),
-            {EVENLY: even, DRAWING: drawn},
-            varies=Varies.SETTING,
-        ),
+        tested("sum over all paths, Eq. 9, against the output, difference", "equal", ROUNDED, paths),
+        tested(configurations, "equal", ROUNDED, reindexed),
+        tested(number, repeated, none, uneven, varies=Varies.SETTING),
     ]
 
 
@@ -111,7 +94,6 @@ SMALL = (
 LEMMA_1 = Artefact(
     "lemma-1",
     "the output is a sum over configurations of unique weights",
-    (),
     lemma_1_claims,
     SMALL
     + 'The text\'s "Λ ∈ Z" is read as ψ_r / Λ^r ∈ Z. Eqs. 9 and 10 hold for any net with shared weights; what needs A3 is that '
@@ -121,89 +103,55 @@ LEMMA_1 = Artefact(
     about=Class.FORMULA,
 )
 
-# -- Lemma 2 ------------------------------------------------------------------------------------------------------------------
-
 
 def lemma_2_claims(results: Results) -> list[Claim]:
     """Eq. 13: ψ_r² / (d Λ^2r) ≤ E[ξ²] ≤ ψ_r² / Λ^2r, "assuming A2 - A3 hold".
 
     A3 says "close to being evenly distributed", and the inputs may be "dependent or not": each reading is one way to take that.
     """
-
-    def least(key: str) -> Callable[[Arrays], np.ndarray]:
-        return lambda arrays: arrays[key] * arrays["d"]
-
-    lowest = {
-        f"{EVENLY}; independent inputs": _ours(results, EVEN, least("2/smallest")),
-        f"{DRAWING}; independent inputs": _ours(results, DRAWN, least("2/smallest")),
-        "A3 without remainder; inputs equal but for their signs": _ours(results, EVEN, least("2/opposite")),
-    }
-    highest = {
-        f"{words}; independent inputs": _ours(results, nets, lambda arrays: arrays["2/largest"])
-        for words, nets in ((EVENLY, EVEN), (DRAWING, DRAWN))
-    }
+    nets = {f"{EVENLY}; independent inputs": EVEN, f"{DRAWING}; independent inputs": DRAWN}
+    lowest = {words: _ours(results, of, lambda a: a["2/smallest"] * a["d"]) for words, of in nets.items()}
+    signs = "A3 without remainder; inputs equal but for their signs"
+    lowest[signs] = _ours(results, EVEN, lambda a: a["2/opposite"] * a["d"])
+    highest = {words: _ours(results, of, "2/largest") for words, of in nets.items()}
     lengths = f"all lengths and configurations, {EXACT:g} is for rounding"
-    ends = [
-        (
-            "lower, ψ_r² / (d Λ^2r): all weights leave every input equally often",
-            "achieves its minimal value",
-            [n for n in EVEN if n.startswith("even")],
-            1.0,
-        ),
-        (
-            "upper, ψ_r² / Λ^2r: each input has a weight of its own",
-            "the maximum value is achieved",
-            ["by-input-Lambda-d"],
-            2.0,
-        ),
-    ]
+    at_bottom, at_top = at_least(1 - EXACT, True, lengths, "net"), at_most(1 + EXACT, True, lengths, "net")
+    few = at_most(ERRORS, each=True, note="all lengths and configurations", of="net")
+    mean = "mean of ξ² over sampled inputs against ‖α‖², largest difference in standard errors"
+    least, largest = "least E[ξ²] over its lower bound", "largest E[ξ²] over its upper bound"
     # changed after a look (2026-11-23): the readings in which A3 holds on average, or inputs depend on each other, were
     # described, although the lemma's words allow both
     return [
-        _bound(
-            "least E[ξ²] over its lower bound",
-            at_least(1 - EXACT, True, lengths, "net"),
-            "(ψ_r / Λ^r)² / d ≤ E[ξ²]",
-            lowest,
-        ),
-        _bound(
-            "largest E[ξ²] over its upper bound",
-            at_most(1 + EXACT, True, lengths, "net"),
-            "E[ξ²] ≤ (ψ_r / Λ^r)²",
-            highest,
-        ),
-        *(_attained(results, *end) for end in ends),
-        tested(
-            "mean of ξ² over sampled inputs against ‖α‖², largest difference in standard errors",
-            "",
-            at_most(ERRORS, each=True, note="all lengths and configurations", of="net"),
-            _ours(results, EVEN, lambda arrays: arrays["2/sampled"]),
-            basis=Basis.OURS,
-        ),
+        tested(least, "(ψ_r / Λ^r)² / d ≤ E[ξ²]", at_bottom, lowest, varies=Varies.SETTING),
+        tested(largest, "E[ξ²] ≤ (ψ_r / Λ^r)²", at_top, highest, varies=Varies.SETTING),
+        *_bounds_attained(results),
+        tested(mean, "", few, _ours(results, EVEN, "2/sampled"), basis=Basis.OURS),
     ]
 
 
-def _bound(quantity: str, test: Predicate, paper: str, ours: dict[str, Sample]) -> Claim:
-    return tested(quantity, paper, test, ours, varies=Varies.SETTING)
+def _bounds_attained(results: Results) -> list[Claim]:
+    """Is E[ξ²] once or twice the lower bound for all configurations? The proof says where."""
 
+    def off(times: float) -> Callable[[Arrays], np.ndarray]:
+        ends = ("2/smallest", "2/largest")
+        return lambda arrays: np.max([np.abs(arrays[end] * arrays["d"] / times - 1) for end in ends], axis=0)
 
-def _attained(results: Results, words: str, paper: str, nets: Sequence[str], times: float) -> Claim:
-    """Is E[ξ²] so many times the lower bound for all configurations? The proof says where."""
-    ours = _ours(
-        results,
-        nets,
-        lambda arrays: np.maximum(
-            np.abs(arrays["2/smallest"] * arrays["d"] / times - 1),
-            np.abs(arrays["2/largest"] * arrays["d"] / times - 1),
-        ),
+    lower, upper = (
+        _ours(results, [n for n in EVEN if n.startswith("even")], off(1)),
+        _ours(results, ["by-input-Lambda-d"], off(2)),
     )
-    return tested(f"distance from the bound: {words}", paper, ROUNDED, ours)
+    distance = "distance from the bound"
+    evenly = f"{distance}: lower, ψ_r² / (d Λ^2r): all weights leave every input equally often"
+    by_input = f"{distance}: upper, ψ_r² / Λ^2r: each input has a weight of its own"
+    return [
+        tested(evenly, "achieves its minimal value", ROUNDED, lower),
+        tested(by_input, "the maximum value is achieved", ROUNDED, upper),
+    ]
 
 
 LEMMA_2 = Artefact(
     "lemma-2",
     "the variance of a configuration's coefficient lies between ψ_r² / (d Λ^2r) and ψ_r² / Λ^2r",
-    (),
     lemma_2_claims,
     SMALL
     + "ξ sums the inputs of a configuration's paths; E[ξ²] = ‖α‖², α_i the number of those that start at input i. This needs "
@@ -213,34 +161,6 @@ LEMMA_2 = Artefact(
     about=Class.FORMULA,
 )
 
-# -- Lemma 3 ------------------------------------------------------------------------------------------------------------------
-
-
-def lemma_3_claims(results: Results) -> list[Claim]:
-    """ "Both the losses can be generalized to a distribution of the form" C1 + C2 Y, "where C1, C2 are positive constants"."""
-    every = [*EVEN, *DRAWN]
-    sampled = _ours(results, every, lambda arrays: arrays["3/sampled"])
-    return [
-        *(_loss(results, key, quantity) for key, quantity in LOSSES.items()),
-        *(_identity(results, key, quantity) for key, quantity in LOSSES.items()),
-        _sign(results),
-        _exact(
-            results,
-            "3/expectation",
-            "E_A[Y] as a sum over paths with ρ^r, Eq. 11, against the net with every gate ρ, difference",
-            "equal",
-            every,
-        ),
-        tested(
-            "mean of Y over sampled gates against that, in standard errors",
-            "",
-            at_most(ERRORS, each=True, of="net"),
-            sampled,
-            basis=Basis.OURS,
-        ),
-    ]
-
-
 LOSSES = {
     "absolute": "E_A|Y_x - Y| against |Y_x| - sign(Y_x) E_A[Y], relative",
     "hinge": "E_A max(0, 1 - Y_x Y) against 1 - Y_x E_A[Y]",
@@ -248,46 +168,56 @@ LOSSES = {
 CONDITIONS = {"absolute": "|Y_x| at least every |Y|", "hinge": "no Y_x Y above 1"}
 
 
-def _loss(results: Results, key: str, quantity: str) -> Claim:
-    """As the paper has it, which names no condition: of a label that outputs go beyond."""
-    # changed after a look (2026-11-23): such labels were described, then a reading beside labels beyond all outputs
-    ours = _ours(results, [*EVEN, *DRAWN], lambda arrays: arrays[f"3/{key}_beyond"])
-    return tested(quantity, "C1 + C2 Y", ROUNDED, {"any label: as large as the median output": ours})
-
-
-def _identity(results: Results, key: str, quantity: str) -> Claim:
-    """Under a condition of ours."""
-    # changed after a look (2026-11-23): a reading of the row above, which an identity cannot decide
-    ours = _ours(results, [*EVEN, *DRAWN], lambda arrays: arrays[f"3/{key}"])
+def lemma_3_claims(results: Results) -> list[Claim]:
+    """ "Both the losses can be generalized to a distribution of the form" C1 + C2 Y, "where C1, C2 are positive constants"."""
+    # changed after a look (2026-11-23): labels that outputs go beyond were described, then a reading beside labels beyond all
+    # outputs; these, an identity under a condition of ours, cannot decide it
+    any_label = "any label: as large as the median output"
     power = "an identity under this condition, which is ours: it checks the computation only"
-    words = f"{quantity}, label beyond all outputs"
-    return tested(words, "", ROUNDED, {CONDITIONS[key]: ours}, basis=Basis.OURS, power=power)
+    expectation = "E_A[Y] as a sum over paths with ρ^r, Eq. 11, against the net with every gate ρ, difference"
+    sampled, few = "mean of Y over sampled gates against that, in standard errors", at_most(ERRORS, each=True, of="net")
+    return [
+        *(
+            tested(quantity, "C1 + C2 Y", ROUNDED, {any_label: _ours(results, EVERY, f"3/{key}_beyond")})
+            for key, quantity in LOSSES.items()
+        ),
+        *(
+            tested(
+                f"{LOSSES[key]}, label beyond all outputs",
+                "",
+                ROUNDED,
+                {condition: ours},
+                basis=Basis.OURS,
+                power=power,
+            )
+            for key, condition in CONDITIONS.items()
+            for ours in [_ours(results, EVERY, f"3/{key}")]
+        ),
+        _sign(results),
+        tested(expectation, "equal", ROUNDED, _ours(results, EVERY, "3/expectation")),
+        tested(sampled, "", few, _ours(results, EVERY, "3/sampled"), basis=Basis.OURS),
+    ]
 
 
 def _sign(results: Results) -> Claim:
     """C2 as the identity has it, where it was found to hold; else not a number."""
     # changed after a look (2026-11-23): "C1, C2 > 0" stood beside rows that did not test it
 
-    def of_label(sign: int) -> Sample:
-        def sign_of_c2(arrays: Arrays) -> np.ndarray:
-            held = (arrays["3/absolute"] <= EXACT) & (arrays["3/hinge"] <= EXACT)
-            return np.where(held, -float(sign), np.nan)
+    def sign_of_c2(arrays: Arrays) -> np.ndarray:
+        """Of a positive label."""
+        held = (arrays["3/absolute"] <= EXACT) & (arrays["3/hinge"] <= EXACT)
+        return np.where(held, -1.0, np.nan)
 
-        return _ours(results, [*EVEN, *DRAWN], sign_of_c2)
-
-    return tested(
-        "sign of C2 of both losses, label beyond all outputs",
-        "C1, C2 are positive constants",
-        above(0, each=True, note="C2 is -sign(Y_x) of the absolute loss, -Y_x of the hinge loss", of="net"),
-        {"a positive label": of_label(1)},
-        noted("a negative label", of_label(-1), "positive as printed"),
-    )
+    positive = _ours(results, EVERY, sign_of_c2)
+    negative = noted("a negative label", positive.map(operator.neg), "positive as printed")
+    test = above(0, each=True, note="C2 is -sign(Y_x) of the absolute loss, -Y_x of the hinge loss", of="net")
+    quantity = "sign of C2 of both losses, label beyond all outputs"
+    return tested(quantity, "C1, C2 are positive constants", test, {"a positive label": positive}, negative)
 
 
 LEMMA_3 = Artefact(
     "lemma-3",
     "hinge and absolute loss are C1 + C2 Y",
-    (),
     lemma_3_claims,
     SMALL + "Gates of units open independently with probability ρ = 1/2. Exactly, with s the sign of Y_x: "
     "|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|) and max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1). Both are affine as "

@@ -5,37 +5,17 @@ learned. Each such setting is a reading of a claim here: true under some only, t
 them: `DURATION` says so beside every number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from lightning_app.papers.nets import mean_of
 from lightning_app.papers.parts import Run
-from lightning_app.papers.predicates import Predicate, noted, tested
+from lightning_app.papers.predicates import Predicate, shown, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Sample, Varies
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import ENOUGH
-
-__all__ = [
-    "BLOCKS",
-    "DURATION",
-    "EPOCHS",
-    "NETS",
-    "NORMALISED",
-    "SKIPPED",
-    "UNNORMALISED",
-    "Setting",
-    "claim",
-    "grown",
-    "layer",
-    "mean_curves",
-    "rising",
-    "runs_of",
-    "seen",
-]
 
 BLOCKS = 10
 EPOCHS = 12
@@ -111,42 +91,30 @@ def layer(number: int) -> str:
     return f"layer{number:02d}"
 
 
-def claim(
-    quantity: str,
-    paper: float | str,
-    test: Predicate,
-    settings: Sequence[Setting],
-    ours: Callable[[Setting], Sample],
-    **more: Any,
-) -> Claim:
+def by_setting(settings: Sequence[Setting], ours: Callable[[Setting], Sample]) -> dict[str, Sample]:
+    """A number under every setting, as readings of a claim."""
+    return {setting.words: ours(setting) for setting in settings}
+
+
+def claim(quantity: str, paper: str, test: Predicate, ours: Mapping[str, Sample], **more: Any) -> Claim:
     """One claim, read under every setting; ``more`` are further fields of `Claim`."""
-    samples = {setting.words: ours(setting) for setting in settings}
-    return tested(quantity, paper, test, samples, varies=Varies.SETTING, **more)
+    return tested(quantity, paper, test, ours, varies=Varies.SETTING, **more)
 
 
-def seen(quantity: str, why: str, settings: Sequence[Setting], ours: Callable[[Setting], Sample]) -> Claim:
+def seen(quantity: str, why: str, ours: Mapping[str, Sample]) -> Claim:
     """A number under every setting, of no test: why there is none."""
-    readings = tuple(noted(setting.words, ours(setting)) for setting in settings)
-    return Claim(quantity, "", f"none: {why}", readings, basis=Basis.OURS, varies=Varies.SETTING)
-
-
-# -- numbers of each seed -------------------------------------------------------------------------------------------------
+    return shown(quantity, "", why, ours, basis=Basis.OURS, varies=Varies.SETTING, about=Class.TRAINED)
 
 
 def grown(results: Results, setting: Setting, *names: str) -> Sample:
     """The mean of some numbers at the end minus the one at the start."""
     ends = [results.final(setting.run.name, setting.arm, name) for name in names]
     starts = [results.initial(setting.run.name, setting.arm, name) for name in names]
-    return mean_of(ends).map(lambda end, start: end - start, mean_of(starts))
-
-
-def mean_curves(results: Results, setting: Setting, *names: str) -> pd.DataFrame:
-    """The mean of some numbers by epoch (rows) and seed (columns)."""
-    return sum(results.curves(setting.run.name, setting.arm, name) for name in names) / len(names)
+    return mean_of(ends) - mean_of(starts)
 
 
 def rising(results: Results, setting: Setting, *names: str) -> Sample:
     """The share of measurements at which a mean is larger than at the one before; NaN of a seed that has diverged."""
-    steps = mean_curves(results, setting, *names).diff().iloc[1:]
+    steps = results.curves(setting.run.name, setting.arm, *names).diff().iloc[1:]
     rises = (steps > 0).astype(float).where(steps.notna())
     return Sample(tuple(rises.mean(skipna=False)) if len(rises) else (), results.incomplete(setting.run.name))

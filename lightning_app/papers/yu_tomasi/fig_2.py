@@ -16,8 +16,6 @@ from lightning_app.papers.yu_tomasi.nets import FIG_2 as RUN
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import error_at_risk, paired
 
-__all__ = ["FIG_2"]
-
 # Risks at which the two kinds are compared, by scale. Those of reduced scale were fixed before any such run.
 LEVELS = {PAPER: (0.5, 0.2, 0.1), REDUCED: (1.0, 0.7, 0.5), SMOKE: (0.5, 0.2, 0.1)}
 
@@ -25,45 +23,35 @@ LEVELS = {PAPER: (0.5, 0.2, 0.1), REDUCED: (1.0, 0.7, 0.5), SMOKE: (0.5, 0.2, 0.
 def fig_2_claims(results: Results) -> list[Claim]:
     """ "As shown in Figure 2, with same training loss, the ResNets achieve smaller error." They "train faster": levels of
     risk are reached in fewer epochs."""
-    compared = [
-        claim for level in LEVELS[results.scale] for claim in (_error_at(results, level), _epochs_at(results, level))
-    ]
-    return [*compared, _at_end(results, "E", ERROR), _at_end(results, "L", RISK)]
-
-
-def _error_at(results: Results, level: float) -> Claim:
-    values = {
-        arm: matched(results.curves(RUN.name, arm, ERROR), results.curves(RUN.name, arm, RISK), level) for arm in ARMS
-    }
-    return _paired(results, values, f"E of plain minus residual at L = {level}", "smaller error")
-
-
-def _epochs_at(results: Results, level: float) -> Claim:
-    values = {arm: epochs_to(results.curves(RUN.name, arm, RISK), level) for arm in ARMS}
-    return _paired(results, values, f"epochs to L = {level}, plain minus residual", "in fewer epochs")
+    risks, errors = ({arm: results.curves(RUN.name, arm, name) for arm in ARMS} for name in (RISK, ERROR))
+    claims = []
+    for level in LEVELS[results.scale]:
+        error = {arm: matched(errors[arm], risks[arm], level) for arm in ARMS}
+        epochs = {arm: epochs_to(risks[arm], level) for arm in ARMS}
+        claims.append(_paired(results, error, f"E of plain minus residual at L = {level}", "smaller error"))
+        claims.append(_paired(results, epochs, f"epochs to L = {level}, plain minus residual", "in fewer epochs"))
+    return [*claims, _at_end(results, "E", ERROR), _at_end(results, "L", RISK)]
 
 
 def _paired(results: Results, values: dict[str, list[float]], quantity: str, paper: str) -> Claim:
     """Plain minus residual seed by seed; a seed that never gets there has no difference, and that leaves the test open."""
     differences = [p - r for p, r in zip(values[PLAIN], values[RESIDUAL])]
     reached = tuple(d for d in differences if not math.isnan(d))
-    missing = results.incomplete(RUN.name) or (
-        "" if len(reached) == len(differences) else "some nets never reach this risk"
-    )
-    ours = Sample(reached, missing)
+    never = "" if len(reached) == len(differences) else "some nets never reach this risk"
     arms = [noted(arm, results.known(*values[arm])) for arm in ARMS]
-    return tested(quantity, paper, IntervalAbove(), ours, *arms, about=Class.TRAINED, ratio=True)
+    ours = Sample(reached, results.incomplete(RUN.name) or never)
+    return tested(quantity, paper, IntervalAbove(), ours, *arms, ratio=True)
 
 
 def _at_end(results: Results, symbol: str, name: str) -> Claim:
     """What the figure shows at its right edge, and the paper gives no number for."""
     plain, residual = (results.final(RUN.name, arm, name) for arm in ARMS)
-    differences = plain.map(lambda p, r: p - r, residual)
+    differences = plain - residual
     found = paired(differences.values, [0.0] * differences.count)
     arms = [noted(arm, ours) for arm, ours in zip(ARMS, (plain, residual))]
     readings = (noted("", differences, str(found) if found.count else ""), *arms)
     quantity, test = f"{symbol} of plain minus residual, final epoch", "none: shown in the figure only"
-    return Claim(quantity, "", test, readings, about=Class.TRAINED)
+    return Claim(quantity, "", test, readings)
 
 
 def draw_fig_2(results: Results) -> Figure:
@@ -108,7 +96,6 @@ def _risks_and_errors(results: Results, arm: str) -> list[tuple[np.ndarray, np.n
 FIG_2 = Artefact(
     "fig-2",
     "at the same risk residual nets have smaller error, and get there sooner",
-    (RUN,),
     fig_2_claims,
     "Plain and residual nets of one seed see the same batches, so differences are paired. Intervals: expanded percentile "
     "bootstrap of the mean over seeds, one level at a time, not corrected for looking at several. L is reached where "
@@ -116,5 +103,6 @@ FIG_2 = Artefact(
     'after epochs 720 and 960. "Equivalently initialised" in the caption is read as: each by its own scheme. '
     + TRAINING,
     draw_fig_2,
+    runs=(RUN,),
     about=Class.TRAINED,
 )

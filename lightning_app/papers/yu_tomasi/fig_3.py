@@ -9,10 +9,8 @@ from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.predicates import above, at_most, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Class, Sample
-from lightning_app.papers.yu_tomasi.nets import ARMS, SEED_RUNS, TRAINING, quotient, simplified
+from lightning_app.papers.yu_tomasi.nets import ARMS, SEED_RUNS, TRAINING, simplified
 from lightning_app.plots import figures
-
-__all__ = ["FIG_3", "cushions"]
 
 CUSHIONS = {  # what A is in a residual layer -> the ending of its keys
     "identity in A x, not in ||A|| (the paper's)": "",
@@ -32,7 +30,7 @@ def cushions(nets: Nets) -> Iterator[Found]:
             for words, ending in CUSHIONS.items()
         }
         if "layer10" in layers:
-            ratios = {words: of["layer10"][1].map(quotient, of["layer10"][0]) for words, of in medians.items()}
+            ratios = {words: of["layer10"][1] / of["layer10"][0] for words, of in medians.items()}
             quantity = f"median cushion of layer 10, residual / plain, depth {pair.depth}"
             test = above(1, each=True)
             yield pair.label, tested(quantity, "to the right", test, ratios, about=Class.TRAINED, ratio=True)
@@ -54,9 +52,8 @@ def draw_fig_3(results: Results) -> Figure:
     for column, depth in enumerate((20, 32)):
         for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
             arrays = {arm: results.arrays(f"depth{depth}", arm, "cushion")[:1] for arm in ARMS}
-            figures.outlines(
-                axes, {arm: a[f"cushion/layer10/samples{reading}"] for arm, found in arrays.items() for a in found}
-            )
+            key = f"cushion/layer10/samples{reading}"
+            figures.outlines(axes, {arm: each[key] for arm, found in arrays.items() for each in found})
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
 
@@ -64,10 +61,10 @@ def draw_fig_3(results: Results) -> Figure:
 FIG_3 = Artefact(
     "fig-3",
     "layer cushions of residual nets lie to the right",
-    (SEED_RUNS["depth20"], SEED_RUNS["depth32"]),
     all_of(cushions),
     "Per-sample cushion ‖A x‖ / (‖A‖ ‖x‖) on 1,000 training images, bias excluded, ‖A‖ the Frobenius norm of the "
     "kernel; three readings of A in a residual layer side by side. All convolutions, the first included. " + TRAINING,
     draw_fig_3,
+    runs=(SEED_RUNS["depth20"], SEED_RUNS["depth32"]),
     about=Class.TRAINED,
 )

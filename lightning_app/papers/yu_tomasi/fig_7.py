@@ -8,14 +8,12 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.predicates import Share, below, noted, tested
+from lightning_app.papers.predicates import Share, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class
-from lightning_app.papers.yu_tomasi.nets import ARMS, PLAIN, RESIDUAL, SEED_RUNS, TRAINING, quotient
+from lightning_app.papers.yu_tomasi.nets import ARMS, PLAIN, RESIDUAL, SEED_RUNS, TRAINING
 from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT, convolutions, gaussians, half_digit, statistic
 from lightning_app.plots import figures
-
-__all__ = ["FIG_7", "distance_by_print", "expected_above", "printed_square"]
 
 
 def fig_7_claims(results: Results) -> list[Claim]:
@@ -30,20 +28,16 @@ def fig_7_claims(results: Results) -> list[Claim]:
     ]
 
 
-# "training modifies the parameters of a network by a small extent, when compared to the differences between the
-# initialization vectors p_0 and t_0"
 SMALL = "a small extent"
 NEAR = below(0.5, note="the neighbourhoods of the two starts do not touch")
 
 
 def _moved(results: Results, arm: str) -> Claim:
     """Training moves weights little against the distance between the starts."""
-    other = RESIDUAL if arm == PLAIN else PLAIN
+    label, other = {PLAIN: ("p", RESIDUAL), RESIDUAL: ("t", PLAIN)}[arm]
     moved = results.final("depth32", arm, "travel/distance")
     apart = results.initial("depth32", arm, f"travel/from_start_of/{other}")
-    label = "p" if arm == PLAIN else "t"
-    quantity = f"||{label}_200 - {label}_0|| / ||t_0 - p_0||"
-    return tested(quantity, SMALL, NEAR, moved.map(quotient, apart), about=Class.TRAINED, ratio=True)
+    return tested(f"||{label}_200 - {label}_0|| / ||t_0 - p_0||", SMALL, NEAR, moved / apart, ratio=True)
 
 
 def _by_print(results: Results) -> Claim:
@@ -52,7 +46,7 @@ def _by_print(results: Results) -> Claim:
     beside = (noted("the least that rounding and correlations allow", least, ""), noted("the most", most, ""))
     quantity = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
     readings = {"expected, of uncorrelated vectors": expected}
-    return tested(quantity, SMALL, NEAR, readings, *beside, about=Class.TRAINED)
+    return tested(quantity, SMALL, NEAR, readings, *beside)
 
 
 def distance_by_print() -> tuple[float, float, float]:
@@ -98,10 +92,10 @@ def printed_square(column: str, off: int) -> float:
 
 
 def _mode(results: Results) -> Claim:
-    """The mode of the ID entries of t_200, from a histogram with bins of 1/32: finer ones show noise."""
-    ours = results.sample_at_end("depth32", [RESIDUAL], "weight_mass", _mode_of)
-    test = "none: entries that stay where they started pass a tolerance of 10 %, the bin below 1 is 9.4 % off"
-    return Claim("mode of the ID entries, t_200", 0.9, test, (noted("", ours),), about=Class.TRAINED)
+    """From a histogram with bins of 1/32: finer ones show noise."""
+    ours = results.sample_at_end("depth32", RESIDUAL, "weight_mass", _mode_of)
+    why = "entries that stay where they started pass a tolerance of 10 %, the bin below 1 is 9.4 % off"
+    return shown("mode of the ID entries, t_200", 0.9, why, ours)
 
 
 def _mode_of(arrays: dict[str, np.ndarray]) -> float:
@@ -117,15 +111,11 @@ def _entries_above(results: Results, start: bool) -> Claim:
     ours = {convention: statistic(results, PLAIN, field, start) for convention, field in fields.items()}
     quantity = f"entries above 0.7, p_{0 if start else 200}"
     if not start:
-        return tested(quantity, 26.0, Share(26.0, 0.1), ours, about=Class.TRAINED)
+        return tested(quantity, 26.0, Share(26.0, 0.1), ours)
     # a count's variance is its mean; the paper's own is one draw of it
-    reach = 4 * math.sqrt(expected_above(0.7))
-    test = (
-        f"none: within 4 sd of a count of {expected_above(0.7):.1f}, which is expected of w under fan-in, any up to "
-        f"{math.floor(1 + reach)} would pass"
-    )
-    readings = tuple(noted(convention, sample) for convention, sample in ours.items())
-    return Claim(quantity, 1.0, test, readings, about=Class.INITIALISATION)
+    count, reach = expected_above(0.7), math.floor(1 + 4 * math.sqrt(expected_above(0.7)))
+    why = f"within 4 sd of a count of {count:.1f}, which is expected of w under fan-in, any up to {reach} would pass"
+    return shown(quantity, 1.0, why, ours, about=Class.INITIALISATION)
 
 
 def expected_above(cut: float) -> float:
@@ -163,9 +153,9 @@ def _draw_weights(axes: Axes, arrays: dict[str, np.ndarray], key: str, arm: str)
 FIG_7 = Artefact(
     "fig-7",
     "weight distributions before and after training at depth 32",
-    (SEED_RUNS["depth32"],),
     fig_7_claims,
     "Bins of 1/128. Distances are 2-norms over the convolutions' weights. " + TRAINING,
     draw_fig_7,
+    runs=(SEED_RUNS["depth32"],),
     about=Class.TRAINED,
 )

@@ -9,10 +9,8 @@ from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.predicates import Factor, above, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Class
-from lightning_app.papers.yu_tomasi.nets import ARMS, FULL, PLAIN, RESIDUAL, full, quotient
+from lightning_app.papers.yu_tomasi.nets import ARMS, FULL, PLAIN, RESIDUAL, full
 from lightning_app.plots import figures
-
-__all__ = ["INTERLAYER", "interlayer"]
 
 MODES = {"BN on one sample": "interlayer_batch1", "BN in evaluation mode": "interlayer"}
 SIZES = {"n = H W": "mean_hw", "n = C H W": "mean"}
@@ -39,7 +37,7 @@ def interlayer(nets: Nets) -> Iterator[Found]:
         yield arm.label, tested(quantity, paper, test, samples, about=Class.TRAINED)
     for pair in nets.pairs(full()):  # the two n differ by a factor that is the same for both nets
         both = {mode: pair.final(f"{family}/{BLOCK}/mean_hw") for mode, family in MODES.items()}
-        ratios = {mode: residual.map(quotient, plain) for mode, (plain, residual) in both.items()}
+        ratios = {mode: residual / plain for mode, (plain, residual) in both.items()}
         more = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
         yield pair.label, tested("residual / plain", "much bigger", above(10), ratios, **more)
 
@@ -58,11 +56,11 @@ def draw_interlayer(results: Results) -> Figure:
 INTERLAYER = Artefact(
     "interlayer",
     "interlayer cushions of the fifth block of full nets of depth 20",
-    (FULL,),
     all_of(interlayer),
     "μ = √n ‖J x‖ / (‖J‖ ‖x‖) of conv-BN-ReLU-conv-BN(+x)-ReLU. With BN normalising a single sample, J x of a plain "
     "block is zero up to ε / (var + ε), whatever its weights: that is where 2.7e-7 comes from. In evaluation mode "
     "plain and residual blocks are alike. fb.resnet.torch's recipe, 164 epochs.",
     draw_interlayer,
+    runs=(FULL,),
     about=Class.TRAINED,
 )

@@ -1,29 +1,7 @@
 """The nets of Yu & Tomasi: the runs that train them, and the recipes by which any run's nets are compared with them."""
 
-import math
-
 from lightning_app.papers.nets import Recipe
 from lightning_app.papers.parts import Reduced, Run
-
-__all__ = [
-    "ARMS",
-    "COST",
-    "DEPTHS",
-    "EQUIVALENT",
-    "ERROR",
-    "FIG_2",
-    "FULL",
-    "NUMBERS",
-    "PLAIN",
-    "RESIDUAL",
-    "RISK",
-    "SEED_RUNS",
-    "TRAINING",
-    "full",
-    "quotient",
-    "run_of",
-    "simplified",
-]
 
 KEY = "yu-tomasi"
 PLAIN, RESIDUAL = ARMS = ("plain", "residual")
@@ -64,11 +42,6 @@ def _run(kind: str, depth: int | None) -> Run:
 def full() -> Recipe:
     """The full nets of section 5, by fb.resnet.torch's recipe."""
     return Recipe(KEY, "CifarResNet", lambda kind, depth: FULL, DECIDING, (20,))
-
-
-def quotient(numerator: float, denominator: float) -> float:
-    """NaN where there is nothing to divide by."""
-    return numerator / denominator if denominator else math.nan
 
 
 COST = (

@@ -6,10 +6,8 @@ from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.predicates import below, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class
-from lightning_app.papers.yu_tomasi.nets import ARMS, SEED_RUNS, TRAINING, quotient
+from lightning_app.papers.yu_tomasi.nets import ARMS, SEED_RUNS, TRAINING
 from lightning_app.plots import figures
-
-__all__ = ["NOISE"]
 
 NOISES = {  # how much noise is the same amount -> family of keys
     "the same norm in every net": "noise_absolute",
@@ -27,10 +25,10 @@ def noise_claims(results: Results) -> list[Claim]:
     ratios = {}
     for convention, family in NOISES.items():
         plain, residual = (results.final("depth20", arm, f"{family}/response_0.1") for arm in ARMS)
-        ratios[convention] = residual.map(quotient, plain)
+        ratios[convention] = residual / plain
     quantity = "change of the output under noise of strength 0.1, residual / plain, depth 20"
     test = below(1, each=True)
-    return [tested(quantity, "", test, ratios, about=Class.TRAINED, basis=Basis.OURS, ratio=True)]
+    return [tested(quantity, "", test, ratios, basis=Basis.OURS, ratio=True)]
 
 
 def draw_noise(results: Results) -> Figure:
@@ -51,11 +49,11 @@ def draw_noise(results: Results) -> Figure:
 NOISE = Artefact(
     "noise",
     "beyond the paper: noise in the weights of one layer changes the output of residual nets less",
-    (SEED_RUNS["depth20"],),
     noise_claims,
     "Gaussian noise of norm s √(2 D), s ‖T(W)‖ or s ‖W‖ added to one layer at a time; relative change of the logits, "
     "median over 50 training images, mean over layers. The paper argues this and measures cushions instead. "
     + TRAINING,
     draw_noise,
+    runs=(SEED_RUNS["depth20"],),
     about=Class.TRAINED,
 )

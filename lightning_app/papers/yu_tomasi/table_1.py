@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
@@ -21,26 +20,10 @@ from lightning_app.papers.yu_tomasi.nets import (
     RISK,
     SEED_RUNS,
     TRAINING,
-    quotient,
     run_of,
     simplified,
 )
 from lightning_app.plots import figures
-
-__all__ = [
-    "TABLE_1",
-    "TABLE_1_IN_PRINT",
-    "Table",
-    "apart_in_print",
-    "as_printed",
-    "deeper",
-    "draw_against_depth",
-    "over_penalty",
-    "pair_in_print",
-    "penalties",
-    "printed",
-    "smaller",
-]
 
 Table = Mapping[tuple[str, int], tuple[float, float, float]]  # arm, depth -> (L, C, E)
 
@@ -55,9 +38,6 @@ TABLE_1_IN_PRINT: Table = {
 DEGRADATION = {PLAIN: 6.85, RESIDUAL: 1.73}
 COSTS = {"C as printed: penalty / 128": "train/cost_paper", "C as trained": "train/cost"}
 FAMILY = len(TABLE_1_IN_PRINT) * len(NUMBERS)  # of tests against a printed number: 18
-
-
-# -- the print ------------------------------------------------------------------------------------------------------------
 
 
 def _pair(table: Table, symbol: str, depth: int) -> tuple[float, float]:
@@ -84,14 +64,6 @@ def apart_in_print(table: Table, symbol: str, depth: int) -> float:
     """
     plain, residual = _pair(table, symbol, depth)
     return round(plain - residual, 6)
-
-
-def over_penalty(loss: float, cost: float) -> float:
-    """L / (C - L)."""
-    return quotient(loss, cost - loss)
-
-
-# -- claims ---------------------------------------------------------------------------------------------------------------
 
 
 def printed(nets: Nets) -> Iterator[Found]:
@@ -140,15 +112,12 @@ def smaller(nets: Nets) -> Iterator[Found]:
 def _gap(symbol: str, pair: Pair, shallower: Pair | None) -> Claim:
     """L or E of plain minus residual, and how much more than in the next shallower pair."""
     apart = pair.apart(NUMBERS[symbol])
-    ours, growth = apart, apart
-    if shallower is not None:
-        less = shallower.apart(NUMBERS[symbol])
-        ours = apart.map(lambda own, _: own, less)  # marked if either is incomplete
-        growth = apart.map(lambda own, less: own - less, less)
+    less = apart.map(lambda _: 0.0) if shallower is None else shallower.apart(NUMBERS[symbol])
+    ours = apart.map(lambda own, _: own, less)  # marked if either is incomplete
     depth = pair.depth
     test = above(0, note=_of_a_gap(symbol, depth, None if shallower is None else shallower.depth))
     paper = pair_in_print(TABLE_1_IN_PRINT, symbol, depth) if depth in DEPTHS else "smaller"  # of residual nets
-    readings = (judged("", growth, test, shown=ours),)
+    readings = (judged("", apart - less, test, shown=ours),)
     quantity = f"{symbol} of plain - residual, depth {depth}"
     return Claim(quantity, paper, str(test), readings, about=Class.TRAINED, ratio=True)
 
@@ -172,11 +141,9 @@ def _of_a_gap(symbol: str, depth: int, shallower: int | None) -> str:
 def deeper(nets: Nets) -> Iterator[Found]:
     """ "PlnNets exhibit an obvious degradation problem, as L increases 6.85 times from depth 20 to depth 44. This problem is
     much smaller for ResNets, as L increases 1.73 times." """
-    risks = {
-        (arm.kind, arm.depth): arm.final(RISK) for arm in reversed(nets.arms(simplified()))
-    }  # of several the first
-    if all((kind, depth) in risks for kind in ARMS for depth in (20, 44)):
-        plain, residual = (risks[kind, 44].map(quotient, risks[kind, 20]) for kind in ARMS)
+    nets_by_depth = {(arm.kind, arm.depth): arm for arm in reversed(nets.arms(simplified()))}  # of several the first
+    if all((kind, depth) in nets_by_depth for kind in ARMS for depth in (20, 44)):
+        plain, residual = (nets_by_depth[kind, 44].final(RISK) / nets_by_depth[kind, 20].final(RISK) for kind in ARMS)
         both = (
             plain.map(lambda p, _: p, residual),
             residual.map(lambda r, _: r, plain),
@@ -198,13 +165,11 @@ def penalties(nets: Nets) -> Iterator[Found]:
     True of the cost as the tables count it, with 1 / B. Not for reduced scale: shorter training leaves a larger L.
     """
     for arm in nets.arms(simplified((20,))):
-        ratios = {words: arm.final(RISK).map(over_penalty, arm.final(name)) for words, name in COSTS.items()}
+        risk = arm.final(RISK)
+        ratios = {words: risk / (arm.final(name) - risk) for words, name in COSTS.items()}
         quantity = f"L / (C - L), {arm.kind}, depth {arm.depth}"
         paper, test = f"over {TIMES_IN_TABLE_1} times", above(TIMES_IN_TABLE_1)
         yield arm.label, tested(quantity, paper, test, ratios, about=Class.TRAINED)
-
-
-# -- figure ---------------------------------------------------------------------------------------------------------------
 
 
 def draw_table_1(results: Results) -> Figure:
@@ -216,31 +181,25 @@ def draw_against_depth(results: Results, run: Callable[[str, int], str], table: 
     figure, ((left, right),) = figures.canvas(1, 2)
     for axes, symbol, title in ((left, "L", "training loss L (nats)"), (right, "E", "test error E")):
         for arm in ARMS:
-            _draw_points(axes, results, run, arm, symbol, table)
+            look = {"color": figures.colour(arm), "label": f"{arm}, paper"}
+            axes.plot(DEPTHS, [table[arm, depth]["LCE".index(symbol)] for depth in DEPTHS], "o", mfc="none", **look)
+            ours = {depth: results.final(run(arm, depth), arm, NUMBERS[symbol]) for depth in DEPTHS}
+            there = {depth: sample for depth, sample in ours.items() if sample.count}
+            spread = [0 if math.isnan(sample.sd) else sample.sd for sample in there.values()]
+            means = [sample.mean for sample in there.values()]
+            axes.errorbar([*there], means, spread, fmt=".-", capsize=2, **look | {"label": f"{arm}, ours"})
         axes.set(title=title, xlabel="depth", xticks=DEPTHS)
     left.set_yscale("log")
     figures.legend(left)
     return figure
 
 
-def _draw_points(
-    axes: Axes, results: Results, run: Callable[[str, int], str], arm: str, symbol: str, table: Table
-) -> None:
-    paper = [table[arm, depth]["LCE".index(symbol)] for depth in DEPTHS]
-    axes.plot(DEPTHS, paper, "o", mfc="none", color=figures.colour(arm), label=f"{arm}, paper")
-    ours = {depth: results.final(run(arm, depth), arm, NUMBERS[symbol]) for depth in DEPTHS}
-    shown = {depth: sample for depth, sample in ours.items() if sample.count}
-    spread = [0 if math.isnan(sample.sd) else sample.sd for sample in shown.values()]
-    means = [sample.mean for sample in shown.values()]
-    axes.errorbar(list(shown), means, spread, fmt=".-", color=figures.colour(arm), label=f"{arm}, ours", capsize=2)
-
-
 TABLE_1 = Artefact(
     "table-1",
     "loss, cost and error of plain and residual nets of depths 20, 32, 44",
-    tuple(SEED_RUNS.values()),
     all_of(printed, deeper, smaller, penalties),
     COST + TRAINING,
     draw_table_1,
+    runs=tuple(SEED_RUNS.values()),
     about=Class.TRAINED,
 )

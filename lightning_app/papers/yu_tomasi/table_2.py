@@ -3,26 +3,17 @@
 from matplotlib.figure import Figure
 
 from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.predicates import Factor, above, at_most, noted, tested
+from lightning_app.papers.predicates import Factor, above, at_most, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class
+from lightning_app.papers.yu_tomasi import table_1
 from lightning_app.papers.yu_tomasi.nets import ARMS, COST, DEPTHS, EQUIVALENT, NUMBERS, PLAIN, RESIDUAL, RISK, TRAINING
-from lightning_app.papers.yu_tomasi.table_1 import (
-    TABLE_1_IN_PRINT,
-    apart_in_print,
-    as_printed,
-    draw_against_depth,
-    over_penalty,
-    pair_in_print,
-)
-
-__all__ = ["AS_CLOSE", "TABLE_2", "TABLE_2_IN_PRINT"]
 
 TABLE_2_IN_PRINT = {
     (PLAIN, 20): (0.04132, 0.04183, 0.1121),
     (PLAIN, 32): (0.04880, 0.04936, 0.1085),
     (PLAIN, 44): (0.07345, 0.07407, 0.1159),
-    **{(RESIDUAL, depth): TABLE_1_IN_PRINT[RESIDUAL, depth] for depth in DEPTHS},
+    **{(RESIDUAL, depth): table_1.TABLE_1_IN_PRINT[RESIDUAL, depth] for depth in DEPTHS},
 }
 SECOND_LAYER = 1e-16  # "some outputs of the second convolutional layer differ by about 10^-16" after one iteration
 TIMES_IN_TABLE_2 = 50  # "Loss L is generally over 50 times more than weight decay term"
@@ -41,10 +32,13 @@ def table_2_claims(results: Results) -> list[Claim]:
         run = EQUIVALENT[depth].name
         for arm in ARMS:
             for (symbol, name), paper in zip(NUMBERS.items(), TABLE_2_IN_PRINT[arm, depth]):
-                claims.append(as_printed(symbol, arm, depth, paper, results.final(run, arm, name), seeds=False))
-        claims += [_together(results, depth, symbol) for symbol in ("L", "E")]
-        claims.append(_second_layer(results, run, depth))
-    return claims + _penalty_of_twins(results)
+                claims.append(table_1.as_printed(symbol, arm, depth, paper, results.final(run, arm, name), seeds=False))
+        claims += [_together(results, depth, "L"), _together(results, depth, "E"), _second_layer(results, run, depth)]
+    for arm in ARMS:
+        risk, cost = (results.final(EQUIVALENT[20].name, arm, name) for name in (RISK, "train/cost_paper"))
+        printed, test = f"over {TIMES_IN_TABLE_2} times", above(TIMES_IN_TABLE_2)
+        claims.append(tested(f"L / (C - L), {arm}, depth 20", printed, test, risk / (cost - risk)))
+    return claims
 
 
 def _together(results: Results, depth: int, symbol: str) -> Claim:
@@ -52,18 +46,21 @@ def _together(results: Results, depth: int, symbol: str) -> Claim:
 
     Of E only where the paper's twins are closer than both pairs of independent nets that it prints.
     """
-    quantity, paper = f"|{symbol} of plain - residual|, depth {depth}", pair_in_print(TABLE_2_IN_PRINT, symbol, depth)
-    limit = abs(apart_in_print(TABLE_2_IN_PRINT, symbol, depth))
+    quantity, paper = (
+        f"|{symbol} of plain - residual|, depth {depth}",
+        table_1.pair_in_print(TABLE_2_IN_PRINT, symbol, depth),
+    )
+    limit = abs(table_1.apart_in_print(TABLE_2_IN_PRINT, symbol, depth))
     plain, residual = (results.final(EQUIVALENT[depth].name, arm, NUMBERS[symbol]) for arm in ARMS)
-    ours = plain.map(lambda p, r: abs(p - r), residual)
+    ours = (plain - residual).map(abs)
     if symbol == "E" and limit > max(APART):
-        none = (
-            f"none: at most the paper's {limit:g} would pass for independent nets too; residual nets of Fig. 3 and of "
+        why = (
+            f"at most the paper's {limit:g} would pass for independent nets too; residual nets of Fig. 3 and of "
             "Table 1 are .0009 and .0022 apart"
         )
-        return Claim(quantity, paper, none, (noted("", ours),), about=Class.TRAINED)
+        return shown(quantity, paper, why, ours)
     test = at_most(limit, note="as far apart as the paper's")
-    return tested(quantity, paper, test, ours, about=Class.TRAINED, power=AS_CLOSE[symbol])
+    return tested(quantity, paper, test, ours, power=AS_CLOSE[symbol])
 
 
 def _second_layer(results: Results, run: str, depth: int) -> Claim:
@@ -71,33 +68,19 @@ def _second_layer(results: Results, run: str, depth: int) -> Claim:
     keys = {"largest": "twin/layer02_after_one_step", "mean": "twin/layer02_after_one_step_mean"}
     ours = {convention: results.first(run, PLAIN, key) for convention, key in keys.items()}
     quantity = f"difference at the second convolution after one step, depth {depth}"
-    return tested(quantity, SECOND_LAYER, Factor(SECOND_LAYER, 10), ours, about=Class.TRAINED)
-
-
-def _penalty_of_twins(results: Results) -> list[Claim]:
-    claims = []
-    for arm in ARMS:
-        risk, cost = (results.final(EQUIVALENT[20].name, arm, name) for name in (RISK, "train/cost_paper"))
-        quantity, ratio = f"L / (C - L), {arm}, depth 20", risk.map(over_penalty, cost)
-        printed, test = f"over {TIMES_IN_TABLE_2} times", above(TIMES_IN_TABLE_2)
-        claims.append(tested(quantity, printed, test, ratio, about=Class.TRAINED))
-    return claims
-
-
-def equivalent_run(arm: str, depth: int) -> str:
-    return EQUIVALENT[depth].name
+    return tested(quantity, SECOND_LAYER, Factor(SECOND_LAYER, 10), ours)
 
 
 def draw_table_2(results: Results) -> Figure:
-    return draw_against_depth(results, equivalent_run, TABLE_2_IN_PRINT)
+    return table_1.draw_against_depth(results, lambda arm, depth: EQUIVALENT[depth].name, TABLE_2_IN_PRINT)
 
 
 TABLE_2 = Artefact(
     "table-2",
     "equivalently initialised nets stay together",
-    tuple(EQUIVALENT.values()),
     table_2_claims,
     COST + TRAINING + " Float64, one CPU; the plain net decays towards ρ.",
     draw_table_2,
+    runs=tuple(EQUIVALENT.values()),
     about=Class.TRAINED,
 )

@@ -8,22 +8,10 @@ from scipy import stats
 
 from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.nets import Found, Nets, all_of
-from lightning_app.papers.predicates import Share, Within, noted, tested
+from lightning_app.papers.predicates import Share, Within, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Reading, Sample
 from lightning_app.papers.yu_tomasi.nets import PLAIN, RESIDUAL, SEED_RUNS, TRAINING, simplified
-
-__all__ = [
-    "ROWS",
-    "TABLE_3",
-    "TABLE_3_IN_PRINT",
-    "at_start",
-    "convolutions",
-    "gaussians",
-    "half_digit",
-    "id_shares",
-    "statistic",
-]
 
 # Table 3 as printed, to two digits: (p_0, p_200, t_0, t_200)
 TABLE_3_IN_PRINT = {
@@ -64,8 +52,8 @@ def statistic(results: Results, arm: str, field: str, start: bool) -> Sample:
 def table_3_claims(results: Results) -> list[Claim]:
     """Table 3, "statistics of the parameter vectors p and t before and after training for a network of depth 32"."""
     claims = []
-    for column, (arm, start) in enumerate(((PLAIN, True), (PLAIN, False), (RESIDUAL, True), (RESIDUAL, False))):
-        label = f"{'p' if arm == PLAIN else 't'}_{0 if start else 200}"
+    columns = {"p_0": (PLAIN, True), "p_200": (PLAIN, False), "t_0": (RESIDUAL, True), "t_200": (RESIDUAL, False)}
+    for column, (label, (arm, start)) in enumerate(columns.items()):
         for field, printed in TABLE_3_IN_PRINT.items():
             ours = statistic(results, arm, field, start)
             claims.append(_weight_claim(f"{ROWS[field]}, {label}", printed[column], field, ours, arm, start))
@@ -87,9 +75,9 @@ def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: st
     if not start:
         test = Share(paper, 0.1)
         if test(Sample((expected,))).held:  # in closed form, of no run
-            words = f"none: the net before training would pass as well, {float(f'{expected:.3g}'):g} is expected of it"
-            return Claim(quantity, paper, words, (noted("", ours),), about=Class.TRAINED)
-        return tested(quantity, paper, test, ours, about=Class.TRAINED)
+            words = f"the net before training would pass as well, {float(f'{expected:.3g}'):g} is expected of it"
+            return shown(quantity, paper, words, ours)
+        return tested(quantity, paper, test, ours)
     if abs(paper) < 4 * spread:  # of p the mean: its expectation is 0, and so is the print but for sampling
         why = f"any symmetric initialisation passes: 0 ± {spread:.1g}"
         return Claim(quantity, paper, f"none: {why}", (noted(FAN_IN, ours, why),), about=Class.INITIALISATION)
@@ -107,10 +95,7 @@ def _of_1900() -> tuple[Reading, ...]:
         f"would be {large:.0f} under fan-out ({own:.0f} under fan-in)"
     )
     cut = f"{at_start(RESIDUAL, 'in')['all'][0]:.0f} expected under fan-in: its first two digits, not rounded"
-    return (
-        noted("fan-out, closed form", Sample(), fan_out),
-        noted("1976 cut, not rounded, to 1900", Sample(), cut),
-    )
+    return noted("fan-out, closed form", Sample(), fan_out), noted("1976 cut, not rounded, to 1900", Sample(), cut)
 
 
 @cache
@@ -171,8 +156,8 @@ def gaussians(inputs: int, outputs: int, ids: int, arm: str, fan: str) -> Iterab
 TABLE_3 = Artefact(
     "table-3",
     "weight statistics of p and t at depth 32",
-    (SEED_RUNS["depth32"],),
     table_3_claims,
     "Weights of all convolutions, the first included; no biases, no linear layer. Mass: L1 norm. t = T(r). " + TRAINING,
+    runs=(SEED_RUNS["depth32"],),
     about=Class.TRAINED,
 )

@@ -2,9 +2,8 @@
 
 The nets of Li et al. (2016, section 5) are square and tiny: one step of one run is a hundred products of 10 x 10
 matrices, bound by calls and not by arithmetic. Here k runs (a learning rate and initial weights each) are the leading
-dimension of every tensor. A linear net sees data only through second moments, so its runs cost nothing for the number of
-samples; the others pass over all samples, features before samples and piece by piece, so that what backward needs is
-still in the cache.
+dimension of every tensor. A linear net sees data only through second moments; the others pass over all samples, features
+before samples and piece by piece, so that what backward needs is still in the cache.
 
 Shapes: k runs, R units of n matrices, width d, m samples.
 """
@@ -53,12 +52,7 @@ class Descent:
 
 
 class LinearProblem:
-    """A linear net's loss 1/2 E||x^R - y||^2, in float64: all it sees of the data are their second moments.
-
-    Args:
-        moments: of inputs and targets.
-        shortcut: do units add their input?
-    """
+    """A linear net's loss 1/2 E||x^R - y||^2, in float64: all it sees of the data are their second moments."""
 
     dtype = torch.float64
 
@@ -75,12 +69,7 @@ class SampleProblem:
 
     A unit is x <- (x if shortcut else 0) + W^n mid(... mid(W^1 x)) (Li et al. 2016, Definition 2). Without shortcuts and
     with n = 2 that is a plain net with activations after its odd layers: as many as the 2-shortcut net of its depth has.
-
-    Args:
-        x: inputs (m, d); runs are computed in their dtype.
-        y: targets (m, d).
-        shortcut: do units add their input?
-        mid: the activation.
+    Inputs x and targets y are (m, d); runs are computed in the dtype of x.
 
     Raises:
         UserError: for shapes that do not fit, or an activation that is none of the three.
@@ -128,22 +117,17 @@ class SampleProblem:
     def _add(self, weights: Tensor, x: Tensor, y: Tensor, loss: Tensor, gradient: Tensor) -> None:
         """Add the samples' squared errors, and the gradients of half of them, in place. x (k, d, piece), y (d, piece)."""
         inputs: list[Tensor] = []  # of every matrix, in forward order
-        for unit in weights:
-            x = self._forward(unit, x, inputs)
+        for *earlier, last in weights:
+            hidden = x
+            for w in earlier:
+                inputs.append(hidden)
+                hidden = _ACTIVATIONS[self.mid](w @ hidden)
+            inputs.append(hidden)
+            x = torch.baddbmm(x, last, hidden) if self.shortcut else last @ hidden
         error = x - y
         loss += error.square().sum((1, 2)).double()
         for unit, unit_gradient in zip(weights.unbind()[::-1], gradient.unbind()[::-1]):
             error = self._backward(unit, unit_gradient, error, inputs)
-
-    def _forward(self, unit: Tensor, x: Tensor, inputs: list[Tensor]) -> Tensor:
-        """The unit's output for its input x, both (k, d, piece). Appends what each of its n matrices is given."""
-        *earlier, last = unit
-        hidden = x
-        for w in earlier:
-            inputs.append(hidden)
-            hidden = _ACTIVATIONS[self.mid](w @ hidden)
-        inputs.append(hidden)
-        return torch.baddbmm(x, last, hidden) if self.shortcut else last @ hidden
 
     def _backward(self, unit: Tensor, gradient: Tensor, error: Tensor, inputs: list[Tensor]) -> Tensor:
         """From the derivative by the unit's output to that by its input. Pops from ``inputs``, adds to ``gradient``."""
@@ -194,19 +178,17 @@ def _unfolded(gradient: Tensor, weights: Tensor) -> Tensor:
 def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: bool = False) -> Descent:
     """Full-batch gradient descent w <- w - rate * gradient, ``steps`` times, of k runs that know nothing of each other.
 
-    A run that diverges is no longer computed.
-
-    Args:
-        problem: what all runs descend on.
-        weights: (k, R, n, d, d) to start from; left as they are.
-        rates: (k,) learning rates.
-        steps: 0 or more.
-        keep: the weights of every column too.
+    It starts from weights (k, R, n, d, d), which are left as they are, with rates (k,). A run that diverges is no longer
+    computed. ``keep``: the weights of every column too.
 
     Raises:
         UserError: for shapes that do not fit.
     """
-    _check(weights, rates, steps)
+    if weights.ndim != 5 or weights.shape[-1] != weights.shape[-2] or rates.shape != weights.shape[:1] or steps < 0:
+        raise UserError(
+            "descents need weights (runs, units, matrices of a unit, d, d), a learning rate for each run and steps >= 0, "
+            f"got weights {tuple(weights.shape)}, rates {tuple(rates.shape)} and {steps} steps."
+        )
     k = len(rates)
     runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed
     step_sizes = rates.to(w).view(-1, 1, 1, 1, 1)
@@ -228,11 +210,3 @@ def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: 
             w.addcmul_(step_sizes, gradient, value=-1)
     final[runs] = w
     return Descent(rates, losses, norms, gradient_norms, final, path)
-
-
-def _check(weights: Tensor, rates: Tensor, steps: int) -> None:
-    if weights.ndim != 5 or weights.shape[-1] != weights.shape[-2] or rates.shape != weights.shape[:1] or steps < 0:
-        raise UserError(
-            "descents need weights (runs, units, matrices of a unit, d, d), a learning rate for each run and steps >= 0, "
-            f"got weights {tuple(weights.shape)}, rates {tuple(rates.shape)} and {steps} steps."
-        )

@@ -65,10 +65,7 @@ def detour(start: Tensor, end: Tensor, obstacles: Tensor, rho: float) -> Path:
     is at most half of 2 asin(rho/2)), so an edge runs through no other cap. It is at most pi/2 times as long as the passage:
     the path is no longer than pi^2 / 2.
 
-    Args:
-        start, end: unit vectors, (d,), d >= 3: on a circle there is no way around.
-        obstacles: unit vectors, (p, d), at distances of at least rho from each other and from both ends.
-        rho: in 0..2.
+    All points are unit vectors, (d,) and (p, d), d >= 3, at distances of at least rho from each other.
     """
     check_dimension(len(start))
     angle, ahead = _angle(start, end), _direction(start, end)
@@ -90,12 +87,11 @@ def _crossings(
     """
     along, across = obstacles @ start, obstacles @ ahead
     nearest, height = torch.atan2(across, along), torch.hypot(along, across)
-    inside = (_cap_cosine(rho) / height).clamp(max=1).acos()  # half the angle within the cap; 0 where there is none
+    cap = 1 - rho**2 / 8  # product with its centre of a point on the edge of a cap of chord radius rho/2
+    inside = (cap / height).clamp(max=1).acos()  # half the angle within the cap; 0 where there is none
     met = (inside > 0) & (nearest > 0) & (nearest < angle)
-    return [
-        (float(t0 - half), float(t0 + half), obstacle)
-        for t0, half, obstacle in zip(nearest[met], inside[met], obstacles[met])
-    ]
+    ends = zip((nearest - inside)[met].tolist(), (nearest + inside)[met].tolist())
+    return [(*entry_and_exit, obstacle) for entry_and_exit, obstacle in zip(ends, obstacles[met])]
 
 
 def _edge(great: Arc, entry: float, leaving: float, obstacle: Tensor) -> Arc:
@@ -109,15 +105,9 @@ def _edge(great: Arc, entry: float, leaving: float, obstacle: Tensor) -> Arc:
 
 
 def _part(arc: Arc, start: float, stop: float) -> Arc:
-    """A part of an arc, between two angles."""
     cosine, sine = math.cos(start), math.sin(start)
     first, second = cosine * arc.first + sine * arc.second, cosine * arc.second - sine * arc.first
     return Arc(arc.centre, first, second, stop - start)
-
-
-def _cap_cosine(rho: float) -> float:
-    """The product with its centre of a point on the edge of a cap of chord radius rho/2."""
-    return 1 - rho**2 / 8
 
 
 def _angle(one: Tensor, other: Tensor) -> float:

@@ -15,22 +15,58 @@ of them:
 """
 
 import itertools
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.func import jvp
 
 from lightning_app.common.errors import UserError
-from lightning_app.theory.li_et_al.derivatives import directional_derivatives
 from lightning_app.theory.li_et_al.detour import detour
 from lightning_app.theory.li_et_al.shortcut import ShortcutForm
 from lightning_app.theory.li_et_al.small_norm import apply_unit, moving_unit
 
-__all__ = ["Lemma1", "Lemma2", "Lemma3", "Lemma4", "lemma_1", "lemma_2", "lemma_3", "lemma_4"]
+__all__ = ["Checked", "Lemma1", "Lemma2", "Lemma3", "Lemma4", "lemma_1", "lemma_2", "lemma_3", "lemma_4"]
+__all__ += ["directional_derivatives"]
+
+
+Function = Callable[[Tensor], Tensor]
+
+
+def directional_derivatives(function: Function, at: Tensor, direction: Tensor, order: int) -> Tensor:
+    """``d^k/dt^k f(at + t direction)`` at t = 0 for k = 1, ..., order, (order,), by nested forward differentiation.
+
+    All derivatives of f of order k vanish if and only if these do along every direction (polarisation).
+
+    >>> directional_derivatives(lambda v: (v**3).sum(), torch.ones(1), torch.tensor([2.0]), 4).tolist()
+    [6.0, 24.0, 48.0, 0.0]
+    """
+
+    def along(t: Tensor) -> Tensor:
+        return function(at + t * direction)
+
+    def slope(function: Function) -> Function:
+        return lambda t: jvp(function, (t,), (torch.ones_like(t),))[1]
+
+    found, start = [], at.new_zeros(())
+    derivative: Function = along
+    for _ in range(order):
+        derivative = slope(derivative)
+        found.append(derivative(start))
+    return torch.stack(found)
+
+
+class Checked:
+    """What is 0, or at most 0, but for rounding, as fields of a dataclass."""
+
+    @property
+    def largest(self) -> float:
+        return max(vars(self).values())
 
 
 @dataclass(frozen=True)
-class Lemma1:
+class Lemma1(Checked):
     """All are 0 but for rounding, ``others`` exactly; ``bias`` may be negative."""
 
     target: float  # distance of the moved point from its target
@@ -38,19 +74,9 @@ class Lemma1:
     norms: float  # largest relative difference of ||U||_F and ||V||_F from sqrt(2 ||z - x||) / q
     bias: float  # ||b|| / ||U||_F - 1, at most 0
 
-    @property
-    def largest(self) -> float:
-        return max(asdict(self).values())
-
 
 def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
-    """One unit moves one of m points and leaves the others, for q the least distance between them.
-
-    Args:
-        points: unit vectors, (m, d) float64, m >= 2.
-        moved: which one.
-        target: where it goes, (d,).
-    """
+    """One unit moves one of m >= 2 unit vectors, (m, d) float64, to a target and leaves the others, q the least distance."""
     point, others = points[moved], torch.cat([points[:moved], points[moved + 1 :]])
     q = float((others - point).norm(dim=1).min()) * (1 - 1e-8)  # rounding must not wake the unit at distance q
     U, V, b = moving_unit(point, target, q)
@@ -65,7 +91,7 @@ def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
 
 
 @dataclass(frozen=True)
-class Lemma2:
+class Lemma2(Checked):
     """What the path keeps to, as excesses: at most 0 but for rounding."""
 
     length: float  # of the path, less pi^2 / 2
@@ -73,10 +99,6 @@ class Lemma2:
     gap: float  # rho/2, less the least distance of a stop from an obstacle
     sphere: float  # largest | ||p|| - 1 | of a stop
     ends: float  # distance of first and last stop from where they belong
-
-    @property
-    def largest(self) -> float:
-        return max(asdict(self).values())
 
 
 def lemma_2(start: Tensor, end: Tensor, obstacles: Tensor, rho: float, steps: int) -> Lemma2:
@@ -94,27 +116,19 @@ def lemma_2(start: Tensor, end: Tensor, obstacles: Tensor, rho: float, steps: in
 
 
 @dataclass(frozen=True)
-class Lemma3:
+class Lemma3(Checked):
     """All are 0, exactly or but for rounding."""
 
     outputs: float  # largest change of an output where every unit has a matrix that is 0
     derivatives: float  # largest |directional derivative| of the loss at 0 there, of the orders 1 to n
 
-    @property
-    def largest(self) -> float:
-        return max(asdict(self).values())
-
 
 def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma3:
-    """The loss does not move from its value at zero while every unit has a matrix that is 0.
+    """The loss on data x, y, (m, d) float64, does not move from its value at zero while every unit has a matrix that is 0.
 
-    Every choice of one matrix a unit, n^R of them, is tried: the chosen ones are 0, the others are random. Derivatives by
-    parameters that miss a matrix in every unit are derivatives along such directions.
-
-    Args:
-        form: the net; keep n^R small. The first matrix of a unit is ``[W^1 b]`` where there is a bias.
-        x, y: data, (m, d) float64.
-        generator: of the weights; None takes one of seed 0.
+    Every choice of one matrix a unit, n^R of them, is tried: the chosen ones are 0, the others are drawn (None: with seed
+    0). The first matrix of a unit is ``[W^1 b]`` where there is a bias. Derivatives by parameters that miss a matrix in
+    every unit are derivatives along such directions.
     """
     d, generator = x.shape[1], generator or torch.Generator().manual_seed(0)
     zero = x.new_zeros(form.units * form.unit_size(d))
@@ -133,26 +147,17 @@ def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator
 
 
 @dataclass(frozen=True)
-class Lemma4:
+class Lemma4(Checked):
     """Both are 0, the losses exactly: units at 0 are the identity, bit for bit."""
 
     losses: float  # largest difference between the losses of two units' parameters at any two places
     hessians: float  # largest difference between the Hessian's entries of two units at any two places, at zero
 
-    @property
-    def largest(self) -> float:
-        return max(asdict(self).values())
-
 
 def lemma_4(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma4:
-    """Two units at places r1 < r2 of a net, all others 0, are as good at any other two places.
+    """Two units at places r1 < r2 of a net, all others 0, are as good at any other two places; arguments as of `lemma_3`.
 
-    Args:
-        form: the net, of at least 2 units; all pairs of places are compared with the first two.
-        x, y: data, (m, d) float64.
-        generator: of the two units' parameters; None takes one of seed 0.
-
-    Cost: `torch.func.hessian` of the two units' parameters for every pair.
+    All pairs of places are compared with the first two, at a `torch.func.hessian` of two units' parameters each.
     """
     if form.units < 2:
         raise UserError(f"Lemma 4 is about two units of a net, got one of {form.units}.")

@@ -27,15 +27,10 @@ def product(weights: Tensor, shortcut: bool) -> Tensor:
 
 
 def loss(weights: Tensor, moments: Moments, shortcut: bool) -> Tensor:
-    """``1/2 E ||A x - y||^2`` of each net, (...), >= `Moments.optimum`.
-
-    Args:
-        weights: (..., R, n, d, d) float64, any number of nets of one shape.
-        moments: of x and y in R^d.
-        shortcut: s = 1, else s = 0.
+    """``1/2 E ||A x - y||^2`` of each of any number of nets of one shape, (...), >= `Moments.optimum`.
 
     Raises:
-        UserError: where shapes or precision do not fit.
+        UserError: where shapes or precision (float64) do not fit.
     """
     _check(weights, moments)
     return _loss(product(weights, shortcut), moments)
@@ -82,11 +77,7 @@ def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | Non
 
     Cost: N products of small matrices and one pass over the result, whatever the number of samples.
 
-    Args:
-        weights: one net, (R, n, d, d) float64.
-        moments: of x and y in R^d.
-        shortcut: s = 1, else s = 0.
-        out: memory for the result, (D, D) float64, contiguous: most of the time goes into making a large one anew.
+    ``out`` is memory for the result, (D, D) float64, contiguous: most of the time goes into making a large one anew.
 
     Raises:
         UserError: where shapes or precision do not fit.
@@ -100,12 +91,18 @@ def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | Non
         raise UserError(f"a Hessian is that of one net (R, n, d, d), got {tuple(weights.shape)}: take them in turn.")
     units, n, d, _ = weights.shape
     count = units * n
-    _check_out(out, count * d * d)
+    size = count * d * d
+    if out is not None and (out.shape != (size, size) or out.dtype != torch.float64 or not out.is_contiguous()):
+        raise UserError(
+            f"the Hessian of {size} parameters goes into contiguous float64 memory ({size}, {size}), got {out.dtype} "
+            f"{tuple(out.shape)}."
+        )
     J = _jacobians(weights, shortcut)
     whole, Y = J[count, :, 0], J[:count, :, 0].reshape(count * d, d)
     X = J[count, :, 1:].reshape(d, count * d)
     Z = J[:count, :, 1:].reshape(count * d, count * d)  # 0 but where a comes before b
-    F = (X.mT @ (whole @ moments.xx - moments.yx) @ Y.mT) * _below(count, d, like=Z)
+    below = torch.kron(Z.new_ones(count, count).tril(-1), Z.new_ones(d, d))  # 1 strictly below the blocks' diagonal
+    F = (X.mT @ (whole @ moments.xx - moments.yx) @ Y.mT) * below
     crossed = F + Z.mT  # (b, i; a, q): the factor of row and column; its transpose is that of column and row
     by_column, by_row = Y @ moments.xx @ Y.mT, X.mT @ X  # (b, j; a, q) and (b, i; a, k)
     return _products(by_column, by_row, crossed, count, out)
@@ -146,11 +143,6 @@ def _jacobians(weights: Tensor, shortcut: bool) -> Tensor:
     return J
 
 
-def _below(count: int, d: int, like: Tensor) -> Tensor:
-    """1 strictly below the diagonal of count x count blocks of size d x d, else 0."""
-    return torch.kron(like.new_ones(count, count).tril(-1), like.new_ones(d, d))
-
-
 def _forward(weights: Tensor, shortcut: bool) -> tuple[Tensor, Tensor]:
     """What enters each matrix, (..., R, n, d, d), and leaves the net, (..., d, d), as matrices that act on x."""
     entering = torch.empty_like(weights)
@@ -181,11 +173,3 @@ def _check(weights: Tensor, moments: Moments) -> None:
         )
     if weights.dtype != torch.float64:
         raise UserError(f"the closed forms compute in float64, got weights of {weights.dtype}: use weights.double().")
-
-
-def _check_out(out: Tensor | None, size: int) -> None:
-    if out is not None and (out.shape != (size, size) or out.dtype != torch.float64 or not out.is_contiguous()):
-        raise UserError(
-            f"the Hessian of {size} parameters goes into contiguous float64 memory ({size}, {size}), got {out.dtype} "
-            f"{tuple(out.shape)}."
-        )

@@ -30,16 +30,22 @@ class Moments:
     yy: float  # E ||y||^2
 
     def __post_init__(self) -> None:
-        _check_form(self.xx, self.yx)
+        xx, yx = self.xx, self.yx
+        if xx.ndim != 2 or yx.ndim != 2 or xx.shape[0] != xx.shape[1] or yx.shape[1] != xx.shape[0]:
+            raise UserError(
+                f"moments of x in R^d and y in R^c are E[xx^T] (d, d) and E[yx^T] (c, d), got {tuple(xx.shape)} and "
+                f"{tuple(yx.shape)}."
+            )
+        if xx.dtype != torch.float64 or yx.dtype != torch.float64:
+            raise UserError(
+                f"moments are float64, got {xx.dtype} and {yx.dtype}: make them from samples by Moments.of, which computes "
+                "in float64."
+            )
         _check_values(self)
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> "Moments":
-        """Moments of m samples, computed in float64.
-
-        Args:
-            x: inputs, (m, d).
-            y: targets, (m, c).
+        """Moments of m samples, inputs (m, d) and targets (m, c), computed in float64.
 
         >>> moments = Moments.of(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0], [0.0]]))
         >>> moments.xx.item(), moments.yx.item(), moments.yy
@@ -63,19 +69,6 @@ class Moments:
         return max(0.5 * (self.yy - float(explained)), 0.0)
 
 
-def _check_form(xx: Tensor, yx: Tensor) -> None:
-    if xx.ndim != 2 or yx.ndim != 2 or xx.shape[0] != xx.shape[1] or yx.shape[1] != xx.shape[0]:
-        raise UserError(
-            f"moments of x in R^d and y in R^c are E[xx^T] (d, d) and E[yx^T] (c, d), got {tuple(xx.shape)} and "
-            f"{tuple(yx.shape)}."
-        )
-    if xx.dtype != torch.float64 or yx.dtype != torch.float64:
-        raise UserError(
-            f"moments are float64, got {xx.dtype} and {yx.dtype}: make them from samples by Moments.of, which computes "
-            "in float64."
-        )
-
-
 def _check_values(moments: Moments) -> None:
     xx, size = moments.xx, float(moments.xx.abs().max())
     if not (xx.isfinite().all() and moments.yx.isfinite().all()):
@@ -84,13 +77,9 @@ def _check_values(moments: Moments) -> None:
         raise UserError("E[xx^T] is symmetric, got a matrix that is not.")
     if (least := float(torch.linalg.eigvalsh(xx)[0])) < -ROUNDING * len(xx) * size:
         raise UserError(f"E[xx^T] is positive semi-definite, got the eigenvalue {least:.3g}.")
-    _check_explained(moments)
-
-
-def _check_explained(moments: Moments) -> None:
-    """By Cauchy and Schwarz E[y x^T] vanishes where x does, and x explains no more of y than there is."""
-    inverse = torch.linalg.pinv(moments.xx, hermitian=True)
-    outside = moments.yx - moments.yx @ inverse @ moments.xx
+    # By Cauchy and Schwarz E[y x^T] vanishes where x does, and x explains no more of y than there is.
+    inverse = torch.linalg.pinv(xx, hermitian=True)
+    outside = moments.yx - moments.yx @ inverse @ xx
     explained = float((moments.yx @ inverse * moments.yx).sum())
     if explained > moments.yy * (1 + ROUNDING) or float(outside.norm()) > ROUNDING**0.5 * float(moments.yx.norm()):
         raise UserError(

@@ -2,13 +2,10 @@
 
 Units ``x <- x + V relu(U x + b)`` (Eq. 3) carry the inputs to their labels one point at a time. A hidden unit that looks at
 one point of the sphere only (Lemma 1) moves it a short step and leaves all others untouched, bit for bit; the steps follow a
-path that keeps its distance from the other points (Lemma 2). More and shorter steps need smaller weights: the norms fall
-as 1/sqrt(L).
+path that keeps its distance from the other points (Lemma 2). More and shorter steps need smaller weights.
 
 The paper's formulas are lost in its text version; the construction follows its proofs, the constants are derived here: k
-units for each of m points, R = m k units, L = 2 R layers, and ``max(||U||_F, ||V||_F) <= 2 pi / (rho sqrt(k))``.
-
-Points are rows: (m, d).
+units for each of m points (rows), R = m k units, L = 2 R layers, and ``max(||U||_F, ||V||_F) <= 2 pi / (rho sqrt(k))``.
 """
 
 import math
@@ -34,13 +31,8 @@ def moving_unit(point: Tensor, target: Tensor, reach: float) -> tuple[Tensor, Te
     ``U = e_1 (c x)^T, b = -c (1 - q^2/2) e_1, V = 1/h (z - x) e_1^T`` with ``c = sqrt(2 ||z - x||) / q``: the one hidden unit is
     at ``h = c q^2/2`` in x and at exactly 0 in every unit vector at a distance of q or more, where ``x.p <= 1 - q^2/2``.
 
-    Args:
-        point: x, (d,), of length 1. What rounding makes of that length, h makes up for.
-        target: z, (d,).
-        reach: q in 0..2.
-
-    Returns:
-        U and V, (d, d), and b, (d,), with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q`` and ``||b|| <= ||U||_F``.
+    Returned are U and V, (d, d), and b, (d,), with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q`` and ``||b|| <= ||U||_F``, for
+    a point x and its target z, (d,), and a reach q in 0..2. What rounding makes of the point's length, h makes up for.
     """
     step, d = target - point, len(point)
     U, V, b = point.new_zeros(d, d), point.new_zeros(d, d), point.new_zeros(d)
@@ -55,7 +47,9 @@ def moving_unit(point: Tensor, target: Tensor, reach: float) -> tuple[Tensor, Te
 def apply_unit(U: Tensor, V: Tensor, b: Tensor, x: Tensor) -> Tensor:
     """``x + V relu(U x + b)`` for each row of x, (B, d).
 
-    By sums instead of matrix products, whose rounding differs with the number of rows: see `SmallNormNet.amplification`.
+    By sums instead of matrix products, whose rounding differs with the number of rows. Along a path of length l a net magnifies
+    what is off course like ``exp(sqrt(2) l / q)``: a unit moves a point as a translation, so that it leaves the sphere, where
+    hidden units respond by ``2/q^2``. So each unit is built where its point really is.
     """
     hidden = torch.relu((x[:, None] * U).sum(-1) + b)
     return x + (hidden[:, None] * V).sum(-1)
@@ -99,31 +93,11 @@ class SmallNormNet:
             x = apply_unit(U, V, b, x)
         return x
 
-    def amplification(self) -> float:
-        """How much the net magnifies a small perturbation of an input on its way out, at most: the largest spectral norm of
-        its Jacobian at the m inputs, >= 1.
-
-        Along a path of length l it grows like ``exp(sqrt(2) l / q)``: a unit moves a point as a translation, not a rotation,
-        so that one which is off course leaves the sphere, where hidden units respond to it by ``2/q^2``. What is exact in
-        exact arithmetic is therefore so in floating point only because each unit is built where its point really is.
-        """
-        d, k = self.x.shape[1], self.units_per_point
-        # Only its own k units see a point, each by its one hidden unit: J <- (I + v u^T) J.
-        u, v = self.U[:, 0].view(-1, k, d), self.V[:, :, 0].view(-1, k, d)
-        J = torch.eye(d, dtype=u.dtype, device=u.device).repeat(len(u), 1, 1)
-        for step in range(k):
-            J = J + v[:, step, :, None] * (u[:, step, None] @ J)
-        return float(torch.linalg.matrix_norm(J, 2).max())
-
 
 def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
-    """The construction of Theorem 1.
+    """The construction of Theorem 1 for inputs x and labels y, unit vectors, (m, d), d >= 3, with k units for each point.
 
-    Args:
-        x: inputs, unit vectors, (m, d), d >= 3.
-        y: labels, unit vectors, (m, d). No two of the 2 m points are equal (Assumption 2): labels that repeat need a little
-            noise, see `perturbed_labels`.
-        units_per_point: k.
+    No two of the 2 m points are equal (Assumption 2): labels that repeat need a little noise, see `perturbed_labels`.
 
     Raises:
         UserError: where the assumptions fail, with the one that does.
@@ -136,19 +110,15 @@ def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
     for i in range(len(x)):
         others = torch.cat([y[:i], x[i + 1 :]])  # the earlier points have arrived, the later ones are still at home
         stops = detour(x[i], y[i], others, rho).points(units_per_point)
-        for stop, reach in zip(stops[1:], _reaches(stops[:-1], others, rho)):
+        reaches = torch.full((units_per_point,), rho / 2, dtype=x.dtype)  # q: rho/2, or what rounding has left of it
+        if len(others):
+            gaps = torch.cdist(stops[:-1], others, compute_mode="donot_use_mm_for_euclid_dist").min(1).values
+            reaches = gaps.clamp(max=rho / 2) * (1 - CLOSER)
+        for stop, reach in zip(stops[1:], reaches.tolist()):
             units.append(moving_unit(now[i], stop, reach))
             now = apply_unit(*units[-1], now)
     U, V, b = (torch.stack(parts) for parts in zip(*units))
     return SmallNormNet(U, V, b, x, y, rho, units_per_point)
-
-
-def _reaches(points: Tensor, others: Tensor, rho: float) -> list[float]:
-    """q of the unit that moves each point: rho/2, or what rounding has left of it. (k,)"""
-    if not len(others):
-        return [rho / 2] * len(points)
-    gaps = torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist").min(1).values
-    return (gaps.clamp(max=rho / 2) * (1 - CLOSER)).tolist()
 
 
 def _least_distance(x: Tensor, y: Tensor, units_per_point: int) -> float:
@@ -159,11 +129,12 @@ def _least_distance(x: Tensor, y: Tensor, units_per_point: int) -> float:
     if units_per_point < 1:
         raise UserError(f"each point needs k >= 1 units, got {units_per_point}.")
     points = torch.cat([x, y])
+    names = [*(f"input {place}" for place in range(len(x))), *(f"label {place}" for place in range(len(y)))]
     lengths = points.norm(dim=1)
     worst = int((lengths - 1).abs().nan_to_num(math.inf).argmax())
     if not abs(float(lengths[worst]) - 1) < UNIT_LENGTH:
         raise UserError(
-            f"Theorem 1 needs unit vectors, {_name(worst, len(x))} has length {float(lengths[worst]):.6g}: divide it by that, "
+            f"Theorem 1 needs unit vectors, {names[worst]} has length {float(lengths[worst]):.6g}: divide it by that, "
             "in float64."
         )
     distances = torch.pdist(points)
@@ -172,26 +143,18 @@ def _least_distance(x: Tensor, y: Tensor, units_per_point: int) -> float:
         one, other = torch.triu_indices(len(points), len(points), 1)[:, place].tolist()
         raise UserError(
             f"Theorem 1 needs inputs and labels that are all apart (Assumption 2), by {APART:g} at least in float64: "
-            f"{_name(one, len(x))} and {_name(other, len(x))} are {float(distances[place]):.3g} apart. Add a little noise, to "
+            f"{names[one]} and {names[other]} are {float(distances[place]):.3g} apart. Add a little noise, to "
             "labels by perturbed_labels."
         )
     return float(distances[place])
 
 
-def _name(place: int, inputs: int) -> str:
-    return f"input {place}" if place < inputs else f"label {place - inputs}"
-
-
 def perturbed_labels(
     labels: Tensor, classes: int, noise: float = 0.1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """One-hot labels with a little noise, back on the unit sphere: no two are equal any more. (m, classes) float64.
+    """One-hot labels with a little noise, back on the unit sphere: no two are equal any more. (m,) -> (m, classes) float64.
 
-    Args:
-        labels: classes of the points, (m,) int64.
-        classes: d.
-        noise: standard deviation of what is added to each entry.
-        generator: None takes the global random state.
+    ``noise`` is the standard deviation of what is added to each entry, from the global random state without a generator.
     """
     hot = torch.nn.functional.one_hot(labels, classes).double()
     hot = hot + noise * torch.randn(hot.shape, generator=generator, dtype=torch.float64)

@@ -5,14 +5,13 @@ one unit needs one of each of its n matrices to be different from 0. Hence
 
 * n >= 3: all derivatives up to order n - 1 vanish, the Hessian among them;
 * n = 2: the Hessian is R copies of ``[[0, A^T], [A, 0]]``, whose eigenvalues are plus and minus the singular values of one
-  d x d matrix M, times a constant: its condition number does not depend on depth;
+  d x d matrix M, times a constant: its condition number, ``s_1(M) / s_d(M)`` (Eq. 9), does not depend on depth;
 * n = 1: zero is not even stationary; the Hessian is block Toeplitz, its condition number grows with depth.
 
 With P = pre(x), e = x - y, a = post'(0), b = post''(0) and c = mid'(0)^(n-1) post'(0), everything follows from M = E[e P^T]
 and, where n = 1, from E[P P^T] and two third moments. A hidden bias (Eq. 3) is one more entry, 1, of P.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,34 +77,21 @@ class ZeroPoint:
         values = torch.cat([-values, zeros, values.flip(0)])
         return Spectrum(values, torch.full((len(values),), units * d))
 
-    @property
-    def condition_number(self) -> float:
-        """Largest over smallest ``|eigenvalue|``, but for the exact zeros that a bias adds where n = 2.
-
-        n = 2: ``s_1(M) / s_d(M) = sqrt(cond(M^T M))`` (Eq. 9), whatever R, c and the activations at mid and post are. It
-        is infinite, or beyond 1e15 by rounding, where M is singular. NaN where the Hessian is 0: n >= 3, or c = 0.
-        """
-        sizes = self.spectrum.values.abs()
-        if self.form.n == 2:
-            sizes = abs(self.factor) * torch.linalg.svdvals(self.M)
-        largest, smallest = float(sizes.max()), float(sizes.min())
-        if largest == 0:
-            return math.nan
-        return largest / smallest if smallest else math.inf
-
 
 def zero_point(form: ShortcutForm, x: Tensor, y: Tensor) -> ZeroPoint:
     """Gradient and Hessian of ``1/(2m) sum ||x^R - y||^2`` at zero weights and biases, without automatic differentiation.
 
     Args:
         form: the net. A ReLU is exact at pre. At mid and post it has no derivative at 0: choose a `relu_surrogate`.
-        x: inputs, (m, d) float64.
-        y: targets, (m, d) float64.
+        x, y: inputs and targets, (m, d) float64.
 
     Raises:
         UserError: for data that do not fit, and for a ReLU where its derivative at 0 is needed.
     """
-    _check(x, y)
+    if x.ndim != 2 or x.shape != y.shape or not x.numel():
+        raise UserError(f"inputs and targets are (m, d), both the same, got {tuple(x.shape)} and {tuple(y.shape)}.")
+    if x.dtype != torch.float64 or y.dtype != torch.float64:
+        raise UserError(f"Theorem 2 is computed in float64, got {x.dtype} and {y.dtype}: use x.double().")
     slope = _slope(form, form.post, "post") * (_slope(form, form.mid, "mid") ** (form.n - 1) if form.n > 1 else 1.0)
     P, errors = form.pre(x), x - y
     P = torch.cat([P, torch.ones_like(P[:, :1])], 1) if form.bias else P
@@ -123,9 +109,9 @@ def _two_shortcut_block(M: Tensor) -> Tensor:
     """[[0, A^T], [A, 0]] of [W^1 b] and W^2, with ``A = d2L / dW2_ki dW1_pq = c M_kq delta_ip`` (Eqs. 23 to 25)."""
     d, columns = M.shape
     A = torch.einsum("kq,ip->ikqp", M, torch.eye(d, dtype=M.dtype, device=M.device)).reshape(d * d, columns * d)
-    return torch.cat(
-        [torch.cat([A.new_zeros(columns * d, columns * d), A.mT], 1), torch.cat([A, A.new_zeros(d * d, d * d)], 1)]
-    )
+    block = A.new_zeros((columns + d) * d, (columns + d) * d)
+    block[columns * d :, : columns * d], block[: columns * d, columns * d :] = A, A.mT
+    return block
 
 
 def _one_shortcut_blocks(form: ShortcutForm, x: Tensor, P: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,10 +139,3 @@ def _slope(form: ShortcutForm, activation: Activation, place: str) -> float:
             "relu_surrogate(0.5), the mean of its two slopes; autograd's choice, slope 0, makes the Hessian vanish."
         )
     return activation.slope
-
-
-def _check(x: Tensor, y: Tensor) -> None:
-    if x.ndim != 2 or x.shape != y.shape or not x.numel():
-        raise UserError(f"inputs and targets are (m, d), both the same, got {tuple(x.shape)} and {tuple(y.shape)}.")
-    if x.dtype != torch.float64 or y.dtype != torch.float64:
-        raise UserError(f"Theorem 2 is computed in float64, got {x.dtype} and {y.dtype}: use x.double().")

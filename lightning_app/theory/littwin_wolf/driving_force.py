@@ -87,10 +87,9 @@ def skip_net(
     normalised: bool = True,
     strength: float = 1.0,
 ) -> SkipNet:
-    """A random net on random data, its gates and normalisers those of a forward pass.
+    """A random net of p layers on random data, its gates and normalisers those of a forward pass.
 
     Args:
-        p: layers.
         block: those of 0..p-1 that the identity connection skips; neither none nor the first.
         normalised: each layer's output is divided by sigma, the mean over units of its standard deviation, and multiplied by
             a random lambda of either sign (Eq. 22); else both are 1 (Eq. 26).
@@ -121,9 +120,6 @@ def skip_net(
     return SkipNet(matrices, lambdas, torch.stack(sigmas), tuple(gates), x, labels, block)
 
 
-# -- Theorem 3 -----------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Theorem3:
     """Of one layer l. The first two are 0 but for rounding."""
@@ -150,20 +146,17 @@ def theorem_3(net: SkipNet, layer: int, mu: float = 1e-4) -> Theorem3:
     sign of the step only: the last four are taken where it holds, at the nearest point in one matrix. Elsewhere the drive is
     O(mu^2) beside the ordinary step of O(mu).
 
-    Args:
-        layer: 0..p-1.
-        mu: of the step, relative: it is mu ||w|| long.
+    The step is mu ||w|| long, and the layer one of 0..p-1.
     """
-    observed, closed = (
-        _along_the_gradient(net, lambda here: _by_lambda(here, layer)),
-        -_drive(net, layer) / net.lambdas[layer],
-    )
-    size = _gradient(net, SkipNet.loss).square().sum() / net.lambdas[layer].abs()
-    energy = grad(lambda value: _gradient(net.with_lambda(layer, value), SkipNet.loss).square().sum())(
-        net.lambdas[layer]
-    )
+    value = net.lambdas[layer]
+    observed, closed = _along_the_gradient(net, lambda here: _by_lambda(here, layer)), -_drive(net, layer) / value
+    size = _gradient(net, SkipNet.loss).square().sum() / value.abs()
+    energy = grad(lambda at: _gradient(net.with_lambda(layer, at), SkipNet.loss).square().sum())(value)
     identity, energy = (observed - closed).abs() / size, (-energy / 2 - closed).abs() / size
-    return Theorem3(float(identity), float(energy), layer in net.block, **_at_rest(_stationary(net, layer), layer, mu))
+    # The nearest net, in one matrix, with dL/dlambda_l = 0: L_p = 0 for a skipped layer, else L = 0; linear in that matrix.
+    part, which = (SkipNet.through, net.block.start) if layer in net.block else (SkipNet.loss, 0)
+    rest = _at_rest(_without(net, part, which), layer, mu)
+    return Theorem3(float(identity), float(energy), layer in net.block, **rest)
 
 
 def _at_rest(net: SkipNet, layer: int, mu: float) -> dict[str, float]:
@@ -191,23 +184,15 @@ def _drive(net: SkipNet, layer: int) -> Tensor:
     return g_p @ (g_m + g_p) if layer in net.block else (g_m + g_p) @ (g_m + g_p)
 
 
-def _stationary(net: SkipNet, layer: int) -> SkipNet:
-    """The nearest net, in one matrix, with dL/dlambda_l = 0: L_p = 0 for a skipped layer, else L = 0; linear in that matrix."""
-    part = SkipNet.through if layer in net.block else SkipNet.loss
-    return _without(net, part, net.block.start if layer in net.block else 0)
-
-
 def _without(net: SkipNet, part: Callable[[SkipNet], Tensor], which: int) -> SkipNet:
     """One matrix moved to where a part of the loss that is linear in it is 0."""
-    slope = grad(lambda W: part(_with_matrix(net, which, W)))(net.matrices[which])
-    return _with_matrix(net, which, net.matrices[which] - part(net) / slope.square().sum() * slope)
 
+    def with_matrix(W: Tensor) -> SkipNet:
+        return replace(net, matrices=(*net.matrices[:which], W, *net.matrices[which + 1 :]))
 
-def _with_matrix(net: SkipNet, which: int, W: Tensor) -> SkipNet:
-    return replace(net, matrices=(*net.matrices[:which], W, *net.matrices[which + 1 :]))
-
-
-# -- Theorem 4 -----------------------------------------------------------------------------------------------------------------
+    matrix = net.matrices[which]
+    slope = grad(lambda W: part(with_matrix(W)))(matrix)
+    return with_matrix(matrix - part(net) / slope.square().sum() * slope)
 
 
 @dataclass(frozen=True)
@@ -257,8 +242,6 @@ def _scale(net: SkipNet) -> Tensor:
     """C."""
     return net.w.norm() / net.w.numel() ** 0.5
 
-
-# -- derivatives ---------------------------------------------------------------------------------------------------------------
 
 POINTS = 6  # on either side: exact for polynomials of degree 12, and so for nets of 12 layers
 STEP = 0.02  # relative: what is no polynomial, 1 / C, is one to 1e-16 so near

@@ -29,21 +29,11 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 
-__all__ = [
-    "CriticalPoints",
-    "ExpectedCounts",
-    "SphericalMixture",
-    "critical_points",
-    "expected_counts",
-    "expected_total",
-    "goe_density",
-    "goe_spectra",
-    "sampled",
-]
-
-# -- the field -------------------------------------------------------------------------------------------------------------
+__all__ = ["CriticalPoints", "ExpectedCounts", "SphericalMixture", "critical_points", "expected_counts"]
+__all__ += ["expected_total", "goe_density", "goe_spectra", "sampled"]
 
 
+# -- the field
 @dataclass(frozen=True, eq=False)
 class SphericalMixture:
     """D samples of f. Points are unit vectors (D, S, Lambda), S of each sample."""
@@ -52,18 +42,9 @@ class SphericalMixture:
     eps: Tensor  # their weights, (m,)
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(J.ndim - 1 for J in self.couplings)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(D, Lambda)."""
-        return self.couplings[0].shape[0], self.couplings[0].shape[1]
-
-    @property
     def parity(self) -> int:
         """1 where f(-x) = f(x), -1 where f(-x) = -f(x), 0 where neither holds: all lengths with weight even, odd, or mixed."""
-        signs = {1 - 2 * (r % 2) for r, eps in zip(self.lengths, self.eps.tolist()) if eps}
+        signs = {1 - 2 * ((J.ndim - 1) % 2) for J, eps in zip(self.couplings, self.eps.tolist()) if eps}
         return signs.pop() if len(signs) == 1 else 0
 
     def weighted(self, eps: Tensor) -> "SphericalMixture":
@@ -94,28 +75,20 @@ class SphericalMixture:
 def sampled(lengths: Sequence[int], Lambda: int, seeds: Sequence[int]) -> SphericalMixture:
     """One sample of the couplings for each seed, all lengths of weight 1: `SphericalMixture.weighted` gives them others.
 
-    Args:
-        lengths: r >= 1, each once. Memory: Lambda^r numbers a sample.
-        Lambda: dimension, >= 2.
-        seeds: a seed's couplings do not depend on which others there are.
+    Lengths are r >= 1, each once, and Lambda >= 2. A sample takes Lambda^r numbers, whatever other seeds there are.
     """
     if Lambda < 2:
         raise UserError(f"a sphere needs Lambda >= 2 dimensions, got {Lambda}.")
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths of interactions are r >= 1, at least one, got {list(lengths)}.")
-    drawn = [_drawn(lengths, Lambda, torch.Generator().manual_seed(seed)) for seed in seeds]
-    couplings = tuple(_symmetric(torch.stack(of_length)) for of_length in zip(*drawn))
-    return SphericalMixture(couplings, torch.ones(len(couplings), dtype=torch.float64))
-
-
-def _drawn(lengths: Sequence[int], Lambda: int, generator: torch.Generator) -> list[Tensor]:
-    return [torch.randn((Lambda,) * r, generator=generator, dtype=torch.float64) for r in lengths]
-
-
-def _symmetric(J: Tensor) -> Tensor:
-    """The mean over all orders of the last axes: the same form, and every axis alike."""
-    orders = list(permutations(range(1, J.ndim)))
-    return sum((J.permute(0, *order) for order in orders), start=torch.zeros_like(J)) / len(orders)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    couplings = []
+    for r in lengths:
+        drawn = [torch.randn((Lambda,) * r, generator=each, dtype=torch.float64) for each in generators]
+        J, orders = torch.stack(drawn), list(permutations(range(1, r + 1)))
+        # The mean over all orders of the axes: the same form, and every axis alike.
+        couplings.append(sum((J.permute(0, *order) for order in orders), start=torch.zeros_like(J)) / len(orders))
+    return SphericalMixture(tuple(couplings), torch.ones(len(couplings), dtype=torch.float64))
 
 
 def _contracted(J: Tensor, x: Tensor) -> Tensor:
@@ -129,8 +102,7 @@ def _contracted(J: Tensor, x: Tensor) -> Tensor:
     return part.reshape(samples, points, Lambda, Lambda)
 
 
-# -- its critical points ---------------------------------------------------------------------------------------------------
-
+# -- its critical points
 LONGEST_STEP = 0.5  # of Newton's method, as an angle: far from a zero its steps are long and wrong
 STEPS = 20
 AT_ZERO = 1e-10  # norm of the gradient of what counts as converged; it is of the order of 1 elsewhere
@@ -172,18 +144,14 @@ def critical_points(
     came out is said by `CriticalPoints.complete`. Where f(-x) = +-f(x), with every point its opposite is found. (A strong
     linear term leaves few critical points and small basins to Newton's method: it takes many rounds.)
 
-    Args:
-        starts: of each sample and round.
-        rounds: at most.
-
     Cost: ``starts * STEPS`` evaluations of gradient and Hessian for each sample and round.
     """
-    samples, Lambda = mixture.shape
+    samples, Lambda, *_ = mixture.couplings[0].shape
     points: list[Tensor] = [torch.empty(0, Lambda, dtype=torch.float64)] * samples
     seen: list[Tensor] = [torch.empty(0, dtype=torch.long)] * samples
     found: dict[int, CriticalPoints] = {}
+    left = list(range(samples))
     for _ in range(rounds):
-        left = [sample for sample in range(samples) if not _is_done(found.get(sample))]
         if not left:
             break
         begun = _unit(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64))
@@ -191,11 +159,8 @@ def critical_points(
             opposite = [-new] if mixture.parity else []
             points[sample], seen[sample] = _merged(points[sample], seen[sample], torch.cat([new, *opposite]))
             found[sample] = _described(mixture.part(torch.tensor([sample])), points[sample], seen[sample])
+        left = [sample for sample in left if not (found[sample].complete and bool((seen[sample] >= SEEN).all()))]
     return [found[sample] for sample in range(samples)]
-
-
-def _is_done(found: CriticalPoints | None) -> bool:
-    return found is not None and found.complete and bool((found.seen >= SEEN).all())
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -206,15 +171,11 @@ def _converged(mixture: SphericalMixture, x: Tensor) -> list[Tensor]:
     """Where Newton's method ends, for each sample those starts that led to a critical point, (s, Lambda)."""
     for _ in range(STEPS):
         _, gradient, hessian = mixture.derivatives(x)
-        x = _unit(x + _step(x, gradient, hessian))
+        # In the tangent space: with x x^T added the Hessian is regular, and the solution orthogonal to x.
+        step, _ = torch.linalg.solve_ex(hessian + x[..., :, None] * x[..., None, :], -gradient)
+        x = _unit(x + step * (LONGEST_STEP / step.norm(dim=-1, keepdim=True)).clamp(max=1))
     _, gradient, _ = mixture.derivatives(x)
     return [each[size < AT_ZERO] for each, size in zip(x, gradient.norm(dim=-1))]
-
-
-def _step(x: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
-    """Newton's, in the tangent space: with ``x x^T`` added the Hessian is regular, and the solution orthogonal to x."""
-    step, _ = torch.linalg.solve_ex(hessian + x[..., :, None] * x[..., None, :], -gradient)
-    return step * (LONGEST_STEP / step.norm(dim=-1, keepdim=True)).clamp(max=1)
 
 
 def _merged(points: Tensor, seen: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,14 +192,13 @@ def _merged(points: Tensor, seen: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
 
 def _described(mixture: SphericalMixture, points: Tensor, seen: Tensor) -> CriticalPoints:
     value, _, hessian = mixture.derivatives(points[None])
-    beside = (
-        hessian + points[None, :, :, None] * points[None, :, None, :]
-    )  # along x a positive eigenvalue, instead of 0
+    # Along x a positive eigenvalue, instead of 0.
+    beside = hessian + points[None, :, :, None] * points[None, :, None, :]
     indices = (torch.linalg.eigvalsh(beside)[0] < 0).sum(-1)
     return CriticalPoints(points, value[0] / points.shape[1] ** 0.5, indices, seen)
 
 
-# -- how many to expect (Kac-Rice) -------------------------------------------------------------------------------------------
+# -- how many to expect (Kac-Rice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,11 +212,8 @@ class ExpectedCounts:
 def expected_counts(eps: Tensor, lengths: Tensor, spectra: Tensor) -> ExpectedCounts:
     """E Crt_k for k = 0, ..., Lambda - 1, at finite Lambda: the mean of the module's formula over sampled spectra.
 
-    Args:
-        eps: weights, (m,); any normalisation.
-        lengths: r of each, (m,), integers >= 1. Length 1, which the paper's model leaves out, counts where it is given.
-        spectra: of GOE matrices, ascending, (n, Lambda), of `goe_spectra`. The same ones for several mixtures make the
-            differences of these exact in sign.
+    Weights (m,) may have any normalisation; length 1, which the paper's model leaves out, counts where it is given. The same
+    spectra (n, Lambda), of `goe_spectra`, for several mixtures make differences exact in sign.
 
     >>> expected_counts(torch.ones(1), torch.tensor([2]), goe_spectra(3, 10, torch.Generator())).mean  # the eigenvectors
     tensor([2., 2., 2.], dtype=torch.float64)
@@ -273,9 +230,8 @@ def expected_total(eps: Tensor, lengths: Tensor, Lambda: int) -> float:
     8.0
     """
     factor, y = _factor(eps, lengths, Lambda)
-    reach = (13 + 2 * Lambda**0.5) / min(
-        1.0, (1 + float(y)) ** 0.5
-    )  # the integrand falls like exp(-(1 + min(y, 0)) u^2 / 4)
+    # The integrand falls like exp(-(1 + min(y, 0)) u^2 / 4).
+    reach = (13 + 2 * Lambda**0.5) / min(1.0, (1 + float(y)) ** 0.5)
     u = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)
     return float(factor * torch.trapezoid(goe_density(Lambda, u, float(y)), u))
 
@@ -299,10 +255,8 @@ def goe_spectra(Lambda: int, count: int, generator: torch.Generator) -> Tensor:
 def goe_density(Lambda: int, u: Tensor, tilt: float = 0.0) -> Tensor:
     """How densely the eigenvalues of such a matrix lie at u, of any shape; its integral over the line is Lambda.
 
-    Mehta's closed form by Hermite functions (Random Matrices, chapter 7).
-
-    Args:
-        tilt: multiplies by ``exp(-tilt u^2 / 4)``, > -1, before anything underflows.
+    Mehta's closed form by Hermite functions (Random Matrices, chapter 7). ``tilt`` > -1 multiplies by ``exp(-tilt u^2 / 4)``,
+    before anything underflows.
     """
     x = u / 2**0.5
     phi, below = _hermite_functions(Lambda, x)

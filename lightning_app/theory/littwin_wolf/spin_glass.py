@@ -21,40 +21,16 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 
-__all__ = [
-    "Lengths",
-    "argmax",
-    "beta_of",
-    "interval",
-    "lengths",
-    "limiting_lengths",
-    "limiting_share",
-    "log_mass_outside",
-    "log_weights",
-    "mass",
-    "maximisers",
-    "rate",
-    "reaching",
-    "scale_of",
-    "theta",
-    "theta_of_beta",
-    "theta_pure",
-    "weights",
-]
+__all__ = ["Lengths", "argmax", "beta_of", "interval", "lengths", "limiting_lengths", "limiting_share"]
+__all__ += ["log_mass_outside", "log_weights", "mass", "maximisers", "rate", "reaching", "scale_of", "theta"]
+__all__ += ["theta_of_beta", "theta_pure", "weights"]
 
 Beta = float | Fraction
 
-# -- beta ------------------------------------------------------------------------------------------------------------------
 
-
+# -- beta
 def beta_of(rho: float, n: int, C: float, Lambda: int) -> float:
-    """``beta = rho n C / sqrt(Lambda)`` (Eq. 17), > 0.
-
-    Args:
-        rho: probability that a ReLU is open, in (0, 1].
-        n: units in a layer.
-        C: scale of the weights, ``||w||_2 / sqrt(Lambda)``.
-        Lambda: number of unique weights.
+    """``beta = rho n C / sqrt(Lambda)`` (Eq. 17), > 0; rho in (0, 1], C = ``||w||_2 / sqrt(Lambda)``.
 
     >>> beta_of(rho=0.5, n=100, C=0.1, Lambda=100)  # C = 1/sqrt(n) and Lambda = n: beta = rho
     0.5
@@ -74,17 +50,11 @@ def _checked_model(rho: float, n: int, Lambda: int) -> float:
     return rho * _count("n", n, 1) / math.sqrt(_count("Lambda", Lambda, 1))
 
 
-# -- the weights of path lengths -------------------------------------------------------------------------------------------
-
-
+# -- the weights of path lengths
 def weights(p: int, beta: Beta) -> Tensor:
     """eps_1, ..., eps_p (Eq. 15), (p,), of 2-norm 1: how much the paths of length r weigh in the loss.
 
-    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any p: what underflows is 0. Cost O(p).
-
-    Args:
-        p: depth, >= 2.
-        beta: > 0.
+    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any depth p >= 2: what underflows is 0.
 
     >>> weights(3, 0.5) * 1.5**0.5  # (0.5, 2 * 0.25, 0.125) / Z
     tensor([0.8528, 0.8528, 0.2132], dtype=torch.float64)
@@ -138,7 +108,7 @@ def interval(p: int, k: int) -> tuple[float, float]:
     >>> interval(4, 1), interval(4, 2), interval(4, 4)
     ((0.0, 0.3333333333333333), (0.3333333333333333, 1.0), (3.0, inf))
     """
-    _count_to("k", k, _count("p", p, 2))
+    _count("k", k, 1, most=_count("p", p, 2))
     return (k - 1) / (p - k + 1), k / (p - k) if k < p else math.inf
 
 
@@ -148,13 +118,11 @@ def reaching(p: int, k: int) -> float:
     >>> reaching(4, 2), argmax(4, reaching(4, 2))
     (0.6, 2)
     """
-    _count_to("k", k, _count("p", p, 2))
+    _count("k", k, 1, most=_count("p", p, 2))
     return (k - 0.5) / (p - k + 0.5)
 
 
-# -- concentration (Theorems 1 and 2) ----------------------------------------------------------------------------------------
-
-
+# -- concentration (Theorems 1 and 2)
 @dataclass(frozen=True)
 class Lengths:
     """Of the path length r, which has probability eps_r^2."""
@@ -221,8 +189,7 @@ def _relative(a: float, b: float) -> float:
     return a * math.log(a / b) if a else 0.0
 
 
-# -- critical points of finite index (Eq. 33, Theorem 5) -----------------------------------------------------------------------
-
+# -- critical points of finite index (Eq. 33, Theorem 5)
 SERIES_TO, TERMS = 0.3, 16  # below it atanh(y) - y cancels; 0.3^(2 * 16) is 2e-17
 
 
@@ -233,14 +200,7 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
 
     The model starts at r = 2 (Eq. 28): length 1 is left out. With ``y = (v'' - v') / (v'' + v')`` it is ``atanh(y) - y``, which
     grows with y in [0, 1): 0 for pure r = 2, largest for the pure model of the greatest length (Theorem 5). The factor
-    by which eps is normalised does not matter.
-
-    Args:
-        eps: (..., m), at least one of a length >= 2 not 0.
-        lengths: r of each, (m,), integers >= 1.
-
-    Returns:
-        (...), >= 0.
+    by which eps, (..., m), is normalised does not matter; lengths, (m,), are integers >= 1, and theta, (...), is >= 0.
 
     Raises:
         UserError: where no length >= 2 has weight.
@@ -255,7 +215,10 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
         raise UserError(
             "theta is about lengths r >= 2, and here none of them has weight: the model of length 1 is linear."
         )
-    return _theta((share * (r - 2)).sum(-1) / total, (share * (r - 1)).sum(-1) / first)
+    y, ratio = (share * (r - 2)).sum(-1) / total, (share * (r - 1)).sum(-1) / first
+    odd = 2 * torch.arange(1, TERMS + 1, dtype=y.dtype) + 1
+    series = (y[..., None] ** odd / odd).sum(-1)  # y^3/3 + y^5/5 + ...
+    return torch.where(y < SERIES_TO, series, 0.5 * ratio.log() - y)  # ratio = (1 + y) / (1 - y): y near 1 has lost it
 
 
 def theta_of_beta(p: int, beta: Beta) -> float:
@@ -277,29 +240,16 @@ def theta_pure(p: int) -> float:
     return float(theta(torch.ones(1), torch.tensor([p])))
 
 
-def _theta(y: Tensor, ratio: Tensor) -> Tensor:
-    """``atanh(y) - y``, with ``ratio = (1 + y) / (1 - y)`` given, which y near 1 no longer knows."""
-    odd = 2 * torch.arange(1, TERMS + 1, dtype=y.dtype) + 1
-    series = (y[..., None] ** odd / odd).sum(-1)  # y^3/3 + y^5/5 + ...
-    return torch.where(y < SERIES_TO, series, 0.5 * ratio.log() - y)
-
-
-# -- refusals ------------------------------------------------------------------------------------------------------------------
-
-
+# -- refusals
 def _positive(name: str, value: Beta) -> Beta:
     if not (value > 0 and math.isfinite(value)):
         raise UserError(f"{name} is a positive number, got {value}: the model needs {name} > 0, finite.")
     return value
 
 
-def _count(name: str, value: int, least: int) -> int:
-    if value != value or value in (math.inf, -math.inf) or value != int(value) or value < least:
+def _count(name: str, value: int, least: int, most: float = math.inf) -> int:
+    if not math.isfinite(value) or value != int(value) or value < least:
         raise UserError(f"{name} is a whole number of at least {least}, got {value}.")
-    return int(value)
-
-
-def _count_to(name: str, value: int, most: int) -> int:
-    if _count(name, value, 1) > most:
+    if value > most:
         raise UserError(f"{name} is a whole number of at most {most}, got {value}.")
     return int(value)

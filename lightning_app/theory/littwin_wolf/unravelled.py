@@ -9,7 +9,7 @@ checked here, is that each of the Lambda^r configurations of weights belongs to 
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -17,21 +17,8 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 
-__all__ = [
-    "Lemma1",
-    "Lemma2",
-    "Lemma3",
-    "Paths",
-    "SharedWeights",
-    "by_input",
-    "evenly_shared",
-    "lemma_1",
-    "lemma_2",
-    "lemma_3",
-    "unevenly_shared",
-]
-
-# -- nets with few different weights ---------------------------------------------------------------------------------------
+__all__ = ["Lemma1", "Lemma2", "Lemma3", "Paths", "SharedWeights", "by_input", "evenly_shared", "lemma_1", "lemma_2"]
+__all__ += ["lemma_3", "unevenly_shared"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +29,6 @@ class Paths:
     layers: Tensor  # whose weights are taken, 0..p-1 ascending, (psi_r, r)
     units: Tensor  # that they lead to, 0..n-1, (psi_r, r)
     configurations: Tensor  # numbers of these weights, 0..Lambda-1, (psi_r, r)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +58,16 @@ class SharedWeights:
         """Every path of length r, 1..p. Memory: r psi_r numbers."""
         steps = torch.cartesian_prod(torch.arange(self.d), *[torch.arange(self.n)] * r).view(-1, r + 1)
         through = [torch.tensor((0, *rest)) for rest in combinations(range(1, self.p), r - 1)]
+        taken = [  # weights that lead from each place to the next
+            [self.numbers[layer][steps[:, k], steps[:, k + 1]] for k, layer in enumerate(layers.tolist())]
+            for layers in through
+        ]
         return Paths(
             inputs=steps[:, 0].repeat(len(through)),
             layers=torch.stack(through).repeat_interleave(len(steps), 0),
             units=steps[:, 1:].repeat(len(through), 1),
-            configurations=torch.cat([self._configurations(layers.tolist(), steps) for layers in through]),
+            configurations=torch.cat([torch.stack(of_layers, 1) for of_layers in taken]),
         )
-
-    def _configurations(self, layers: list[int], steps: Tensor) -> Tensor:
-        """Numbers of the weights that lead from each place to the next."""
-        taken = [self.numbers[layer][steps[:, k], steps[:, k + 1]] for k, layer in enumerate(layers)]
-        return torch.stack(taken, 1)
 
     def configuration(self, paths: Paths) -> Tensor:
         """Which of the Lambda^r configurations each path has, 0..Lambda^r - 1, (psi_r,)."""
@@ -93,8 +76,7 @@ class SharedWeights:
     def forward(self, w: Tensor, x: Tensor, gates: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Y, (B,), and which units are open, (B, p, n), for weights w, (Lambda,), and inputs (B, d) or (d,).
 
-        Args:
-            gates: instead of the ReLUs', in 0..1, (B, p, n).
+        ``gates``, (B, p, n) in 0..1, take the place of the ReLUs'.
         """
         hidden, skipped, opened = x, x.new_zeros(()), []
         for layer, numbers in enumerate(self.numbers):
@@ -105,11 +87,7 @@ class SharedWeights:
 
 
 def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
-    """Assumption A3 without remainder: among the n connections that leave a unit or an input each weight is n / Lambda times.
-
-    Raises:
-        UserError: where Lambda does not divide n.
-    """
+    """Assumption A3 without remainder: of the n connections that leave a unit or an input each weight has n / Lambda."""
     if n % Lambda:
         raise UserError(
             f"every unit has each of Lambda weights equally often if Lambda divides n, got {Lambda} and {n}."
@@ -124,11 +102,7 @@ def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generato
 
 def by_input(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
     """Every input has one weight on all its connections, each weight d / Lambda inputs, and behind them all is evenly shared:
-    still all configurations have as many paths, but those of one start at d / Lambda inputs only.
-
-    Raises:
-        UserError: where Lambda does not divide n and d.
-    """
+    still all configurations have as many paths, but those of one start at d / Lambda inputs only. Lambda divides n and d."""
     if d % Lambda:
         raise UserError(f"each of Lambda weights has as many inputs if Lambda divides d, got {Lambda} and {d}.")
     rest = evenly_shared(p, n, d, Lambda, generator).numbers[1:]
@@ -141,9 +115,6 @@ def unevenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Genera
     return SharedWeights(tuple(torch.randint(Lambda, shape, generator=generator) for shape in shapes), Lambda)
 
 
-# -- Lemma 1 -----------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Lemma1:
     """All are 0 but for rounding; ``uneven`` only where A3 holds without remainder."""
@@ -154,14 +125,9 @@ class Lemma1:
 
 
 def lemma_1(net: SharedWeights, w: Tensor, x: Tensor) -> Lemma1:
-    """The output as a sum over configurations of weights, with the gates that the ReLUs have.
-
-    Args:
-        w: the unique weights, (Lambda,) float64.
-        x: one input, (d,).
-    """
+    """The output for one input x, (d,), as a sum over configurations of unique weights, (Lambda,), with the ReLUs' gates."""
     Y, gates = net.forward(w, x[None])
-    by_path, by_configuration, size, uneven = 0.0, 0.0, 0.0, 0.0
+    by_path, by_configuration, size, uneven, products = 0.0, 0.0, 0.0, 0.0, w.new_ones(1)
     for r in range(1, net.p + 1):
         paths = net.paths(r)
         active = gates[0, paths.layers, paths.units].prod(1)  # A
@@ -170,21 +136,11 @@ def lemma_1(net: SharedWeights, w: Tensor, x: Tensor) -> Lemma1:
         size += float((x[paths.inputs] * product).abs().sum())
         which, count = net.configuration(paths), net.Lambda**r
         inner = x.new_zeros(count).index_add(0, which, x[paths.inputs] * active)  # sum over j of x A
-        by_configuration += float(inner @ _products(w, r))
+        products = (w[:, None] * products).flatten()  # of every configuration: a later layer's number counts for more
+        by_configuration += float(inner @ products)
         times = which.bincount(minlength=count) * (count / net.psi(r))
         uneven = max(uneven, float((times - 1).abs().max()))
     return Lemma1(abs(by_path - float(Y)) / size, abs(by_configuration - float(Y)) / size, uneven)
-
-
-def _products(w: Tensor, r: int) -> Tensor:
-    """Of the weights of every configuration, in the order of its number, (Lambda^r,)."""
-    products = w.new_ones(1)
-    for _ in range(r):
-        products = (w[:, None] * products).flatten()  # a later layer's number counts for more
-    return products
-
-
-# -- Lemma 2 -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -207,7 +163,10 @@ def lemma_2(net: SharedWeights, draws: int, generator: torch.Generator) -> Lemma
     signs = 1 - 2 * (torch.arange(net.d, dtype=torch.float64) % 2)
     found = []
     for r in range(1, net.p + 1):
-        alpha = _starts(net, r) * (net.Lambda**r / net.psi(r))  # (Lambda^r, d), rows of sum 1 under A3
+        paths = net.paths(r)
+        cell = net.configuration(paths) * net.d + paths.inputs
+        starts = cell.bincount(minlength=net.Lambda**r * net.d).view(-1, net.d).double()  # paths of each configuration
+        alpha = starts * (net.Lambda**r / net.psi(r))  # (Lambda^r, d), rows of sum 1 under A3
         exact, squares = alpha.square().sum(1), (x @ alpha.mT).square()
         errors = squares.std(0) / draws**0.5
         found.append(
@@ -215,16 +174,6 @@ def lemma_2(net: SharedWeights, draws: int, generator: torch.Generator) -> Lemma
         )
     smallest, largest, sampled, opposite = map(torch.stack, zip(*found))
     return Lemma2(float(smallest.min()), float(largest.max()), float(sampled.max()), float(opposite.min()))
-
-
-def _starts(net: SharedWeights, r: int) -> Tensor:
-    """alpha: how many paths of each configuration start at each input, (Lambda^r, d)."""
-    paths = net.paths(r)
-    cell = net.configuration(paths) * net.d + paths.inputs
-    return cell.bincount(minlength=net.Lambda**r * net.d).view(-1, net.d).double()
-
-
-# -- Lemma 3 -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -241,7 +190,7 @@ class Lemma3:
     @property
     def largest(self) -> float:
         """Of what must be 0 but for rounding."""
-        return max(asdict(self)[key] for key in ("absolute", "hinge", "expectation"))
+        return max(self.absolute, self.hinge, self.expectation)
 
 
 def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, generator: torch.Generator) -> Lemma3:
@@ -250,17 +199,16 @@ def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, ge
     With s = sign(Y_x), ``|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|)`` and
     ``max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1)``.
     Both are affine in Y **as long as no output goes beyond the label** (the hinge never closes), and only then. C2 is negative
-    for a positive label; as the law of Y over the inputs is symmetric, its sign is of no importance.
-
-    Args:
-        w: (Lambda,) float64.
-        x: one input, (d,).
+    for a positive label; as the law of Y over the inputs is symmetric, its sign is of no importance. Arguments as of `lemma_1`.
     """
     gates = (torch.rand(draws, net.p, net.n, generator=generator) < rho).double()
     Y, _ = net.forward(w, x.expand(draws, -1), gates)
     mean, _ = net.forward(w, x, torch.full((net.p, net.n), rho, dtype=torch.float64))
     size, _ = net.forward(w.abs(), x.abs(), torch.ones(net.p, net.n, dtype=torch.float64))  # S: no |Y| is larger
-    by_path = sum(_expected(net, w, x, rho, r) for r in range(1, net.p + 1))
+    by_path = 0.0
+    for r in range(1, net.p + 1):
+        paths = net.paths(r)
+        by_path += rho**r * float((x[paths.inputs] * w[paths.configurations].prod(1)).sum())
     beyond = Y.abs().median()
     return Lemma3(
         absolute=max(_absolute(Y, label) for label in (size, -size)),
@@ -270,11 +218,6 @@ def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, ge
         expectation=abs(by_path - float(mean)) / float(size),
         sampled=abs(float((Y.mean() - mean) / (Y.std() / draws**0.5))),
     )
-
-
-def _expected(net: SharedWeights, w: Tensor, x: Tensor, rho: float, r: int) -> float:
-    paths = net.paths(r)
-    return rho**r * float((x[paths.inputs] * w[paths.configurations].prod(1)).sum())
 
 
 def _absolute(Y: Tensor, label: Tensor) -> float:

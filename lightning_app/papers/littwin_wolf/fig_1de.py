@@ -1,0 +1,141 @@
+"""Figures 1d and 1e, during training: the factors lambda of normalisation by layer, and the weights' norm without it."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lightning_app.papers.artefact import Artefact
+from lightning_app.papers.littwin_wolf import training
+from lightning_app.papers.littwin_wolf.training import DURATION, EPOCHS, UNNORMALISED, claim, grown, rising
+from lightning_app.papers.predicates import IntervalAbove, IntervalExcludes, at_least
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Claim, Class
+from lightning_app.plots import figures
+
+STEADY = at_least(0.9, note="mean over seeds")  # of the epochs
+ONE_FALL = (
+    f"of {EPOCHS} epochs one fall a seed passes and two do not, however large: what ends lower than it started can pass, and "
+    "the number of epochs, which is ours, decides"
+)
+SETTINGS = tuple(each for each in training.NORMALISED if each.run.name != "overlapping")  # to be made in ten minutes
+
+
+def mean_lambda(number: int) -> str:
+    """Mean |lambda| of a layer; of Eq. 22's one lambda, |lambda|."""
+    return f"bn_lambda/{training.layer(number)}/mean_abs"
+
+
+WITH_SKIP = tuple(map(mean_lambda, training.SKIPPED))
+FIRST = mean_lambda(1)
+
+
+def fig_1d_claims(results: Results) -> list[Claim]:
+    """ "This steady increase of |λ_l| ... Note that the first layer, which cannot be skipped, behaves differently than the other
+    layers." """
+    growth = training.by_setting(SETTINGS, lambda setting: grown(results, setting, *WITH_SKIP))
+    rises = training.by_setting(SETTINGS, lambda setting: rising(results, setting, *WITH_SKIP))
+    first = training.by_setting(SETTINGS, lambda setting: grown(results, setting, FIRST))
+    apart = {words: first[words] - growth[words] for words in first}
+    more = "growth of mean |λ| of the first layer minus that of the layers with a skip"
+    without, end = "will increase for layers that do not have skip-connections", "end minus start"
+    return [
+        claim(f"mean |λ| of the layers with a skip, {end}", "increase", IntervalAbove(), growth),
+        claim("share of epochs in which it rises", "steady increase", STEADY, rises, power=ONE_FALL),
+        claim(more, "behaves differently", IntervalExcludes(), apart),
+        claim(f"mean |λ| of the first layer, {end}", without, IntervalAbove(), first),
+    ]
+
+
+def draw_fig_1d(results: Results) -> Figure:
+    """Mean |lambda| by layer, one line an epoch, darker the later, as in the paper; medians over seeds."""
+    columns = max(sum(setting.run == run for setting in SETTINGS) for run in training.runs_of(SETTINGS))
+    figure, grid = figures.canvas(len(training.runs_of(SETTINGS)), columns)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for row, run in zip(grid, training.runs_of(SETTINGS)):
+        for axes, setting in zip(row, (setting for setting in SETTINGS if setting.run == run)):
+            axes.set_visible(True)
+            lambdas = [
+                results.curves(run.name, setting.arm, mean_lambda(number)) for number in range(1, training.BLOCKS + 1)
+            ]
+            draw_layers(axes, lambdas, range(1, training.BLOCKS + 1))
+            axes.set(title=setting.words, xlabel="layer")
+        row[0].set_ylabel("mean |λ|")
+    figures.legend(grid[0][-1], beside=True)
+    return figure
+
+
+LINES = 6
+
+
+def draw_layers(axes: Axes, curves: Sequence[pd.DataFrame], layers: Sequence[int]) -> None:
+    """A number by layer at `LINES` epochs from the first to the last, the later the darker. Medians over seeds: one may explode.
+
+    Args:
+        curves: of each layer, by epoch (rows) and seed.
+    """
+    middle = pd.concat([curve.median(axis=1) for curve in curves], axis=1).dropna()
+    if middle.empty:
+        return
+    rows = np.unique(np.linspace(0, len(middle) - 1, LINES).round().astype(int))
+    for row, shade in zip(rows, mpl.colormaps["viridis_r"](np.linspace(0.1, 1, len(rows)))):
+        axes.plot(list(layers), middle.iloc[row], color=shade, label=f"epoch {middle.index[row]}")
+
+
+FIG_1D = Artefact(
+    "fig-1d",
+    "|λ| of BatchNorm grows steadily during training, but for the first layer, which differs",
+    fig_1d_claims,
+    "Ten blocks of 20 units, 10 Gaussians in 50 dimensions (the caption of the paper's figure has 50 Gaussians), 10,000 "
+    "samples, SGD with batches of 50, no momentum and no weight decay; weights start N(0, 1/n), λ at 1. Six seeds of weights "
+    "and batches on one mixture. Where BatchNorm stands, the Gaussians' separation and the learning rate are not in the paper: "
+    "each setting is a reading, but for separation 0.5 at rate 0.1, which the ensemble has and this figure left out to be made "
+    "in time. A start of λ at U(0, 1), as Torch7 has it, was not tried. "
+    + DURATION
+    + "The figure shows medians over seeds. "
+    "BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
+    draw_fig_1d,
+    runs=training.runs_of(SETTINGS),
+    about=Class.TRAINED,
+)
+
+NORM = "weight_norm/total"
+
+
+def fig_1e_claims(results: Results) -> list[Claim]:
+    """ "... a steady increase in the L2 norm of the weights, as shown in Fig. 1(e)." """
+    growth = training.by_setting(UNNORMALISED, lambda setting: grown(results, setting, NORM))
+    rises = training.by_setting(UNNORMALISED, lambda setting: rising(results, setting, NORM))
+    return [
+        claim("‖w‖, end minus start", "increase", IntervalAbove(), growth),
+        claim("share of epochs in which it rises", "steady increase", STEADY, rises, power=ONE_FALL),
+    ]
+
+
+def draw_fig_1e(results: Results) -> Figure:
+    """||w|| by epoch, one panel a setting: mean over seeds, one standard deviation, extremes."""
+    figure, grid = figures.canvas(2, 2, sharex=True)
+    for axes, setting in zip(grid.flat, UNNORMALISED):
+        curves = results.curves(setting.run.name, setting.arm, NORM)
+        if not curves.empty:
+            figures.band(axes, curves, "residual", "mean over seeds, ± sd, extremes")
+        axes.set(title=setting.words, xlabel="epoch", ylabel="‖w‖")
+    figures.legend(grid[0][0])
+    return figure
+
+
+FIG_1E = Artefact(
+    "fig-1e",
+    "without BatchNorm the norm of the weights grows steadily",
+    fig_1e_claims,
+    "The nets of Fig. 1d without normalisation (Eq. 8): no biases but the readout's, SGD at rate 0.01, no momentum and no weight "
+    "decay. ‖w‖ is the 2-norm of all matrices, the readout's too. Initial sizes: N(0, 1/n), the scheme that the paper names, "
+    "and half of it. " + DURATION,
+    draw_fig_1e,
+    runs=training.runs_of(UNNORMALISED),
+    about=Class.TRAINED,
+)
