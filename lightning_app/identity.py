@@ -10,7 +10,7 @@ and exactly elsewhere. In bfloat16 an r of 1e-3 next to 1 is lost: transfer in f
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import torch
 import torch.nn.functional as F
@@ -39,13 +39,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def id_entries(weight: Tensor) -> Tensor:
-    """Mask of the ID entries of a convolution kernel: True at ``(c, c, centre, centre)``, ``c < min(C, D)``.
-
-    Args:
-        weight: kernel, (D, C, U, V) with U and V odd.
-
-    Returns:
-        bool, same shape and device. Its sum is ``min(C, D)``.
+    """Mask of the ID entries of a kernel (D, C, U, V), U and V odd: True at ``(c, c, centre, centre)``, ``c < min(C, D)``.
 
     >>> id_entries(torch.zeros(2, 3, 1, 1)).flatten(1).int().tolist()
     [[1, 0, 0], [0, 1, 0]]
@@ -62,16 +56,11 @@ def id_entries(weight: Tensor) -> Tensor:
 
 
 def shortcut(x: Tensor, channels: int, stride: int = 1) -> Tensor:
-    """S x: the identity shortcut between maps of different size (option A of He et al. 2016).
+    """S x: the identity shortcut between maps of different size (option A of He et al. 2016), x itself when nothing changes.
 
-    Args:
-        x: (B, C, H, W).
-        channels: D. Missing channels are zeros appended at the end, surplus ones are dropped.
-        stride: s. Rows and columns 0, s, 2s, ... are kept (subsampling, not pooling), so that S x is exactly the
-            convolution of x with rho at that stride.
-
-    Returns:
-        (B, D, ceil(H / s), ceil(W / s)); x itself when nothing changes.
+    (B, C, H, W) -> (B, D, ceil(H / s), ceil(W / s)): missing channels are zeros appended at the end, surplus ones are
+    dropped, and rows and columns 0, s, 2s, ... are kept (subsampling, not pooling), so that S x is exactly the convolution
+    of x with rho at that stride.
     """
     if stride != 1:
         x = x[:, :, ::stride, ::stride]
@@ -95,7 +84,7 @@ def transfer(of: Any, names: Iterable[str] | None = None) -> Any:
     Returns:
         A new net or dict; the argument is untouched. Everything but the ID entries is bit-identical.
     """
-    return _shift_net(cast(IdentityNet, of), +1) if isinstance(of, nn.Module) else _shift_state(of, names, +1)
+    return _shifted(of, names, +1)
 
 
 @overload
@@ -104,7 +93,11 @@ def untransfer(of: Net, names: None = None) -> Net: ...
 def untransfer(of: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]: ...
 def untransfer(of: Any, names: Iterable[str] | None = None) -> Any:
     """T^-1: the residual net, or state dict, that computes the same function as a plain one. See `transfer`."""
-    return _shift_net(cast(IdentityNet, of), -1) if isinstance(of, nn.Module) else _shift_state(of, names, -1)
+    return _shifted(of, names, -1)
+
+
+def _shifted(of: Any, names: Iterable[str] | None, sign: int) -> Any:
+    return _shift_net(of, sign) if isinstance(of, nn.Module) else _shift_state(of, names, sign)
 
 
 def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign: int) -> dict[str, Tensor]:
@@ -120,7 +113,7 @@ def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign:
     }
 
 
-def _shift_net(net: IdentityNet, sign: int) -> nn.Module:
+def _shift_net(net: Any, sign: int) -> nn.Module:
     expected = sign > 0  # T starts from a residual net, T^-1 from a plain one
     if not hasattr(net, "id_weights"):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""What every package may use: errors, arguments, seeds, signals, reading untrusted files, packaged configurations."""
+"""What every package may use: errors, arguments, seeds, signals, reading untrusted files, configurations and versions."""

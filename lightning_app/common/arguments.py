@@ -37,4 +37,6 @@ class Parser(argparse.ArgumentParser):
 
 def as_called(text: str) -> str:
     """A help text with the program's name as it was called: ``skipscope`` where that is what runs."""
-    return text.replace(WRITTEN, INSTALLED) if Path(sys.argv[0]).stem == INSTALLED else text
+    called = Path(sys.argv[0])
+    ours = called.stem == INSTALLED or called.parts[-2:] == (INSTALLED, "__main__.py")  # or python -m skipscope
+    return text.replace(WRITTEN, INSTALLED) if ours else text

@@ -69,8 +69,10 @@ def writing(target: Path) -> Iterator[None]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name survives a crash of the machine too."""
-    handle = os.open(folder, os.O_RDONLY)
+    """The new name survives a crash of the machine too. Windows opens no folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""Running a net without leaving a trace in it: the net behind ``torch.compile``, and evaluation mode for a while."""
+"""Running a net without leaving a trace in it: behind ``torch.compile``, in evaluation mode, where there is float64."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,18 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-__all__ = ["evaluating", "unwrapped"]
+__all__ = ["evaluating", "unwrapped", "with_float64"]
+
+WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
+
+
+def with_float64(device: torch.device) -> torch.device:
+    """The device itself, or the CPU in place of one without float64, in which measures sum norms, risks and spectra.
+
+    >>> with_float64(torch.device("mps")), with_float64(torch.device("cuda", 1))
+    (device(type='cpu'), device(type='cuda', index=1))
+    """
+    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device
 
 
 def unwrapped(net: nn.Module) -> nn.Module:

@@ -29,9 +29,12 @@ def lazy(package: str, *, renamed: Mapping[str, str] | None = None) -> Callable[
         if present not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home, original = homes[present]
-        found = getattr(import_module(home), original)
+        submodule = home == package  # `from package import submodule`
+        found = import_module(f"{home}.{original}") if submodule else getattr(import_module(home), original)
         setattr(module, name, found)  # from now on an attribute like any other
         return found
 
-    module.__dict__["__dir__"] = lambda: sorted({*vars(module), *homes})  # completion sees what is not imported yet
+    module.__dict__.setdefault(
+        "__dir__", lambda: sorted({*vars(module), *homes})
+    )  # completion sees what is not imported yet
     return __getattr__

@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["brief", "interval", "number", "with_sd"]
+__all__ = ["brief", "duration", "interval", "number", "with_sd"]
 
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
@@ -45,6 +45,16 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
         return MISSING
     text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
     return text if sd is None or math.isnan(sd) else f"{text} ± {sd:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """A time of two or three digits.
+
+    >>> [duration(seconds) for seconds in (0.25, 7.24, 100, 133, 5000, 36_000)]
+    ['0.2 s', '7.2 s', '100 s', '2.2 min', '83 min', '10 h']
+    """
+    unit, size = ("h", 3600) if seconds >= 7200 else ("min", 60) if seconds >= 120 else ("s", 1)
+    return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
 
 
 def interval(middle: float, low: float, high: float, digits: int = 4) -> str:

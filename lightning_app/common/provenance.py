@@ -1,18 +1,52 @@
-"""What made a run or a result: the checkout's commit, versions of libraries, and the machine. Starts fast."""
+"""Where this program is and what it is: its configurations, the checkout's commit, versions, the machine. Starts fast."""
 
-import importlib.metadata
 import os
 import platform
 import subprocess
 from collections.abc import Iterable
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit", "made_with", "processor", "threads", "versions"]
+from lightning_app.common.errors import UserError
+
+__all__ = ["configs", "packaged", "commit", "made_with", "processor", "threads", "versions"]
 
 COMMIT = "SKIPSCOPE_COMMIT"  # environment variable: the commit of a tree that was sent without its .git
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAME = "skipscope"  # of the distribution
+FOLDER = "configs"
+BASE = "base.yaml"  # lies in it, under all others
 LIBRARIES = ("torch", "pytorch-lightning", "numpy", "scipy")
+
+
+@cache
+def configs() -> Path:
+    """The folder ``configs``: of the checkout, else ``share/skipscope/configs`` where pip installed it.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if (CHECKOUT / FOLDER / BASE).exists():
+        return CHECKOUT / FOLDER
+    # The file lists of installed distributions are right under any prefix.
+    files = [file for found in metadata.distributions(name=NAME) for file in found.files or () if file.name == BASE]
+    for folder in (Path(file.locate()).resolve().parent for file in files):
+        if (folder / BASE).exists():
+            return folder
+    raise UserError(
+        f"expected the configurations in {CHECKOUT / FOLDER}, or where pip installs them, and found none: run from a "
+        f"checkout, or install {NAME} with pip."
+    )
+
+
+def packaged(name: str) -> str:
+    """A file's name as it is; ``configs/...`` that does not exist here means the file that comes with the code."""
+    if Path(name).parts[:1] != (FOLDER,) or Path(name).exists():
+        return name
+    ours = configs().parent / name
+    return str(ours) if ours.exists() else name
 
 
 @cache
@@ -48,7 +82,7 @@ def made_with() -> dict[str, Any]:
 def processor() -> str:
     """The processor's model, as the operating system calls it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
@@ -63,6 +97,6 @@ def threads() -> int:
 
 def _version(name: str) -> str | None:
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None

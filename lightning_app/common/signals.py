@@ -18,7 +18,9 @@ from types import FrameType
 
 __all__ = ["SIGNALS", "Stopped", "Stopping", "requeue", "stopping"]
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = tuple(
+    signal.Signals[name] for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
+)  # Windows has the first
 
 
 class Stopped(SystemExit):

@@ -5,7 +5,6 @@ Measures meet a block only through `blocks_of` and `span_of`. Names are 1-based 
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.identity import shortcut
 
-__all__ = ["BlockParts", "Span", "blocks_of", "number_blocks", "span_of"]
+__all__ = ["BlockParts", "Span", "blocks_of", "span_of"]
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,6 @@ class Span:
         return tuple(own() for own in described if own) if all(described) else None
 
 
-def number_blocks(modules: Sequence[nn.Module]) -> tuple[Span, ...]:
-    """Spans of one block each, in forward order; `block01` is the first."""
-    digits = max(2, len(str(len(modules))))
-    return tuple(Span(f"block{number:0{digits}d}", (module,)) for number, module in enumerate(modules, start=1))
-
-
 def blocks_of(net: nn.Module) -> tuple[Span, ...]:
     """The blocks of any net in forward order.
 
@@ -88,12 +81,16 @@ def blocks_of(net: nn.Module) -> tuple[Span, ...]:
     registered: "layer1.0", ... in torchvision's ResNets.
     """
     if own := getattr(net, "block_list", None):
-        return number_blocks(own())
+        blocks = own()
+        digits = max(2, len(str(len(blocks))))
+        return tuple(Span(f"block{number:0{digits}d}", (block,)) for number, block in enumerate(blocks, start=1))
     sequentials = {name for name, module in net.named_modules() if isinstance(module, nn.Sequential)}
+    leaves = (nn.Conv2d, nn.Linear)
     return tuple(
         Span(name, (module,))
         for name, module in net.named_modules()
-        if name.rpartition(".")[0] in sequentials and name and _is_composite(module)
+        if name.rpartition(".")[0] in sequentials and name and not isinstance(module, (nn.Sequential, *leaves))
+        if any(isinstance(each, leaves) for each in module.modules())
     )
 
 
@@ -117,18 +114,8 @@ def span_of(net: nn.Module, name: str) -> Span:
     modules = {path: module for path, module in net.named_modules() if path}
     if name in modules:
         return Span(name, (modules[name],))
-    raise UserError(_no_block(name, list(known), list(modules)))
-
-
-def _no_block(name: str, blocks: list[str], modules: list[str]) -> str:
     number = re.fullmatch(r"block(\d+)", name)
-    near = [block for block in blocks if number and block.removeprefix("block").lstrip("0") == number[1].lstrip("0")]
-    near = near or ([] if number else nearest(name, blocks + modules))
+    near = [block for block in known if number and block.removeprefix("block").lstrip("0") == number[1].lstrip("0")]
+    near = near or ([] if number else nearest(name, [*known, *modules]))
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    there = ", ".join(blocks) if blocks else ", ".join(modules)
-    return f"there is no block '{name}' in this net.{hint} It has: {there}."
-
-
-def _is_composite(module: nn.Module) -> bool:
-    leaves = (nn.Conv2d, nn.Linear)
-    return not isinstance(module, (nn.Sequential, *leaves)) and any(isinstance(m, leaves) for m in module.modules())
+    raise UserError(f"there is no block '{name}' in this net.{hint} It has: {', '.join(known or modules)}.")

@@ -86,15 +86,10 @@ class CifarResNet(nn.Module):
         initialise_fan_out(self.layers(), self.fc)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn0(self.conv0(x)))
-        x = self.blocks(x)
-        return self.fc(x.mean((2, 3)))
+        return self.fc(self.blocks(F.relu(self.bn0(self.conv0(x)))).mean((2, 3)))
 
     def layers(self) -> tuple[Layer, ...]:
-        """conv0, conv1 and conv2 of every block, and fc as layers 1 to 6n + 2.
-
-        None has ID entries or a skip: the shortcut spans two layers and belongs to the block.
-        """
+        """conv0, conv1 and conv2 of every block, and fc as layers 1 to 6n + 2. The shortcut belongs to the block."""
         names = [f"blocks.{i}.{conv}" for i in range(len(self.blocks)) for conv in ("conv1", "conv2")]
         return number_layers([(name, self.get_submodule(name), False, False) for name in ("conv0", *names, "fc")])
 

@@ -6,16 +6,9 @@ __all__ = ["channels_of_blocks", "check_size"]
 
 
 def check_size(depth: int, width: int, kind: str = "simplified", step: int = 3) -> None:
-    """Refuse a size that three groups of N >= 1 blocks cannot have.
+    """Refuse a depth other than ``step`` N + 2 with N >= 1 blocks a group, by a UserError with the nearest ones, or no width.
 
-    Raises:
-        UserError: with the nearest depths that they can have.
-
-    Args:
-        depth: trainable layers, step * N + 2.
-        width: channels of the first group.
-        kind: name of the net in the message.
-        step: layers that one more block in every group adds.
+    ``kind`` is the net's name in the message, ``step`` what layers one more block in every group adds.
     """
     least = step + 2
     if depth < least or (depth - 2) % step:

@@ -30,11 +30,8 @@ def standard_deviation(weight: Tensor, scheme: Scheme, fan: Fan = "in") -> float
     """
     outputs, inputs, *window = weight.shape
     size = (inputs if fan == "in" else outputs) * math.prod(window)
-    match scheme:
-        case "kwi":
-            return math.sqrt(2 / size)
-        case "hmwi":
-            return 1 / size
+    if scheme in ("kwi", "hmwi"):
+        return math.sqrt(2 / size) if scheme == "kwi" else 1 / size
     raise UserError(f"an initialisation is 'kwi', 'hmwi' or 'torch' (as PyTorch made it), got {scheme!r}.")
 
 

@@ -7,8 +7,9 @@ in the papers (layer 1 is the first convolution). The names become keys in logs 
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from lightning_app.identity import id_entries
@@ -37,7 +38,6 @@ class Layer:
 
     @property
     def is_conv(self) -> bool:
-        """A convolution, or a linear map?"""
         return isinstance(self.module, nn.Conv2d)
 
     @property
@@ -49,18 +49,21 @@ class Layer:
         """Bool mask of the ID entries of `weight`, or None where there are none."""
         return id_entries(self.weight) if self.has_id else None
 
+    def weight64(self) -> Tensor:
+        """`weight` in float64 on the CPU."""
+        return self.weight.detach().to("cpu", torch.float64)
+
+    def transferred(self) -> Tensor:
+        """T(W), 1 added to the ID entries of a layer with a skip, in float64 on the CPU; of any other layer its `weight`."""
+        mask = self.id_mask() if self.skip else None
+        return self.weight64() if mask is None else self.weight64() + mask.cpu()
+
 
 def number_layers(modules: Sequence[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
     """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
     digits = max(2, len(str(len(modules))))
     return tuple(
-        Layer(
-            f"layer{number:0{digits}d}",
-            cast(nn.Conv2d | nn.Linear, module),
-            f"{name}.weight".removeprefix("."),
-            has_id,
-            skip,
-        )
+        Layer(f"layer{number:0{digits}d}", cast(Any, module), f"{name}.weight".removeprefix("."), has_id, skip)
         for number, (name, module, has_id, skip) in enumerate(modules, start=1)
     )
 
@@ -73,9 +76,5 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
     own = getattr(net, "layers", None)
     if inspect.ismethod(own):  # in many nets it is a Sequential
         return own()
-    found = [
-        (name, module, False, False)
-        for name, module in net.named_modules()
-        if isinstance(module, (nn.Conv2d, nn.Linear))
-    ]
-    return number_layers(found)
+    found = [(name, each) for name, each in net.named_modules() if isinstance(each, (nn.Conv2d, nn.Linear))]
+    return number_layers([(name, module, False, False) for name, module in found])

@@ -96,20 +96,14 @@ class PreactResNet(nn.Module):
         self.n = n
         units = (depth - 2) // (3 * n)
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1, bias=False)
-        self.blocks = nn.Sequential(
-            *(
-                PreactUnit(*sizes, n, residual, activated=index % units == 0)
-                for index, sizes in enumerate(channels_of_blocks(width, units))
-            )
-        )
+        sizes = enumerate(channels_of_blocks(width, units))
+        self.blocks = nn.Sequential(*(PreactUnit(*size, n, residual, activated=i % units == 0) for i, size in sizes))
         self.norm = nn.BatchNorm2d(4 * width)
         self.fc = nn.Linear(4 * width, num_classes)
         initialise_fan_out(self.layers(), self.fc)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.conv0(x))
-        x = F.relu(self.norm(x))
-        return self.fc(x.mean((2, 3)))
+        return self.fc(F.relu(self.norm(self.blocks(self.conv0(x)))).mean((2, 3)))
 
     def layers(self) -> tuple[Layer, ...]:
         """conv0, the convolutions of every unit, and fc as layers 1 to ``depth``.

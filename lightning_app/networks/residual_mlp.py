@@ -51,16 +51,13 @@ class MeanStdNorm(nn.Module):
         self.momentum = momentum
 
     def forward(self, x: Tensor) -> Tensor:
-        variance = self._of_batch(x) if self.training else self.running_var
+        variance = self.running_var
+        if self.training:  # dead units have deviation 0, of derivative 0
+            deviations = x.std(0, correction=0) if self.centred else torch.linalg.vector_norm(x, dim=0) / len(x) ** 0.5
+            variance = deviations.mean(0, keepdim=True).square()
+            with torch.no_grad():
+                self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
         return x * (self.weight * (variance + self.eps).rsqrt())
-
-    def _of_batch(self, x: Tensor) -> Tensor:
-        """sigma^2 of a batch, (1,), which is remembered. Dead units have deviation 0, of derivative 0."""
-        deviations = x.std(0, correction=0) if self.centred else torch.linalg.vector_norm(x, dim=0) / len(x) ** 0.5
-        variance = deviations.mean(0, keepdim=True).square()
-        with torch.no_grad():
-            self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
-        return variance
 
 
 class MlpBlock(nn.Module):
@@ -78,14 +75,9 @@ class MlpBlock(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self._branch(x)
+        out, norm = self.linear(x), self.norm or (lambda out: out)
+        out = F.relu(norm(out)) if self.norm_first else norm(F.relu(out))
         return out + x if self.residual else out
-
-    def _branch(self, x: Tensor) -> Tensor:
-        out = self.linear(x)
-        if self.norm is None:
-            return F.relu(out)
-        return F.relu(self.norm(out)) if self.norm_first else self.norm(F.relu(out))
 
 
 class ResidualMLP(nn.Module):
@@ -129,28 +121,27 @@ class ResidualMLP(nn.Module):
         centred: bool = True,
     ) -> None:
         super().__init__()
-        _check(norm, gain, inputs=inputs, width=width, blocks=blocks, classes=classes)
+        for name, size in {"inputs": inputs, "width": width, "blocks": blocks, "classes": classes}.items():
+            if size < 1:
+                raise UserError(f"a residual MLP's {name} is at least 1, got {size}.")
+        if norm not in get_args(MlpNorm):
+            raise UserError(f"a residual MLP's norm is one of {', '.join(get_args(MlpNorm))}, got {norm!r}.")
+        if not gain > 0:
+            raise UserError(f"the gain of a residual MLP's weights is positive, got {gain}.")
         self.residual = residual
+        first = norm == "before_relu"
+        sizes = [inputs, *[width] * (blocks - 1)]
         self.blocks = nn.Sequential(
             *(
-                MlpBlock(
-                    width if number else inputs,
-                    width,
-                    _norm(norm, width, scalar, centred),
-                    norm_first=norm == "before_relu",
-                    residual=residual and number > 0,
-                )
-                for number in range(blocks)
+                MlpBlock(size, width, _norm(norm, width, scalar, centred), first, residual=residual and number > 0)
+                for number, size in enumerate(sizes)
             )
         )
         self.readout = nn.Linear(width, classes)
-        self._initialise(gain)
-
-    @torch.no_grad()
-    def _initialise(self, gain: float) -> None:
-        for layer in self.layers():
-            layer.weight.normal_(0.0, gain / layer.weight.shape[1] ** 0.5)
-        self.readout.bias.zero_()
+        with torch.no_grad():
+            for layer in self.layers():
+                layer.weight.normal_(0.0, gain / layer.weight.shape[1] ** 0.5)
+            self.readout.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.blocks(x))
@@ -166,19 +157,6 @@ class ResidualMLP(nn.Module):
 
 
 def _norm(kind: MlpNorm, width: int, scalar: bool, centred: bool) -> nn.Module | None:
-    match kind:
-        case "eq22":
-            return MeanStdNorm(width, scalar, centred)
-        case "none":
-            return None
-    return nn.BatchNorm1d(width)
-
-
-def _check(norm: str, gain: float, **sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise UserError(f"a residual MLP's {name} is at least 1, got {size}.")
-    if norm not in get_args(MlpNorm):
-        raise UserError(f"a residual MLP's norm is one of {', '.join(get_args(MlpNorm))}, got {norm!r}.")
-    if not gain > 0:
-        raise UserError(f"the gain of a residual MLP's weights is positive, got {gain}.")
+    if kind == "none":
+        return None
+    return MeanStdNorm(width, scalar, centred) if kind == "eq22" else nn.BatchNorm1d(width)

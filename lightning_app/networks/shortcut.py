@@ -77,20 +77,23 @@ class ShortcutNet(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        _check(width, units, n, pre=pre, mid=mid, post=post)
+        for name, size in {"width": width, "units": units, "n": n}.items():
+            if size < 1:
+                raise UserError(f"a shortcut net's {name} is at least 1, got {size}.")
+        for place, activation in {"pre": pre, "mid": mid, "post": post}.items():
+            if activation not in ACTIVATIONS:
+                names = ", ".join(ACTIVATIONS)
+                raise UserError(f"the activation at {place} is one of {names}, got {activation!r}.")
         self.shortcut = shortcut
         self.n = n
         self.units = nn.Sequential(*(Unit(width, n, shortcut, pre, mid, post, bias) for _ in range(units)))
         # As a linear map of its own, a layer with an identity right around it, n = 1, is W x + x.
         self._skips = shortcut and n == 1 and (pre, post) == ("identity", "identity")
-        self._initialise(init, scale)
-
-    @torch.no_grad()
-    def _initialise(self, init: Draw, scale: float) -> None:
-        for layer in self.layers():
-            layer.weight.copy_(draw(tuple(layer.weight.shape), init, scale))
-            if layer.module.bias is not None:
-                layer.module.bias.zero_()
+        with torch.no_grad():
+            for layer in self.layers():
+                layer.weight.copy_(draw(tuple(layer.weight.shape), init, scale))
+                if layer.module.bias is not None:
+                    layer.module.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.units(x)
@@ -129,21 +132,9 @@ def draw(
         raise UserError(f"the matrices are square, (..., d, d), got the shape {tuple(shape)}.")
     device = None if generator is None else generator.device
     normal = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
-    match init:
-        case "xavier":
-            return normal / shape[-1] ** 0.5
-        case "zero":
-            return normal * (scale / shape[-1] ** 0.5)
-        case "orthogonal":
-            Q, R = torch.linalg.qr(normal)
-            return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    if init == "orthogonal":
+        Q, R = torch.linalg.qr(normal)
+        return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    if init in ("xavier", "zero"):
+        return normal / shape[-1] ** 0.5 if init == "xavier" else normal * (scale / shape[-1] ** 0.5)
     raise UserError(f"an initialisation is 'zero', 'xavier' or 'orthogonal', got {init!r}.")
-
-
-def _check(width: int, units: int, n: int, **activations: str) -> None:
-    for name, value in {"width": width, "units": units, "n": n}.items():
-        if value < 1:
-            raise UserError(f"a shortcut net's {name} is at least 1, got {value}.")
-    for position, name in activations.items():
-        if name not in ACTIVATIONS:
-            raise UserError(f"the activation at {position} is one of {', '.join(ACTIVATIONS)}, got {name!r}.")

@@ -78,18 +78,14 @@ class SimplifiedNet(nn.Module):
         self.conv0 = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
         self.blocks = nn.Sequential(*(Block(*sizes, residual) for sizes in channels_of_blocks(width, (depth - 2) // 3)))
         self.fc = nn.Linear(4 * width, num_classes)
-        self._initialise(init or ("hmwi" if residual else "kwi"), fan, init_conv0, init_fc)
-
-    def _initialise(self, init: Scheme, fan: Fan, init_conv0: Scheme | None, init_fc: Scheme) -> None:
+        init = init or ("hmwi" if residual else "kwi")
         initialise(self.conv0, init_conv0 or init, fan)
         for layer in self.layers()[1:-1]:
             initialise(layer.module, init, fan)
         initialise(self.fc, init_fc, fan)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.conv0(x))
-        x = self.blocks(x)
-        return self.fc(x.mean((2, 3)))
+        return self.fc(self.blocks(F.relu(self.conv0(x))).mean((2, 3)))
 
     def layers(self) -> tuple[Layer, ...]:
         """conv0, the block convolutions and fc as layers 1 to L; only blocks have ID entries and skips."""

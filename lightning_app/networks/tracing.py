@@ -6,7 +6,6 @@ cushion: it is named with its reason, never left out in silence.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -46,16 +45,18 @@ def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
     [('0', ''), ('2', 'the net calls it 2 times, and a cushion is of one call')]
     """
     net = unwrapped(net)
-    holders = {module: (path, weight) for path, module, weight in _holders(net)}
+    weights = [(path, module, getattr(module, "weight", None)) for path, module in net.named_modules()]
+    holders = {module: (path, w) for path, module, w in weights if isinstance(w, Tensor) and w.ndim > 1}
     calls = _calls(net, list(holders), sample)
     known: dict[nn.Module, Layer] = {layer.module: layer for layer in layers_of(net)}
     ordered = sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls))
     listed = {id(weight) for _, weight in holders.values()}
     loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed and MADE_OF not in n]
-    return (
-        *(_surveyed(*holders[module], module, known.get(module), calls[module]) for module in ordered),
-        *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose),
-    )
+    held = []
+    for module in ordered:
+        (path, weight), kind, layer = holders[module], type(module).__name__, known.get(module)
+        held.append(Surveyed(path, kind, tuple(weight.shape), layer, _reason(module, kind, layer, calls[module])))
+    return (*held, *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose))
 
 
 MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
@@ -66,18 +67,6 @@ def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
     """The layers that have cushions, by number."""
     layers = [found.layer for found in surveyed if found.layer is not None and not found.reason]
     return tuple(sorted(layers, key=lambda layer: layer.name))
-
-
-def _holders(net: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    for path, module in net.named_modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, Tensor) and weight.ndim > 1:
-            yield path, module, weight
-
-
-def _surveyed(path: str, weight: Tensor, module: nn.Module, layer: Layer | None, calls: int) -> Surveyed:
-    kind = type(module).__name__
-    return Surveyed(path, kind, tuple(weight.shape), layer, _reason(module, kind, layer, calls))
 
 
 def _reason(module: nn.Module, kind: str, layer: Layer | None, calls: int) -> str:

@@ -5,10 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_app.measures.curvature import bilinear
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 FORMS = {
@@ -68,34 +66,6 @@ def test_what_is_not_differentiated_in_may_be_frozen(chosen):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("asked, products", [(None, 14), ([0], 6), ([1], 4), ([2], 2)], ids=str)
-def test_gradients_that_nobody_asks_for_are_not_computed(asked, products, monkeypatch):
-    """Three layers on images. A product for all weights takes four convolutions a layer, but one for the first, and on the way
-    back two, but one. For one layer's weights ``C(x, v_w)`` there, ``C(v_x, w)`` behind it, and as many on the way back."""
-    made = torch.Generator().manual_seed(0)
-    weights = [torch.randn(2, 2, 3, 3, generator=made, dtype=torch.float64).requires_grad_() for _ in range(3)]
-    images, of = torch.randn(1, 2, 9, 9, generator=made, dtype=torch.float64), asked and [weights[i] for i in asked]
-
-    def gradient() -> tuple[torch.Tensor, ...]:
-        x = images
-        for w in weights:
-            x = F.conv2d(x, w).tanh()
-        return torch.autograd.grad(x.sum(), of or weights, create_graph=True)
-
-    with BilinearConvolutions(of):
-        ours = gradient()
-    calls = []
-    for name in ("_convolve", "_backward"):
-        call = getattr(bilinear, name)
-        monkeypatch.setattr(bilinear, name, lambda *a, call=call: calls.append(a[-1]) or call(*a))
-    directions = [torch.ones_like(g) for g in ours]
-    found = torch.autograd.grad(ours, of or weights, directions)
-    for one, other in zip(found, torch.autograd.grad(gradient(), of or weights, directions), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    kinds = [sum(mask) if isinstance(mask, list) else 1 for mask in calls]
-    assert sum(kinds) == products
-
-
 @pytest.mark.parametrize("kind", ["complex", "under autocast"])
 def test_other_kinds_are_pytorchs_own(kind):
     x, w, bias = (t.detach().to(torch.complex64 if kind == "complex" else torch.float32) for t in tensors())
@@ -110,34 +80,6 @@ def test_without_directions_of_weights_and_input_that_of_the_bias_is_left():
     with BilinearConvolutions():
         (g,) = torch.autograd.grad(F.conv2d(x, w, bias).square().sum(), bias, create_graph=True)
         assert torch.autograd.grad(g.sum(), bias)[0].tolist() == [2.0 * 2 * 4 * 5] * 6  # of 2 (w x + b), all outputs
-
-
-def test_one_picture_without_batch_dimension_is_pytorchs_own():
-    x, w, bias = tensors()
-    with BilinearConvolutions():
-        assert torch.equal(F.conv2d(x[0], w, bias), F.conv2d(x, w, bias)[0])
-
-
-def test_several_directions_at_once():
-    x = tensors()[0]
-    net = nn.Conv2d(4, 6, 3, padding=1).double()
-    directions = torch.randn(5, *net.weight.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    with BilinearConvolutions():
-        (g,) = torch.autograd.grad(net(x).pow(3).sum(), net.weight, create_graph=True)
-    (together,) = torch.autograd.grad(g, net.weight, directions, is_grads_batched=True, retain_graph=True)
-    for direction, row in zip(directions, together):
-        torch.testing.assert_close(row, torch.autograd.grad(g, net.weight, direction, retain_graph=True)[0])
-
-
-def test_third_derivatives_are_there_too():
-    x, w, _ = tensors()
-    with BilinearConvolutions():
-        (g,) = torch.autograd.grad(F.conv2d(x, w).pow(4).sum(), w, create_graph=True)
-        (h,) = torch.autograd.grad(g.square().sum(), w, create_graph=True)
-        (third,) = torch.autograd.grad(h.square().sum(), w)
-    (g,) = torch.autograd.grad(F.conv2d(x, w).pow(4).sum(), w, create_graph=True)
-    (h,) = torch.autograd.grad(g.square().sum(), w, create_graph=True)
-    torch.testing.assert_close(third, torch.autograd.grad(h.square().sum(), w)[0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("how", ["mapped", "differentiated inside", "checkpointed"])

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, Restricted, dense
 from lightning_app.measures.curvature.hessian import _graph
-from lightning_app.networks import CifarResNet, SimplifiedNet
+from lightning_app.networks import SimplifiedNet
 
 
 def images(count: int = 6, size: int = 8, dtype=torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,14 +90,6 @@ def test_memory_is_flat_over_fifty_hessians():
     assert last - first < 6, f"{first:.0f} MB, after 50 more {last:.0f} MB"
 
 
-def test_linear_regression():
-    """1/(2m) sum ||W x - y||^2 has the Hessian I (x) X X^T / m, whatever y is."""
-    torch.manual_seed(0)
-    x, y, net = torch.randn(20, 4).double(), torch.randn(20, 3).double(), nn.Linear(4, 3, bias=False).double()
-    hessian = Hessian(net, [(x, y)], lambda out, y: (out - y).square().sum(1).mean() / 2)
-    assert largest_difference(dense(hessian), torch.kron(torch.eye(3).double(), x.T @ x / 20)) < 1e-12
-
-
 def test_logistic_regression():
     """Cross-entropy of a linear map: mean of (diag(p) - p p^T) (x) x x^T."""
     torch.manual_seed(0)
@@ -125,26 +117,6 @@ def test_against_curvlinops():
     assert largest_difference(hessian @ vector, theirs) < 1e-10
 
 
-def test_float32_is_close_to_float64():
-    net, (x, y) = conv_net(), images()
-    vector = torch.randn(Hessian(net, [(x, y)]).size, generator=torch.Generator().manual_seed(2))
-    exact = Hessian(net, [(x, y)]) @ vector.double()
-    single = net.float()
-    assert largest_difference((Hessian(single, [(x.float(), y)]) @ vector).double(), exact) < 1e-5
-    assert largest_difference(Hessian(single, [(x.float(), y)], double=True) @ vector.double(), exact) < 1e-6
-    assert next(single.parameters()).dtype == torch.float32
-
-
-@pytest.mark.parametrize("size", [1, 4, 70, 150])
-def test_any_batch_size(size, monkeypatch):
-    monkeypatch.setattr("lightning_app.measures.curvature.hessian.CHUNK", 64 * 3 * 8 * 8)
-    net, (x, y) = conv_net(), images(150)
-    batches = list(zip(x.split(size), y.split(size)))
-    whole, parts = Hessian(net, [(x, y)]), Hessian(net, batches)
-    vector = torch.ones(whole.size).double()
-    assert largest_difference(parts @ vector, whole @ vector) < 1e-12
-
-
 def test_its_graphs_are_of_bilinear_convolutions_and_lead_to_the_chosen_weights_alone():
     """What makes a product two gradients, and of a block less."""
     net, pairs = conv_net(), [images()]
@@ -167,13 +139,6 @@ def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
     assert torch.equal(anew @ vector, anew @ vector)
 
 
-def test_rows_are_products():
-    hessian = Hessian(conv_net(), [images()])
-    vectors = torch.randn(5, hessian.size, generator=torch.Generator().manual_seed(0)).double()
-    assert largest_difference(hessian.rows(vectors), torch.stack([hessian @ v for v in vectors])) < 1e-12
-    assert hessian.products == 10
-
-
 def test_blocks_are_parts_of_the_whole():
     net, pairs = conv_net(), [images()]
     whole = Hessian(net, pairs)
@@ -186,32 +151,6 @@ def test_blocks_are_parts_of_the_whole():
     part = Restricted(whole, mask)
     columns = torch.stack([part @ unit for unit in torch.eye(part.size).double()])
     assert largest_difference(columns, matrix[mask][:, mask]) < 1e-12
-
-
-def test_frozen_parameters_are_left_out():
-    net = conv_net()
-    net[0].requires_grad_(False)
-    assert Hessian(net, [images()]).size == sum(w.numel() for w in net.parameters()) - 112
-
-
-def test_nothing_is_left_behind():
-    net, pairs = conv_net(), [images()]
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    state = torch.random.get_rng_state()
-    with torch.no_grad():
-        dense(Hessian(net, pairs))
-        dense(Hessian(net, pairs, double=True))
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert all(w.grad is None and w.requires_grad for w in net.parameters())
-    assert torch.equal(state, torch.random.get_rng_state())
-
-
-def test_a_compiled_net_has_the_same_hessian():
-    net, pairs = conv_net(), [images()]
-    expected = dense(Hessian(net, pairs))
-    net.compile(backend="eager")
-    assert torch.equal(dense(Hessian(net, pairs)), expected)
-    assert torch.equal(dense(Hessian(torch.compile(conv_net(), backend="eager"), pairs)), expected)
 
 
 def test_attention():
@@ -314,7 +253,7 @@ def test_products_that_rounding_has_destroyed_are_refused_and_right_in_float64()
     torch.testing.assert_close(dense(Hessian(net, pairs, F.nll_loss, double=True)), exact, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, AssertionError, ValueError])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, ValueError])
 def test_a_loss_that_refuses_float64_is_taken_in_float32_and_memory_that_ran_out_is_no_refusal(error):
     def loss(outputs, labels):
         if outputs.dtype == torch.float64:
@@ -327,20 +266,6 @@ def test_a_loss_that_refuses_float64_is_taken_in_float32_and_memory_that_ran_out
             Hessian(net, pairs, loss)
     else:
         torch.testing.assert_close(dense(Hessian(net, pairs, loss)), dense(Hessian(net, pairs)))
-
-
-class Float32Loss(nn.CrossEntropyLoss):
-    """One that takes its own precision only."""
-
-    def forward(self, outputs, labels):
-        return super().forward(outputs @ torch.eye(3), labels)
-
-
-def test_a_loss_with_float32_tensors_of_its_own_is_taken_in_float32():
-    torch.manual_seed(0)
-    net, pairs = nn.Linear(4, 3), [(torch.randn(6, 4), torch.arange(6) % 3)]
-    found, usual = dense(Hessian(net, pairs, Float32Loss())), dense(Hessian(net, pairs))
-    torch.testing.assert_close(found, usual)
 
 
 class Once(torch.autograd.Function):
@@ -371,6 +296,10 @@ def weight_normed() -> nn.Module:
     return nn.Sequential(nn.Flatten(), inner, nn.Tanh(), nn.Linear(4, 10)).double()
 
 
+TWO = [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]
+NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is not"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -378,50 +307,16 @@ def weight_normed() -> nn.Module:
         (lambda: Hessian(conv_net(), []), "at least one sample"),
         (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is no trainable parameter"),
         (lambda: Hessian(conv_net().requires_grad_(False), [images()]), "no trainable parameters"),
-        (lambda: dense(Hessian(OnceNet(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))])), "differentiated twice"),
+        (lambda: dense(Hessian(OnceNet(2, 2), TWO)), "differentiated twice"),
         (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),
         (lambda: Hessian(nn.Sequential(conv_net(), nn.Dropout()).train(), [images()]), "is in training mode"),
         (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
-        (
-            lambda: Hessian(weight_normed(), [images()]),
-            "is symmetric, and autograd's second derivative of Sequential is not",
-        ),
-        (
-            lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]),
-            "is symmetric, and autograd's second derivative of Sequential is not",
-        ),
-        (lambda: Hessian(Pair(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]), "returns a tuple"),
+        (lambda: Hessian(weight_normed(), [images()]), NOT_SYMMETRIC),
+        (lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]), NOT_SYMMETRIC),
+        (lambda: Hessian(Pair(2, 2), TWO), "returns a tuple"),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
-    ],
-    ids=[
-        "half",
-        "empty",
-        "name",
-        "frozen",
-        "once",
-        "norm",
-        "dropout",
-        "sum",
-        "weight_norm",
-        "weight_norm32",
-        "tuple",
-        "subspace",
     ],
 )
 def test_refusals(make, said):
     with pytest.raises(UserError, match=said):
         make()
-
-
-@pytest.mark.slow
-def test_a_full_residual_net_of_depth_20():
-    """The product is the derivative of the gradient along v: against a central difference in float64, BatchNorm frozen.
-
-    The net has kinks, so the step is tiny and the tolerance what its rounding leaves.
-    """
-    torch.manual_seed(0)
-    net, (x, y) = CifarResNet(20).double().eval(), images(4, 16)
-    hessian = Hessian(net, [(x, y)])
-    vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(0)).double()
-    vector /= vector.norm()
-    assert largest_difference(central_difference(net, x, y, vector, 1e-7), hessian @ vector) < 1e-4

@@ -22,13 +22,6 @@ def test_agrees_with_numpy_and_conserves_the_total(values, edges):
     assert int(found.counts.sum()) + found.below + found.above == len(values)
 
 
-def test_agrees_with_numpy_on_many_uniform_bins():
-    values = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
-    edges = torch.linspace(-2, 2, 513, dtype=torch.float64)
-    expected, _ = np.histogram(values.double().numpy(), edges.numpy())
-    assert histogram(values, edges).counts.tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_every_dtype_is_compared_exactly(dtype):
     found = histogram(torch.tensor([[0.25, -1.0], [1.0, 0.5]], dtype=dtype), torch.tensor([0.25, 0.5, 1.0]))

@@ -10,7 +10,6 @@ from torch.func import jacrev
 from lightning_app.measures.noise_stability import jacobian
 from lightning_app.measures.noise_stability.jacobian import (
     DifferentiatedJacobian,
-    frobenius_by_columns,
     frobenius_by_probes,
     pull,
     push,
@@ -39,8 +38,6 @@ def images(*shape: int) -> Tensor:
 
 
 # --- products
-
-
 def test_push_and_pull_multiply_by_the_jacobian_of_every_sample():
     function, x = some_function(), images(3, 6)
     J, tangents, cotangents = matrices(function, x), images(5, 3, 6), images(2, 3, 4)
@@ -62,8 +59,6 @@ def test_push_needs_no_gradients_and_stands_work_in_place():
 
 
 # --- exact norms
-
-
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6), (5, 5)])
 @pytest.mark.parametrize("passes", [1, 7, 512])
 def test_exact_norm_is_that_of_the_matrix_from_the_shorter_side_in_chunks_of_any_size(monkeypatch, sizes, passes):
@@ -74,23 +69,7 @@ def test_exact_norm_is_that_of_the_matrix_from_the_shorter_side_in_chunks_of_any
     assert not found.error.any()
 
 
-def test_exact_norm_takes_as_many_products_as_the_shorter_side_has_entries(monkeypatch):
-    asked = []
-
-    def counting(times, like):
-        asked.append(like[0].numel())
-        return frobenius_by_columns(times, like)
-
-    monkeypatch.setattr(jacobian, "frobenius_by_columns", counting)
-    for sizes in ((6, 4), (4, 6)):
-        function, x = some_function(*sizes), images(1, sizes[0])
-        DifferentiatedJacobian(function, x, function(x)).frobenius()
-    assert asked == [4, 4]
-
-
 # --- probes
-
-
 def estimates(A: Tensor, probes: int) -> tuple[Tensor, Tensor]:
     """Norms of A and their stated errors, from SEEDS seeds."""
     like = torch.zeros(1, A.shape[1], dtype=A.dtype)
@@ -131,8 +110,6 @@ def test_a_single_probe_has_no_error_to_state():
 
 
 # --- signs
-
-
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7, 5), (1, 1)])
 def test_signs_have_the_shape_and_are_plus_or_minus_one(shape):
     like = torch.zeros(shape, dtype=torch.float64)

@@ -1,7 +1,6 @@
 """Noise injection: closed forms, a witness that changes weights by hand, and the laws that make scales comparable."""
 
 import copy
-import math
 
 import numpy as np
 import pytest
@@ -72,14 +71,6 @@ def test_no_noise_no_answer():
                 assert torch.equal(values, torch.zeros_like(values))
 
 
-@pytest.mark.parametrize("kind", [(SimplifiedNet, 8, True), (SimplifiedNet, 8, False), (CifarResNet, 8, True)])
-def test_small_noise_is_answered_in_proportion(kind):
-    found = noise_injection(net(*kind), noise(), (1e-7, 2e-7))
-    for scale in SCALES:
-        ratio = found[scale].mean[:, 1] / found[scale].mean[:, 0]
-        torch.testing.assert_close(ratio, torch.full_like(ratio, 2), rtol=1e-4, atol=0)
-
-
 def test_the_last_layer_in_closed_form():
     """f = W h + b, so the answer is s ||W|| ||G h|| / (||G|| ||W h + b||), at every strength."""
     some, ((images, _), *_) = net(), noise()
@@ -101,63 +92,6 @@ def test_a_residual_net_under_transferred_noise_is_its_plain_twin_under_relative
     assert not torch.allclose(residual["relative"].median, plain["relative"].median, rtol=0.1)
 
 
-def test_without_skips_relative_and_transferred_agree():
-    for some in (net(residual=False), net(CifarResNet, 8, True)):
-        found = noise_injection(some, noise(), (0.1,))
-        assert torch.equal(found["relative"].median, found["transferred"].median)
-
-
-def test_absolute_noise_is_as_long_as_a_fresh_layer():
-    torch.manual_seed(0)
-    some = SimplifiedNet(20, residual=False)
-    for layer in some.layers()[:-1]:
-        # the norm of n Gaussian entries scatters by 1 / sqrt(2 n); the first layer has 432
-        assert noise_norms(layer)["absolute"] == pytest.approx(noise_norms(layer)["relative"], rel=0.15)
-    assert noise_norms(some.layers()[9]) == noise_norms(some.layers()[9]) | {"absolute": 8.0}  # sqrt(2 * 32)
-
-
-def test_scaling_the_output_changes_no_answer_to_relative_noise():
-    some = net()
-    nn.init.zeros_(some.fc.bias)
-    one = noise_injection(some, noise())["relative"].median
-    some.fc.weight.data.mul_(5)
-    torch.testing.assert_close(noise_injection(some, noise())["relative"].median, one)
-
-
-def test_weights_are_bit_for_bit_what_they_were_and_the_seed_decides():
-    some = net(CifarResNet, 8).float()
-    before = copy.deepcopy(some.state_dict())
-    one, same, other = (noise_injection(some, noise(dtype=torch.float32), seed=seed) for seed in (0, 0, 1))
-    assert all(torch.equal(value, before[key]) for key, value in some.state_dict().items())
-    assert torch.equal(one["relative"].median, same["relative"].median)
-    assert not torch.equal(one["relative"].median, other["relative"].median)
-    assert all(p.grad is None for p in some.parameters())
-
-
-def test_the_global_random_state_plays_no_part():
-    some = net()
-    torch.manual_seed(1)
-    one, state = noise_injection(some, noise(), (0.1,)), torch.get_rng_state()
-    torch.manual_seed(2)
-    assert torch.equal(noise_injection(some, noise(), (0.1,))["absolute"].mean, one["absolute"].mean)
-    torch.manual_seed(1)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_batches_are_samples():
-    some, ((images, labels), *_) = net(), noise()
-    parts = [(images[:2], labels[:2]), (images[2:], labels[2:])]
-    for scale, whole in noise_injection(some, noise()).items():
-        in_parts = noise_injection(some, parts, scales=(scale,))[scale]
-        for field in ("median", "mean", "deviation", "risk", "error"):
-            torch.testing.assert_close(getattr(in_parts, field), getattr(whole, field))
-
-
-def test_one_draw_has_no_deviation():
-    found = noise_injection(net(), noise(), (0.1,), draws=1)["relative"]
-    assert found.deviation.isnan().all() and not found.median.isnan().any()
-
-
 def test_a_net_without_blocks():
     torch.manual_seed(0)
     some = nn.Sequential(
@@ -166,9 +100,3 @@ def test_a_net_without_blocks():
     found = noise_injection(some.double().eval(), noise())["relative"]
     assert found.layers == ("layer01", "layer02") and (found.median > 0).all()
     assert some[1].num_batches_tracked == 0
-
-
-def test_a_diverged_net_shows():
-    some = net()
-    some.fc.weight.data.fill_(math.nan)
-    assert noise_injection(some, noise(), (0.1,))["relative"].median.isnan().all()

@@ -80,19 +80,6 @@ def test_every_kind_is_found_and_absorbed_where_that_is_exact(layer, norm, shape
     assert one.has_lambda == (getattr(norm, "weight", None) is not None)
 
 
-def test_torchvisions_residual_nets_absorb_all():
-    for net, count in ((torchvision.models.resnet18(), 20), (torchvision.models.mobilenet_v2(), 52)):
-        assert len(absorbable(net)) == len(normalisations_of(net, IMAGE)) == count
-
-
-def test_a_densenet_absorbs_only_what_follows_a_convolution():
-    """A dense layer is BN-ReLU-conv1-BN-ReLU-conv2, and conv2's output is concatenated with others."""
-    net = torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2)
-    inner = {f"features.denseblock{b}.denselayer{n}.norm2" for b in (1, 2) for n in (1, 2)}
-    assert absorbable(net) == {"features.norm0"} | inner
-    assert len(normalisations_of(net, IMAGE)) == 11
-
-
 def test_own_nets():
     net = CifarResNet(8)
     pairs = found(net)
@@ -193,11 +180,6 @@ def test_the_net_is_left_as_it_was():
     assert [module.training for module in (net, net.bn0, net.blocks[0].bn1)] == [True, False, True]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-
-
-def test_a_compiled_net_is_looked_into():
-    net = CifarResNet(8)
-    assert found(torch.compile(net)) == found(net)
 
 
 def test_statistics_of_lambda_and_of_the_whole_net():

@@ -12,16 +12,9 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import (
-    NoBranches,
-    NotPiecewiseLinear,
-    PathOutputs,
-    effective_depth,
-    path_gradients,
-    path_outputs,
-)
+from lightning_app.measures import NoBranches, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths import lengths
-from lightning_app.measures.paths.lengths import outputs_at_roots
+from lightning_app.measures.paths.unravel import AtRoot, unravel
 from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
 
 EXACT = 1e-10
@@ -103,8 +96,11 @@ def test_gradients_of_all_lengths_sum_to_the_gradient(case):
 
 def test_the_fourier_transform_over_the_roots_of_unity_says_the_same(case):
     net, x, lengths = case
-    found = path_outputs(net, x)
-    witness = outputs_at_roots(net, x, lengths[-1])
+    found, roots = path_outputs(net, x), lengths[-1] + 1
+    with torch.no_grad():
+        outs = [unravel(net, x, AtRoot.at_start(x, 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
+    stacks = [(out.parts.longer(-1) if out.from_layer else out.parts).stack for out in outs]
+    witness = torch.fft.irfft(torch.stack([torch.complex(*stack) for stack in stacks]).conj(), roots, dim=0)
     expected = torch.zeros_like(witness)
     expected[found.lengths] = found.outputs
     expected[0] += found.constant
@@ -183,42 +179,6 @@ def test_multiples_of_the_identity_have_binomial_paths(gain):
     assert depth.effective == pytest.approx(float((torch.arange(7) * squares).sum() / squares.sum()))
 
 
-def test_the_derivative_by_all_lambdas_counts_lengths():
-    """sum_l lambda_l df/dlambda_l = sum_r r f_r, sigma frozen (spec of Eq. 22)."""
-    net = awake(ResidualMLP(norm="eq22"))
-    x = torch.randn(4, 50, dtype=torch.float64)
-    lambdas = [block.norm.weight for block in net.blocks]
-    found = path_outputs(net, x)
-    expected = torch.autograd.functional.jvp(
-        lambda *values: torch.func.functional_call(
-            net, {f"blocks.{number}.norm.weight": value for number, value in enumerate(values)}, (x,)
-        ),
-        tuple(weight.detach() for weight in lambdas),
-        tuple(weight.detach() for weight in lambdas),
-    )[1]
-    assert size((found.lengths[:, None, None] * found.outputs).sum(0) - expected) < EXACT * size(expected)
-
-
-def test_frozen_gates_are_linear():
-    """A positive multiple of the input leaves the gates of a bias-free net, and multiplies what every length carries."""
-    net = ResidualMLP(norm="none").double().eval()
-    x = torch.randn(4, 50, dtype=torch.float64)
-    one, other = path_outputs(net, x), path_outputs(net, 3 * x)
-    assert torch.allclose(other.outputs, 3 * one.outputs, rtol=EXACT)
-    assert torch.equal(one.outputs, one.from_input)
-
-
-def test_scaling_one_skipped_branch_moves_what_passes_it_only():
-    """f(lambda_l) is affine in one lambda: the lengths that skip the block keep their share."""
-    net = awake(ResidualMLP(norm="eq22", blocks=2, width=6))
-    x = torch.randn(4, 50, dtype=torch.float64)
-    before = path_outputs(net, x)
-    net.blocks[1].norm.weight.data.mul_(2)
-    after = path_outputs(net, x)
-    assert torch.equal(before.outputs[0], after.outputs[0])
-    assert torch.allclose(after.outputs[1], 2 * before.outputs[1], rtol=EXACT)
-
-
 def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatch):
     net = awake(CifarResNet(8, width=4))
     x, labels = torch.randn(10, 3, 8, 8, dtype=torch.float64), torch.arange(10) % 10
@@ -252,53 +212,33 @@ def test_a_net_without_branches_is_refused():
         effective_depth(SimplifiedNet(8).eval(), [(x[:0], torch.zeros(0, dtype=torch.long))])
 
 
-class Squeezing(nn.Linear):
-    def forward(self, x):
-        return super().forward(x) * x
+class Doing(nn.Linear):
+    """A layer in a net that does something else with it."""
 
-
-class Dividing(nn.Linear):
-    def forward(self, x):
-        return 1 / super().forward(x)
-
-
-class Listing(nn.Linear):
-    def forward(self, x):
-        return [super().forward(x)]
-
-
-class Hiding(nn.Linear):
-    """Changes a tensor through a view."""
+    def __init__(self, does):
+        super().__init__(4, 4)
+        self.does = does
 
     def forward(self, x):
-        x = super().forward(x)
-        x[:, :1].mul_(2)
-        return x
+        return self.does(super().forward, x)
 
 
-class Dropping(nn.Linear):
-    """Drops units in evaluation mode too."""
-
-    def forward(self, x):
-        return F.dropout(super().forward(x), training=True)
-
-
-class Assigning(nn.Linear):
-    """Fills a tensor of its own with signals."""
-
-    def forward(self, x):
-        filled = torch.zeros(len(x), 4)
-        filled[:, 1:] = super().forward(x)[:, 1:]
-        return super().forward(filled)
+def changing_a_view(layer, x):
+    x = layer(x)
+    x[:, :1].mul_(2)
+    return x
 
 
-class Accumulating(nn.Linear):
-    """Adds signals to a tensor of its own."""
+def filling_a_tensor(layer, x):
+    filled = torch.zeros(len(x), 4)
+    filled[:, 1:] = layer(x)[:, 1:]
+    return layer(filled)
 
-    def forward(self, x):
-        total = torch.zeros(len(x), 4)
-        total += x
-        return x + super().forward(total)
+
+def adding_to_a_tensor(layer, x):
+    total = torch.zeros(len(x), 4)
+    total += x
+    return x + layer(total)
 
 
 @pytest.mark.parametrize(
@@ -309,15 +249,15 @@ class Accumulating(nn.Linear):
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), r"no running statistics"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), r"in training mode"),
         (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"in training mode"),
-        (Dropping(4, 4), r"drops units at random"),
+        (Doing(lambda layer, x: F.dropout(layer(x), training=True)), r"drops units at random"),
         (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), r"pads with 5.0"),
-        (Squeezing(4, 4), "multiplies two signals"),
-        (Dividing(4, 4), "this one calls __rdiv__"),
-        (Listing(4, 4), "returns list"),
+        (Doing(lambda layer, x: layer(x) * x), "multiplies two signals"),
+        (Doing(lambda layer, x: 1 / layer(x)), "this one calls __rdiv__"),
+        (Doing(lambda layer, x: [layer(x)]), "returns list"),
         (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
-        (Hiding(4, 4), "does not add up"),
-        (Assigning(4, 4), "writes them into a part of a tensor"),
-        (Accumulating(4, 4), "into one that was there before"),
+        (Doing(changing_a_view), "does not add up"),
+        (Doing(filling_a_tensor), "writes them into a part of a tensor"),
+        (Doing(adding_to_a_tensor), "into one that was there before"),
     ],
 )
 def test_what_cannot_be_resolved_is_a_sentence(net, words):
@@ -333,36 +273,6 @@ def test_a_net_in_training_mode_is_refused_before_its_normalisation_has_counted_
         with pytest.raises(UserError, match="'1' is in training mode"):
             resolve(net, x)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-
-
-def test_a_function_that_is_not_linear_is_told_from_one_without_branches():
-    assert issubclass(NotPiecewiseLinear, UserError) and not issubclass(NoBranches, NotPiecewiseLinear)
-    with pytest.raises(NotPiecewiseLinear):
-        effective_depth(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), [(torch.ones(1, 4), torch.zeros(1).long())])
-
-
-def test_half_the_depth_at_initialisation():
-    """Littwin & Wolf's claim for nets with normalisation, on their own net: the paths in use are shorter than p / 2."""
-    torch.manual_seed(0)
-    net = ResidualMLP(norm="before_relu")
-    x = torch.randn(2000, 50)
-    for _ in range(60):  # running statistics of these samples
-        net(x)
-    depth = effective_depth(net.double().eval(), [(x[:200].double(), torch.zeros(200).long())], gradient_samples=20)
-    assert 1 < depth.effective < 5
-    assert depth.longest == 10
-
-
-def test_nothing_is_left_in_the_net():
-    net = awake(CifarResNet(8, width=4))
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    kept = x.clone()
-    found: PathOutputs = path_outputs(net, x)
-    path_gradients(net, x, torch.zeros(2, dtype=torch.long))
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert all(weight.grad is None for weight in net.parameters())
-    assert torch.equal(x, kept) and type(found.outputs) is Tensor
 
 
 def test_half_precision_is_resolved_in_float32():
@@ -420,11 +330,6 @@ def test_a_net_whose_outputs_are_0_or_diverged_has_no_depth(weight):
     net.readout.weight.data.fill_(weight)
     depth = effective_depth(net, [(x, torch.arange(3))])
     assert math.isnan(depth.effective) and depth.distribution.counts.tolist() == [0] * 10
-
-
-def test_no_batches_are_no_samples():
-    with pytest.raises(UserError, match="at least one sample"):
-        effective_depth(ResidualMLP().eval(), [])
 
 
 class Direct(nn.Module):

@@ -24,8 +24,6 @@ def pair(dtype: torch.dtype = torch.float64, depth: int = 8) -> tuple[Simplified
 
 
 # --- the gap
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_fresh_twins_differ_by_the_rounding_of_the_map_alone(dtype):
     plain, residual = pair(dtype)
@@ -53,24 +51,6 @@ def test_agrees_with_the_inverse_map_on_every_parameter():
     assert gap.divergence == max(on_id, off_id)
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "field"),
-    [
-        ("blocks.2.conv.weight", (3, 3, 1, 1), "divergence_id"),
-        ("blocks.2.conv.weight", (3, 3, 0, 1), "divergence_other"),
-        ("conv0.weight", (1, 1, 1, 1), "divergence_other"),  # not a block: no ID entries
-        ("fc.bias", (7,), "divergence_other"),
-    ],
-)
-def test_one_moved_parameter_is_found_and_its_kind_is_told(name, place, field):
-    plain, residual = pair()
-    with torch.no_grad():
-        plain.get_parameter(name)[place] += 2.0**-10
-    gap = twin_divergence(plain, residual)
-    assert getattr(gap, field) == pytest.approx(2.0**-10, rel=1e-12)
-    assert gap.divergence == getattr(gap, field)
-
-
 @pytest.mark.parametrize("name", ["blocks.0.conv.weight", "fc.weight"])
 def test_a_lost_weight_shows(name):
     plain, residual = pair()
@@ -87,21 +67,11 @@ def test_the_order_of_the_nets_matters():
 
 
 # --- sign flips
-
-
 def test_flips_are_counted_and_the_furthest_pair_is_told():
     original = torch.tensor([[1.0, -1.0, 0.0, 2.0], [3.0, -1e-9, 5.0, 0.0]])
     twin = torch.tensor([[2.0, -2.0, 1e-9, -1.0], [3.0, 1e-9, 5.0, 0.0]])
     flip = sign_flips("layer03", original, twin)
     assert (flip.layer, flip.units, flip.original, flip.twin) == ("layer03", 3, 2.0, -1.0)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 7.0])
-def test_a_common_positive_factor_flips_nothing(scale):
-    torch.manual_seed(0)
-    z = torch.randn(100)
-    assert sign_flips("layer01", z, scale * z) is None
-    assert sign_flips("layer01", z, -scale * z).units == 100
 
 
 def relu_inputs(net: SimplifiedNet, x: torch.Tensor) -> list[torch.Tensor]:
@@ -143,21 +113,12 @@ def test_the_watch_changes_no_bit_and_leaves_nothing_behind():
     assert not any(module._forward_hooks for net in (plain, residual) for module in net.modules())
 
 
-def test_equal_nets_never_flip():
-    _, residual = pair()
-    watch = SignWatch(residual, same := SimplifiedNet(8, width=4).double(), gap_at="layer02")
-    same.load_state_dict(residual.state_dict())
-    x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
-    residual(x), same(x)
-    assert (watch.flip, watch.gap.maximum) == (None, 0.0)
-    watch.stop()
-
-
 def test_the_last_layer_has_no_relu():
     nets = [nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     with torch.no_grad():
-        nets[1][2].bias.neg_().sub_(9)
+        for net, bias in zip(nets, (9, -9)):
+            net[2].bias.fill_(bias)
     watch = SignWatch(*nets)
     outputs = [net(torch.ones(1, 2)).sign() for net in nets]
     assert outputs[0] != outputs[1]
@@ -187,12 +148,6 @@ def test_a_change_of_law_at_the_flip_is_found():
     assert max(law.power_error, law.exponential_error) < 1e-6
 
 
-def test_an_exponential_is_no_power_law_and_the_errors_tell():
-    law = growth(STEPS, 1e-15 * (0.02 * STEPS.double()).exp())
-    assert law.rate_before == pytest.approx(0.02)
-    assert law.power_error > 0.5
-
-
 def test_the_error_is_that_of_the_logarithms():
     wave = torch.where(STEPS % 2 == 0, 1.1, 1 / 1.1)
     law = growth(STEPS, 1e-12 * wave, flip_step=1)
@@ -204,15 +159,6 @@ def test_every_decade_of_a_power_law_weighs_the_same():
     steps = torch.arange(1, 10_001).double()
     law = growth(steps, 1e-15 * (steps / 100).clamp(min=1))
     assert law.power_exponent == pytest.approx(0.5, abs=0.05)
-
-
-def test_scaling_the_divergence_changes_no_exponent():
-    torch.manual_seed(0)
-    noisy = STEPS.double() ** 0.7 * torch.randn(300).double().exp()
-    one, other = growth(STEPS, 1e-9 * noisy, 100), growth(STEPS, 1e-13 * noisy, 100)
-    assert one.power_exponent == pytest.approx(other.power_exponent, rel=1e-9)
-    assert one.exponential_rate == pytest.approx(other.exponential_rate, rel=1e-9)
-    assert one.rate_before == pytest.approx(other.rate_before, rel=1e-9)
 
 
 def test_zeros_and_lost_numbers_are_left_out():

@@ -9,6 +9,7 @@ from scipy.stats import norm as normal
 from torch import nn
 
 from lightning_app.identity import transfer
+from lightning_app.measures import conv_weights
 from lightning_app.measures.weights.mass import HIGH, LARGE, WeightStatistics, weight_mass
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
 
@@ -41,8 +42,6 @@ def expected_mass(mean: float, std: float, above: float = 0.0) -> float:
 
 
 # --- laws
-
-
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("transferred", [False, True])
 def test_total_is_that_of_all_convolutions_together(residual, transferred):
@@ -80,47 +79,10 @@ def test_keys_are_the_layers_and_biases_do_not_count():
     assert numbers(weight_mass(some.layers())[""]) == numbers(before[""])
 
 
-@pytest.mark.parametrize("residual", [False, True])
-def test_second_moment_is_the_norm(residual):
-    for statistics in weight_mass(net(depth=8, residual=residual).layers(), transferred=True).values():
-        assert statistics.std**2 + statistics.mean**2 == pytest.approx(statistics.norm**2 / statistics.count)
-
-
-def test_transfer_moves_the_mean_by_the_share_of_id_entries():
-    layers = net(depth=11).layers()
-    r, t = weight_mass(layers)[""], weight_mass(layers, transferred=True)[""]
-    assert t.mean - r.mean == pytest.approx(t.id_count / t.count, rel=1e-12)
-    # sum |1 + r_i| = n_id + sum r_i while |r_i| < 1: n_id up to a sum of n_id numbers of size 1/(9 C)
-    assert t.id_entries == pytest.approx(t.id_count, abs=5 * math.sqrt(t.id_count) / 144)
-
-
-def test_a_plain_net_is_its_own_transfer():
-    layers = net(depth=8, residual=False).layers()
-    w, t = weight_mass(layers), weight_mass(layers, transferred=True)
-    assert {name: numbers(s) for name, s in w.items()} == {name: numbers(s) for name, s in t.items()}
-
-
 def test_transferred_in_bfloat16_loses_nothing():
     some = net(depth=5).to(torch.bfloat16)
     r, t = weight_mass(some.layers())[""], weight_mass(some.layers(), transferred=True)[""]
     assert t.mean - r.mean == pytest.approx(t.id_count / t.count, rel=1e-12)
-
-
-def test_order_of_weights_matters_to_id_entries_only():
-    weight = torch.randn(4, 3, 3, 3, dtype=torch.float64)
-    shuffled = weight.flatten()[torch.randperm(weight.numel())].view_as(weight)
-    a, b = numbers(one(weight, has_id=True)), numbers(one(shuffled, has_id=True))
-    for name in ("mean", "std", "all", "large", "above_07", "above_07_signed", "norm"):
-        assert a[name] == pytest.approx(b[name], rel=1e-12)
-    negative = numbers(one(-weight, has_id=True))
-    assert negative["mean"] == pytest.approx(-a["mean"]) and negative["all"] == pytest.approx(a["all"])
-
-
-def test_thresholds_are_closed_and_open():
-    found = one(torch.tensor([0.25, -0.25, 0.7, -0.71, 0.71, 0.2], dtype=torch.float64).view(6, 1, 1, 1))
-    assert found.large == pytest.approx(0.25 + 0.25 + 0.7 + 0.71 + 0.71)
-    assert (found.above_07, found.above_07_signed) == (2, 1)
-    assert (found.id_count, found.id_entries) == (0, 0.0)
 
 
 def test_a_small_spread_around_a_large_mean_survives():
@@ -135,9 +97,26 @@ def test_a_net_without_convolutions_totals_its_linear_layers():
     assert math.isnan(one(torch.zeros(1, 1, 1, 1)).id_over_large)
 
 
+# --- distances
+def test_the_vector_holds_the_weights_that_table_3_counts():
+    net = SimplifiedNet(20)
+    total = weight_mass(net.layers(), transferred=True)[""]
+    vector = conv_weights(net.layers(), transferred=True)
+    assert len(vector) == total.count == 267_696
+    assert float(vector.norm()) == pytest.approx(total.norm, rel=1e-12)
+    assert float(vector.abs().sum()) == pytest.approx(total.all, rel=1e-12)
+
+
+def test_a_residual_net_and_its_plain_twin_are_at_the_same_place():
+    net = SimplifiedNet(8, width=4).double()
+    assert torch.equal(conv_weights(net.layers(), True), conv_weights(transfer(net).layers(), True))
+
+
+def test_a_net_without_convolutions_gives_all_its_weights():
+    assert len(conv_weights(layers_of(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))))) == 20
+
+
 # --- Table 3, depth 32, before training
-
-
 def kernels(some: SimplifiedNet) -> list[tuple[float, int, int]]:
     """(fan-in, entries, ID entries) of every convolution."""
     return [

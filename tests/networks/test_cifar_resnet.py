@@ -1,8 +1,5 @@
 """The full CIFAR nets: closed-form counts, an independent forward pass, and the ways a net is run."""
 
-import copy
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +7,8 @@ import torch.nn.functional as F
 from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer, untransfer
 from lightning_app.modules import Arm
-from lightning_app.networks import CifarResNet, layers_of, span_of
-from tests.helpers import classifier, digits, fit, same_weights, with_moved_norms
+from lightning_app.networks import CifarResNet
+from tests.helpers import classifier, same_weights, with_moved_norms
 
 KINDS = pytest.mark.parametrize("residual", [False, True])
 
@@ -27,8 +24,6 @@ def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 # --- structure
-
-
 # He et al. (2016), Table 6, in millions
 @pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)])
 @KINDS
@@ -42,17 +37,6 @@ def test_counts(depth, millions, residual):
     assert round(expected / 1e6, 1 if millions == 1.7 else 2) == millions
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5])
-def test_any_depth_6n_plus_2(blocks):
-    some = CifarResNet(6 * blocks + 2)
-    layers = layers_of(some)
-    assert layers == some.layers() and len(layers) == 6 * blocks + 2
-    assert (layers[0].weight_name, layers[-1].weight_name) == ("conv0.weight", "fc.weight")
-    assert [i for i, layer in enumerate(layers) if layer.stride == 2] == [2 * blocks + 1, 4 * blocks + 1]
-    assert not any(layer.has_id or layer.skip for layer in layers)
-    assert len(some.blocks) == 3 * blocks
-
-
 @pytest.mark.parametrize(
     ("depth", "nearest"), [(21, "20 and 26"), (110 + 5, "110 and 116"), (7, "8"), (2, "8"), (-4, "8")]
 )
@@ -61,19 +45,7 @@ def test_depth_is_checked(depth, nearest):
         CifarResNet(depth)
 
 
-def test_block_5_of_9_is_the_papers():
-    """Yu & Tomasi's interlayer cushion: 32 channels of 16x16 on both sides at depth 20."""
-    shapes = []
-    some = net()
-    (block,) = span_of(some, "block05").modules
-    block.register_forward_hook(lambda module, inputs, out: shapes.append((inputs[0].shape, out.shape)))
-    some(images(2))
-    assert shapes == [((2, 32, 16, 16), (2, 32, 16, 16))]
-
-
 # --- initialisation
-
-
 @KINDS
 def test_initial_weights(residual):
     torch.manual_seed(0)
@@ -94,8 +66,6 @@ def test_the_plain_and_the_residual_net_of_a_seed_start_from_the_same_weights():
 
 
 # --- forward pass
-
-
 def by_hand(some: CifarResNet, x: torch.Tensor, training: bool = False) -> torch.Tensor:
     """The forward pass from He et al.'s section 4.2 and the state dict alone."""
     state = some.state_dict()
@@ -136,33 +106,7 @@ def test_forward_pass_by_hand(residual, depth, training):
         torch.testing.assert_close(some(x), expected, rtol=0, atol=1e-11)
 
 
-@KINDS
-def test_a_block_before_its_last_relu(residual):
-    block = net(depth=8, residual=residual).eval().blocks[1]
-    x = torch.randn(2, 16, 8, 8)
-    with torch.no_grad():
-        before = block.before_relu(x)
-        assert (before < 0).any() and torch.equal(before.relu(), block(x))
-        branch = block.bn2(block.conv2(block.bn1(block.conv1(x)).relu()))
-        skipped = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 16)) if residual else torch.zeros_like(branch)
-    torch.testing.assert_close(before, branch + skipped)
-
-
-def test_evaluation_depends_on_no_batch_and_training_moves_the_statistics():
-    some, x = net(depth=8).double(), images(4, torch.float64)
-    state = copy.deepcopy(some.state_dict())
-    with torch.no_grad():
-        some.eval()
-        torch.testing.assert_close(some(x)[:1], some(x[:1]), rtol=0, atol=1e-12)
-        assert all(torch.equal(value, state[key]) for key, value in some.state_dict().items())
-        some.train()(x)
-    moved = {key for key, value in some.state_dict().items() if not torch.equal(value, state[key])}
-    assert moved == {key for key in state if "running" in key or "tracked" in key}
-
-
 # --- among the others
-
-
 def test_there_is_no_twin_and_the_message_says_why():
     for move in (transfer, untransfer):
         with pytest.raises(ValueError, match="CifarResNet does not say which of its weights have ID entries"):
@@ -170,23 +114,3 @@ def test_there_is_no_twin_and_the_message_says_why():
     twins = {"residual": Arm(net=lambda: CifarResNet(8, width=4)), "plain": Arm(twin_of="residual")}
     with pytest.raises(UserError, match="so it has no twin"):
         classifier(twins)
-
-
-def test_both_kinds_train_in_a_bank():
-    """One epoch on the digits: both learn, and a member equals the net trained alone."""
-    arms = {
-        kind: Arm(net=lambda residual=residual: CifarResNet(8, residual=residual, width=8))
-        for kind, residual in (("plain", False), ("residual", True))
-    }
-    both, alone = (
-        fit(
-            classifier(some, optimizer=lambda p: torch.optim.Adam(p, 0.01)),
-            epochs=1,
-            data=digits(train_limit=800),
-        )
-        for some in (arms, {"plain": arms["plain"]})
-    )
-    for name, numbers in both.metrics().items():
-        assert numbers["train/risk_running"] < 0.95 * math.log(10), name  # the mean over the epoch
-    assert same_weights(alone.nets["plain"], both.nets["plain"])
-    assert alone.nets["plain"].bn0.running_mean.any()

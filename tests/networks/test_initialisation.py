@@ -35,10 +35,6 @@ def test_torch_leaves_the_layer_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_layer_without_bias():
-    initialise(nn.Conv2d(3, 4, 3, bias=False), "kwi")
-
-
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match=r"'kwi', 'hmwi' or 'torch' .*got 'xavier'"):
         standard_deviation(torch.empty(3, 4), "xavier")

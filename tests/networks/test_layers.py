@@ -1,6 +1,5 @@
 """How nets describe themselves."""
 
-import torch
 from torch import nn
 
 from lightning_app.networks import layers_of
@@ -20,11 +19,6 @@ def test_names_sort_as_numbers():
     layers = number_layers([(f"{i}", nn.Linear(1, 1), False, False) for i in range(120)])
     names = [layer.name for layer in layers]
     assert names == sorted(names) and names[0] == "layer001"
-
-
-def test_id_mask_is_on_the_weights_device():
-    (layer,) = number_layers([("conv", nn.Conv2d(2, 3, 3, device="meta"), True, True)])
-    assert layer.id_mask().device == torch.device("meta")
 
 
 def test_a_sequential_called_layers_describes_nothing():

@@ -3,12 +3,10 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_app.common.errors import UserError
 from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of
 from lightning_app.theory import Moments, gradient, loss
-from tests.helpers import classifier, fit, trainer
 
 KINDS = pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "plain"])
 
@@ -29,8 +27,6 @@ def half_mean_square(out: Tensor, y: Tensor) -> Tensor:
 
 
 # --- what it computes
-
-
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_linear_net_is_the_one_of_the_theory(n, shortcut):
@@ -68,13 +64,6 @@ def test_with_a_hidden_bias_and_a_relu_it_is_equation_3():
     torch.testing.assert_close(some(x), out, rtol=0, atol=1e-14)
 
 
-def test_a_plain_net_has_its_relus_after_odd_layers():
-    """As many as the 2-shortcut net of its depth (Li et al., Appendix B)."""
-    some, (x, _) = net(units=2, mid="relu", shortcut=False), samples()
-    (W1, W2), (W3, W4) = some.weights()
-    torch.testing.assert_close(some(x), RELU(RELU(x @ W1.T) @ W2.T @ W3.T) @ W4.T, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("activation", ["identity", "relu", "tanh"])
 @KINDS
 def test_at_zero_weights_a_shortcut_net_is_the_identity_and_a_plain_one_is_zero(activation, shortcut):
@@ -83,8 +72,6 @@ def test_at_zero_weights_a_shortcut_net_is_the_identity_and_a_plain_one_is_zero(
 
 
 # --- how it describes itself
-
-
 @KINDS
 @pytest.mark.parametrize(("units", "n"), [(4, 1), (2, 2), (60, 2)])
 def test_layers_and_blocks(units, n, shortcut):
@@ -105,18 +92,11 @@ def test_only_a_linear_layer_has_a_skip_of_its_own():
 
 
 # --- how it starts
-
-
 def test_xavier_has_the_variance_of_both_fans():
     weights = draw((200, 10, 10), "xavier", generator=torch.Generator().manual_seed(0))
     assert weights.dtype == torch.float64
     assert float(weights.mean()) == pytest.approx(0, abs=4 * (0.1 / weights.numel()) ** 0.5)
     assert float(weights.var()) == pytest.approx(0.1, rel=4 * (2 / weights.numel()) ** 0.5)
-
-
-def test_zero_is_a_fraction_of_xavier():
-    one, other = (draw((3, 5, 5), init, 0.25, torch.Generator().manual_seed(1)) for init in ("xavier", "zero"))
-    torch.testing.assert_close(other, one / 4, rtol=1e-15, atol=0)
 
 
 def test_orthogonal_matrices_are_orthogonal_and_of_either_determinant():
@@ -150,35 +130,7 @@ def test_a_net_is_drawn_from_the_global_state_in_the_order_of_its_layers(init):
 
 
 # --- in a classifier
-
-
-def test_it_is_a_classifier_of_vectors():
-    """Logits (B, d), one for each of d classes: one step of the bank is one step of gradient descent by hand."""
-    torch.manual_seed(0)
-    images, labels = torch.randn(8, 10), torch.arange(8)
-    module = classifier(
-        net=lambda: ShortcutNet(width=10, units=2, mid="relu", init="xavier", bias=True),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
-        weight_decay=0.0,
-    )
-    (_, some), *_ = module.members
-    before = {name: p.detach().clone() for name, p in some.named_parameters()}
-    risk = nn.functional.cross_entropy(some(images), labels)
-    slopes = torch.autograd.grad(risk, list(some.parameters()))
-    trainer(1, limit_val_batches=0).fit(module, DataLoader(TensorDataset(images, labels), batch_size=8))
-    assert module.metrics()["net"]["train/risk_running"] == pytest.approx(float(risk.detach()), rel=1e-6)
-    for (name, now), slope in zip(some.named_parameters(), slopes):
-        torch.testing.assert_close(now.detach(), before[name] - 0.5 * slope, rtol=0, atol=1e-6)
-
-
-def test_images_that_are_no_vectors_are_refused_by_the_classifier():
-    with pytest.raises(UserError, match="member 'net' cannot take samples"):
-        fit(classifier(net=lambda: ShortcutNet(width=10)), epochs=1)
-
-
 # --- refusals
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

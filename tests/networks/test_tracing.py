@@ -83,12 +83,6 @@ def test_a_survey_leaves_no_trace():
     assert not any(module._forward_pre_hooks for module in net.modules())
 
 
-def test_a_compiled_net_is_surveyed_as_it_is_written():
-    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    net.compile()
-    assert reasons(net, 4) == {"0": "", "2": ""}
-
-
 def test_a_sample_that_the_net_cannot_take_is_an_error():
     with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\): .*mat1 and mat2"):
         survey(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 5))

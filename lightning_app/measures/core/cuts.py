@@ -1,16 +1,14 @@
 """Where a net can be cut in two: the signals x^i of Arora et al. (2018), and the maps M^{i,j} between them.
 
 Their theory is of nets ``x^i = A^i phi(x^{i-1})``, in which every pre-activation determines all that follows. In a net
-with skips only what lies between two blocks does: within a block, the skip carries a second signal past. So blocks are
-the units here, for plain nets too, that they can be compared: x^1 goes into the first block, x^2 into the second, and
-so on; the last one is the output. In a simplified net a block is a layer and this is the theory's own numbering, x^1
-from the first convolution and x^L the logits; in a net with two convolutions a block it passes over the inner ones.
+with skips only what lies between two blocks does, so blocks are the units here, for plain nets too, that they can be
+compared: x^1 goes into the first block, x^2 into the second, and so on; the last one is the output. In a simplified net
+a block is a layer and this is the theory's own numbering; in a net with two convolutions a block it passes over the
+inner ones.
 
-x^i is the *pre*-activation: the input of the ReLU whose output goes into the block. Where no ReLU made that signal (a
-pool did, or a sum) it is the signal itself.
-
-That a boundary of a block is a cut is not assumed but tried: the net is run on another image with this one signal put
-in its place, and all that comes after must be as before. Where something goes round (blocks within blocks), the
+x^i is the *pre*-activation: the input of the ReLU whose output goes into the block, or the signal itself where no ReLU
+made it. That a boundary of a block is a cut is tried, not assumed: the net is run on another image with this one signal
+put in its place, and all that comes after must be as before. Where something goes round (blocks within blocks), the
 boundary is left out.
 """
 
@@ -54,14 +52,9 @@ class CutNet:
         }
 
     def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-        """All signals after a cut when this one is there: the maps M^{i,j} for every j > i.
+        """All signals after a cut (an index into `signals`) when this one, (any B, ...), is there: M^{i,j} for every j > i.
 
-        Args:
-            cut: index into `signals`, the output excluded.
-            signal: (any B, ...), in place of x^i.
-            weights: by state-dict name, instead of the net's own.
-
-        Cost: the part of a forward pass that lies behind the cut; what lies before it runs on one black image.
+        Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image.
         """
         passage = _Passage(self._net, self._places[cut], signal)(torch.zeros_like(self._images[:1]), weights)
         return [passage.signals[place] for place in (*self._places[cut + 1 :], -1)]
@@ -104,15 +97,15 @@ class _Passage:
         def call(layer: nn.Module, inputs: tuple) -> None:
             self.passed_before.setdefault(layers[layer], len(self.signals))
 
-        with WatchRelus(self._rectified), hooked(blocks, self._enter, self._leave), hooked(layers, call):
+        def enter(block: nn.Module, inputs: tuple) -> tuple:
+            return (self._boundary(inputs[0]), *inputs[1:])
+
+        def leave(block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
+            return self._boundary(out)
+
+        with WatchRelus(self._rectified), hooked(blocks, enter, leave), hooked(layers, call):
             self.signals.append(functional_call(self.net, dict(weights or {}), (images,)))
         return self
-
-    def _enter(self, block: nn.Module, inputs: tuple) -> tuple:
-        return (self._boundary(inputs[0]), *inputs[1:])
-
-    def _leave(self, block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
-        return self._boundary(out)
 
     def _rectified(self, x: Tensor, out: Tensor) -> None:
         self._relu = x, out

@@ -1,8 +1,7 @@
 """Histograms that can be compared over epochs, nets and devices: fixed edges, nothing lost.
 
-The papers draw distributions (weights in Fig. 7 and cushions in Fig. 3 of Yu & Tomasi 2019) once before and once after
-training. Bins that follow the data, as loggers choose them, cannot be overlaid, so each measure fixes its edges, and
-what falls outside is counted, not dropped. `torch.histogram` does not exist on CUDA; a search and a count do.
+The papers draw distributions once before and once after training. Bins that follow the data, as loggers choose them,
+cannot be overlaid, so each measure fixes its edges, and what falls outside is counted, not dropped.
 """
 
 from dataclasses import dataclass
@@ -38,11 +37,7 @@ class Histogram:
 def histogram(values: Tensor, edges: Tensor) -> Histogram:
     """Count values into the bins [edges[i], edges[i+1]); the last bin contains its right edge, as in numpy.
 
-    Args:
-        values: any shape, dtype and device. NaN is neither counted nor below nor above; infinities are below or above.
-        edges: (bins + 1,), increasing, not necessarily uniform.
-
-    Cost: one binary search a value.
+    Edges, (bins + 1,), are increasing. Infinities are below or above, NaN nowhere. Cost: one binary search a value.
 
     >>> h = histogram(torch.tensor([-9.0, 0.0, 0.5, 1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0]))
     >>> h.counts.tolist(), h.below, h.above
@@ -50,6 +45,7 @@ def histogram(values: Tensor, edges: Tensor) -> Histogram:
     """
     if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
         raise ValueError(f"a histogram needs at least two edges, strictly increasing, got {edges}.")
+    # A search and a count, as `torch.histogram` does not exist on CUDA.
     edges = edges.double()
     values = values.detach().flatten().double()  # float64: a bfloat16 value is compared with the edge, not its rounding
     values = values[~values.isnan()]

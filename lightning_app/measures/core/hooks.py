@@ -32,7 +32,7 @@ def hooked(
 ) -> Iterator[None]:
     """Within it, the modules call ``before(module, inputs)`` and ``after(module, inputs, output)``.
 
-    What these return, unless None, takes the place of the inputs and of the output, as with hooks of PyTorch.
+    What these return, unless None, takes the place of inputs and output.
 
     >>> norm = nn.BatchNorm1d(1).eval()
     >>> with hooked([norm], before=lambda module, inputs: print(type(module).__name__, *inputs[0].shape)):
@@ -52,9 +52,8 @@ def hooked(
 class WatchRelus(TorchFunctionMode):
     """Within this context, ``seen(x, relu(x))`` is called after every ReLU, in the order of the forward pass.
 
-    It sees `nn.ReLU` and all spellings of relu in torch, in place or not (then x is a copy), but neither
-    ``clamp(min=0)`` nor other activations nor what runs in a compiled or scripted graph. ``relu(x)`` is the very tensor
-    that the net goes on with.
+    All spellings of relu in torch, in place or not (then x is a copy), but neither ``clamp(min=0)`` nor what runs in a
+    compiled or scripted graph. ``relu(x)`` is the very tensor that the net goes on with.
 
     >>> with WatchRelus(lambda x, out: print(x.tolist(), out.tolist())):
     ...     _ = nn.ReLU(inplace=True)(torch.tensor([1.0, -1.0]))
@@ -84,11 +83,7 @@ def shared_copy(net: nn.Module) -> nn.Module:
 
 
 def check_evaluating(net: nn.Module, measure: str) -> None:
-    """Refuse a net in training mode: BatchNorm mixes samples and moves its statistics, dropout makes every pass another map.
-
-    Raises:
-        UserError: that ``measure`` needs evaluation mode, with the name of a BatchNorm or dropout in training mode.
-    """
+    """Refuse a net with a BatchNorm, which mixes samples, or a dropout in training mode, by a UserError that names it."""
     for name, module in net.named_modules():
         if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
             raise UserError(

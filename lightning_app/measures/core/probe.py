@@ -1,8 +1,8 @@
 """One forward pass over probe data that yields loss, error and, for every layer, the norms that cushions are made of.
 
-The norms are reductions of tensors that the forward pass holds anyway. Taken inside it, in one compiled graph, they
-cost a few per cent of an evaluation; activations are never kept. Squares are accumulated in float64: a float32 sum
-over a 16x32x32 map is guaranteed to three digits only, and in the compiled graph float64 costs the same.
+The norms are reductions of tensors that the forward pass holds anyway: taken inside it, in one compiled graph, they cost
+a few per cent of an evaluation, and activations are never kept. Squares are accumulated in float64, which costs the same
+there: a float32 sum over a 16x32x32 map is guaranteed to three digits only.
 """
 
 import functools
@@ -57,14 +57,13 @@ def probe_forward(
     """Loss, error and the norms at all layers, in one pass over the data.
 
     Args:
-        net: images -> logits (B, classes). Used as it is: mode, random state and devices are the caller's. The measuring
-            happens on a copy of its structure that shares its parameters and buffers, so neither hooks nor tensors
-            stay behind, and it does not matter whether the net itself was compiled.
-        layers: layers of this net. One that its forward pass never calls is absent from the result; one that it calls
-            twice has no cushion and is refused. Half-precision activations are upcast.
+        net: images -> logits (B, classes), in the caller's mode. Measured on a copy of its structure that shares its
+            tensors, so that nothing stays behind and it does not matter whether it was compiled.
+        layers: of this net. One that its forward pass never calls is absent from the result; one that it calls twice
+            has no cushion and is refused. Half-precision activations are upcast.
         batches: (images, labels) on the net's device, in any memory format, shuffled or not.
-        compile: measure in one compiled graph. Compiled once for each architecture and batch size, then shared by all
-            epochs and nets of that architecture; a shorter last batch is measured without compiling.
+        compile: measure in one graph, compiled once for each architecture and batch size and shared by all epochs and
+            nets of that architecture; a shorter last batch is measured without.
         loss: (outputs, labels) -> the mean over a batch.
 
     Cost: one forward pass plus two reductions a layer, three with a skip. Compiled about a tenth more than an evaluation
@@ -76,22 +75,18 @@ def probe_forward(
         size, count = size or len(images), count + len(images)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, images, labels, loss)
-        results.append((risk, errors, _stack(norms) if norms else None))
+        # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
+        # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
+        results.append((risk, errors, torch.stack([torch.stack(three) for three in norms]) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
     losses, wrong, of_batches = zip(*results)
-    stacked = [batch for batch in of_batches if batch is not None]
+    stacked = [of_batch for of_batch in of_batches if of_batch is not None]
     by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
     called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
-    return ProbeResult(
-        loss=float(torch.stack(losses).sum()) / count,
-        error=float(torch.stack(wrong).sum()) / count,
-        count=count,
-        layers={
-            name: LayerNorms(of_layer[0], of_layer[1], of_layer[2], map_size)
-            for (name, map_size), of_layer in zip(called, by_layer)
-        },
-    )
+    found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
+    risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrong).sum())
+    return ProbeResult(loss=risk_sum / count, error=wrong_sum / count, count=count, layers=found)
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
@@ -120,26 +115,11 @@ def _record(tap: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
     if tap.bias is not None:
         linear = linear - (tap.bias[:, None, None] if conv else tap.bias)
     branch = whole = sample_norms(linear)
-    if tap.probe_skip:
-        whole = sample_norms(linear + _skip(tap, x))
+    if tap.probe_skip:  # S x of a convolution, or of a linear map on vectors (B, C)
+        skipped = shortcut(x, len(out[0]), tap.stride[0]) if conv else shortcut(x[..., None, None], out.shape[-1])
+        whole = sample_norms(linear + skipped.view_as(linear))
     tap.probe_norms = (sample_norms(x), branch, whole)
     tap.probe_map = tuple(x.shape[2:] if conv else x.shape[1:-1])
-
-
-def _stack(norms: list[Norms]) -> Tensor:
-    """(layers, 3, B). Outside the compiled graph: inside, stacking spoils the fusion and costs a third of an evaluation.
-
-    One tensor a batch and not three a layer: what is kept lies where maps were freed, and leaves too little room there for
-    the next one. By 2,000 images the heap had grown by gigabytes.
-    """
-    return torch.stack([torch.stack(of_layer) for of_layer in norms])
-
-
-def _skip(tap: Any, x: Tensor) -> Tensor:
-    """S x of a convolution, or of a linear map on vectors (B, C)."""
-    if isinstance(tap, nn.Conv2d):
-        return shortcut(x, tap.out_channels, tap.stride[0])
-    return shortcut(x[:, :, None, None], tap.out_features)[:, :, 0, 0]
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -154,13 +134,9 @@ def _step(
         tap.probe_norms = None
     logits = _wide(net(images))
     risk = loss(logits, labels).double() * len(labels)
-    return risk, _wrong(logits, labels), [tap.probe_norms for tap in taps if tap.probe_norms is not None]
-
-
-def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    if logits.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-        return torch.full((), math.nan, device=logits.device)
-    return (logits.argmax(1) != labels).sum()
+    classes = logits.ndim == 2 and labels.ndim == 1 and not labels.is_floating_point()
+    wrong = (logits.argmax(1) != labels).sum() if classes else torch.full((), math.nan, device=logits.device)
+    return risk, wrong, [tap.probe_norms for tap in taps if tap.probe_norms is not None]
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """BatchNorm recalibration ("precise BN"): statistics of given samples where a net has those of no data yet.
 
-In training mode a BatchNorm normalises with the mean and variance of the whole batch, so the batch cannot be cut. But
-what reaches a BatchNorm depends on those before it only: once they have the statistics of all samples, pieces go through
-them as the whole batch would, and its own are sums over pieces. One pass for each BatchNorm, in the order of the net.
+In training mode a BatchNorm normalises with the statistics of the whole batch, so the batch cannot be cut. But what
+reaches it depends on those before it only: once these have the statistics of all samples, its own are sums over pieces.
+One pass for each BatchNorm, in the order of the net.
 """
 
 import copy
@@ -27,16 +27,13 @@ def needs_recalibration(net: nn.Module) -> bool:
 
 @torch.no_grad()
 def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
-    """The net itself, or a copy whose normalisation has the statistics of these inputs, where it has those of no data yet.
+    """The net itself, or a copy whose fresh normalisations have the statistics of these inputs.
 
     Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
-    that will ever be trained. One pass in training mode, of its normalisation only, gives it those of the inputs.
+    that will ever be trained.
 
-    Args:
-        net: in evaluation mode.
-        inputs: (B, ...), B > 1.
-        at_once: only so many go through the net together. The statistics are still those of all of them, up to rounding,
-            and take a pass for every BatchNorm; other normalisations get all inputs at once.
+    ``at_once``: only so many go through the net together, at a pass for every BatchNorm and with the statistics of all of
+    them, up to rounding; other normalisations get all inputs at once.
 
     Raises:
         UserError: for too few inputs to have a variance.
@@ -68,10 +65,7 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
 def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequence[Tensor]) -> None:
     """Give BatchNorms the running mean and (unbiased) variance of all pieces together, as one batch in training mode would.
 
-    Args:
-        net: in evaluation mode; a forward pass calls each of its BatchNorms at most once.
-        norms: of this net; those that are not called keep what they have.
-        pieces: (B, ...) each.
+    The net is in evaluation mode and calls each of them at most once; those that it does not call keep what they have.
 
     >>> norm = nn.BatchNorm1d(1).eval()
     >>> recalibrate_in_pieces(norm, [norm], torch.tensor([[1.0], [2.0], [3.0]]).split(2))
@@ -89,7 +83,14 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
 def _set_moments(net: nn.Module, norm: Any, pieces: Sequence[Tensor]) -> int:
     """Mean and biased variance, with which a batch in training mode is normalised; the count of values in a channel."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
-    with hooked([norm], before=lambda _, inputs: found.append(_moments(inputs[0]))):
+
+    def note(_: nn.Module, inputs: tuple) -> None:
+        x = inputs[0]
+        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+        values = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)  # of a channel
+        found.append((values, mean.double(), variance.double()))
+
+    with hooked([norm], before=note):
         for piece in pieces:
             net(piece)
     count, mean, variance = map(torch.stack, zip(*found))  # (pieces, 1), (pieces, C), (pieces, C)
@@ -100,17 +101,8 @@ def _set_moments(net: nn.Module, norm: Any, pieces: Sequence[Tensor]) -> int:
     return int(count.sum())
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How many values a channel has (1,), their mean and biased variance (C,), float64."""
-    variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
-    return x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64), mean.double(), variance.double()
-
-
 def _is_fresh(module: nn.Module) -> bool:
     mean, variance = (getattr(module, name, None) for name in ("running_mean", "running_var"))
-    return (
-        variance is not None
-        and hasattr(module, "momentum")
-        and bool((variance == 1).all())
-        and (mean is None or bool((mean == 0).all()))
-    )
+    if variance is None or not hasattr(module, "momentum"):
+        return False
+    return bool((variance == 1).all()) and (mean is None or bool((mean == 0).all()))

@@ -30,10 +30,7 @@ class BilinearConvolutions(TorchFunctionMode):
     """Within it, ``torch.conv2d`` is the same map with a cheaper second derivative, up to rounding.
 
     Calls of another form (padding by name, pictures without batch dimension, complex numbers, under autocast) stay PyTorch's
-    own. Of the others, forward-mode derivatives do not exist.
-
-    Args:
-        of: the parameters that will be differentiated in; None for all. A convolution computes no gradients of others.
+    own. Of the others, forward-mode derivatives do not exist, nor gradients of parameters that are not among ``of``, if given.
 
     >>> x, w = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2, requires_grad=True)
     >>> with BilinearConvolutions():
@@ -60,7 +57,6 @@ class BilinearConvolutions(TorchFunctionMode):
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
     ) -> Tensor:
-        """As ``torch.conv2d``, whose argument names these are."""
         usual = input.ndim == weight.ndim and not input.is_complex()
         if isinstance(padding, str) or not usual or torch.is_autocast_enabled(input.device.type):
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)

@@ -11,9 +11,9 @@ behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.
 
 The loss is computed in float64 whatever the net's precision: the curvature of a cross-entropy is p (1 - p), and float32 does
 not know 1 - p of samples that the net has learned. So products have the net's own precision down to a mean loss of about
-1e-11; below, float64 knows 1 - p ever less, to an error of 3 % at 1e-15. That holds for nets whose outputs are logits. One
-that ends in a LogSoftmax has lost 1 - p before the loss sees it: in float32 its products are right to 2e-4 at a mean loss of
-1e-4, to 6e-3 at 1e-6, and not at all below 1e-7. In float64 (``double``) both are the same.
+1e-11, and an error of 3 % at 1e-15. A net that ends in a LogSoftmax has lost 1 - p before the loss sees it: in float32 its
+products are right to 2e-4 at a mean loss of 1e-4, to 6e-3 at 1e-6, and not at all below 1e-7 (in float64, ``double``, as
+others).
 """
 
 import contextlib
@@ -29,33 +29,27 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 __all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean over the samples, ()
-Pairs = Iterable[tuple[Tensor, Tensor]]
+Pairs = Iterable[tuple[Tensor, ...]]  # (inputs, labels)
 
 CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images, which stay in a CPU's cache
 COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 NOT_TWICE = "cannot be differentiated twice"
 CHECKED = 8  # samples on which the loss, and the symmetry of H, are tried
-ASYMMETRY = (
-    1e-4  # of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more
-)
+# Of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more.
+ASYMMETRY = 1e-4
 ROUNDING = 1e-2  # of ||H v||, in float32 behind a LogSoftmax: products are then wrong by about as much
 ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
-UNDIFFERENTIABLE = (
-    "not implemented",
-    "not differentiable",
-    "differentiate twice",
-    "incompatible with",
-)  # in torch's own words
-DEAD_END = (
-    "torch::autograd::Error"  # behind a once_differentiable function: silently skipped, as if there were no curvature
-)
+# In torch's own words; and behind a once_differentiable function, which is silently skipped, as if there were no curvature.
+UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twice", "incompatible with")
+DEAD_END = "torch::autograd::Error"
 
 
 class Symmetric(Protocol):
@@ -65,21 +59,16 @@ class Symmetric(Protocol):
     def size(self) -> int: ...
 
     @property
-    def like(self) -> Tensor:
-        """Any tensor of the vectors' dtype and device."""
-        ...
+    def like(self) -> Tensor: ...  # any tensor of the vectors' dtype and device
 
-    def __matmul__(self, vector: Tensor) -> Tensor:
-        """(size,) -> (size,)."""
-        ...
+    def __matmul__(self, vector: Tensor) -> Tensor: ...  # (size,) -> (size,)
 
 
 class Hessian:
     """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
 
     Args:
-        net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go. It may be compiled, the products are
-            not.
+        net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go; compiled or not.
         batches: (inputs, labels) on the net's device, in any batch size: the Hessian is of all of them together.
         loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their sizes.
         names: parameters to differentiate in; None for all trainable ones. A diagonal block then, and cheaper.
@@ -133,37 +122,35 @@ class Hessian:
 
     def places(self) -> dict[str, slice]:
         """Where each parameter lies in a vector."""
-        found, start = {}, 0
-        for name, weight in self.parameters.items():
-            found[name] = slice(start, start + weight.numel())
-            start += weight.numel()
-        return found
+        stops = itertools.accumulate(weight.numel() for weight in self._weights)
+        return {
+            name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(self.parameters.items(), stops)
+        }
 
     def point(self) -> Tensor:
         """The parameters at which it is taken, (size,)."""
-        return torch.cat([weight.detach().reshape(-1) for weight in self._weights])
+        return _flat(weight.detach() for weight in self._weights)
 
     def gradient(self) -> Tensor:
         """Of the mean loss there, (size,). Free for the samples whose graphs are kept, one gradient for the others."""
         parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
-        return functools.reduce(torch.add, [torch.cat([g.detach().reshape(-1) for g in part]) for part in parts])
+        return functools.reduce(torch.add, [_flat(g.detach() for g in part) for part in parts])
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """H v, (size,)."""
         self.products += 1
-        return torch.cat([part.reshape(-1) for part in self._sum(self._parts(vector))])
+        return _flat(self._sum(self._parts(vector)))
 
     def rows(self, vectors: Tensor) -> Tensor:
         """H v of several vectors at once, (k, size) -> (k, size): for small nets, whose products cost launches only."""
         self.products += len(vectors)
-        split = vectors.split([w.numel() for w in self._weights], dim=1)
-        parts = [part.reshape(-1, *weight.shape) for part, weight in zip(split, self._weights)]
-        return torch.cat([part.reshape(len(vectors), -1) for part in self._sum(parts, batched=True)], 1)
+        parts = self._sum(self._parts(vectors), batched=True)
+        return torch.cat([part.reshape(len(vectors), -1) for part in parts], 1)
 
-    def _parts(self, vector: Tensor) -> list[Tensor]:
-        """A vector in the parameters' shapes."""
-        split = vector.split([weight.numel() for weight in self._weights])
-        return [part.view_as(weight) for part, weight in zip(split, self._weights)]
+    def _parts(self, vectors: Tensor) -> list[Tensor]:
+        """One or several vectors, (..., size), in the parameters' shapes."""
+        split = vectors.split([weight.numel() for weight in self._weights], dim=-1)
+        return [part.reshape((*vectors.shape[:-1], *weight.shape)) for part, weight in zip(split, self._weights)]
 
     def _sum(self, parts: list[Tensor], batched: bool = False) -> list[Tensor]:
         total = [torch.zeros_like(part) for part in parts]
@@ -175,17 +162,10 @@ class Hessian:
 
     def _gradient(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """This chunk's share of the gradient, with its graph."""
-        try:
-            with (
-                torch.enable_grad(),
-                sdpa_kernel(SDPBackend.MATH),  # fused attention has no second derivative
-                BilinearConvolutions(self._weights),
-                _no_tf32(),
-            ):
-                share = self._of(inputs, labels) * (len(labels) / self._samples)
-                gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
-        except RuntimeError as error:
-            raise _not_twice(self._net, error) from error
+        unfused = sdpa_kernel(SDPBackend.MATH)  # attention otherwise has no second derivative
+        with _twice(self._net), torch.enable_grad(), unfused, BilinearConvolutions(self._weights):
+            share = self._of(inputs, labels) * (len(labels) / self._samples)
+            gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         if any(node.name() == DEAD_END for node in _graph(gradient)):
             raise UserError(
                 f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function. {ADVICE}"
@@ -202,10 +182,13 @@ class Hessian:
             )
         return self._loss(*_in_dtype(self._loss_dtype, outputs, labels))
 
+    def _few(self) -> tuple[Tensor, ...]:
+        return tuple(part[:CHECKED] for part in self._chunks[0])
+
     @torch.no_grad()
     def _dtype_of_loss(self) -> torch.dtype:
         """float64, or the net's own where the loss has tensors of its own that are not."""
-        inputs, labels = (part[:CHECKED] for part in self._chunks[0])
+        inputs, labels = self._few()
         outputs = self._net(inputs)
         try:
             self._loss(*_in_dtype(torch.float64, outputs, labels))
@@ -220,15 +203,9 @@ class Hessian:
 
         Anything else is rounding, which vanishes in float64, or a wrong second derivative of autograd, which no product shows.
         """
-        few = self._gradient(*(part[:CHECKED] for part in self._chunks[0]))
-
-        def on_few(vector: Tensor) -> list[Tensor]:
-            return self._backward(few, self._parts(vector), batched=False, keep=True)
-
-        def on_all(vector: Tensor) -> list[Tensor]:
-            return self._sum(self._parts(vector))
-
-        if self._asymmetry(on_few) <= ASYMMETRY or (found := self._asymmetry(on_all)) <= ASYMMETRY:
+        few = self._gradient(*self._few())
+        on_few = self._asymmetry(lambda parts: self._backward(few, parts, batched=False, keep=True))
+        if on_few <= ASYMMETRY or (found := self._asymmetry(self._sum)) <= ASYMMETRY:
             return
         if not self._symmetric_in_float64():
             raise UserError(
@@ -251,27 +228,22 @@ class Hessian:
         """
         if self.like.dtype == torch.float64:
             return False
-        device = torch.device("cpu") if self.like.device.type == "mps" else self.like.device  # MPS has no float64
-        inputs, labels = (part[:CHECKED].to(device) for part in self._chunks[0])
+        device = with_float64(self.like.device)
+        few = tuple(part.to(device) for part in self._few())
         try:
-            Hessian(
-                copy.deepcopy(self._net).to(device), [(inputs, labels)], self._loss, [*self.parameters], double=True
-            )
+            Hessian(copy.deepcopy(self._net).to(device), [few], self._loss, [*self.parameters], double=True)
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
             raise
         except Exception:
             return False
         return True
 
-    def _asymmetry(self, times: Callable[[Tensor], list[Tensor]]) -> float:
+    def _asymmetry(self, times: Callable[[list[Tensor]], list[Tensor]]) -> float:
         """|u.Hv - v.Hu| relative to ||Hu|| + ||Hv||, the largest of three pairs of Gaussian vectors; NaN counts as 0."""
         generator = torch.Generator().manual_seed(0)
         drawn = [torch.randn(self.size, generator=generator, dtype=torch.float64) for _ in range(3)]
-        vectors = [
-            vector.to(self.like.dtype) for vector in drawn
-        ]  # on the CPU: MPS has no float64 for the dot products
-        applied = [times(vector.to(self.like.device)) for vector in vectors]
-        products = [torch.cat([part.reshape(-1) for part in parts]).cpu().double() for parts in applied]
+        vectors = [vector.to(self.like.dtype) for vector in drawn]  # on the CPU: MPS has no float64
+        products = [_flat(times(self._parts(vector.to(self.like.device)))).cpu().double() for vector in vectors]
         found = 0.0
         for (u, hu), (v, hv) in itertools.combinations(zip(vectors, products), 2):
             size = float(hu.norm() + hv.norm())
@@ -281,7 +253,7 @@ class Hessian:
     @torch.no_grad()
     def _check_loss(self) -> None:
         """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
-        inputs, labels = (part[:CHECKED] for part in self._chunks[0])
+        inputs, labels = self._few()
         whole, parts = self._of(inputs, labels), [self._of(*one) for one in zip(inputs.split(1), labels.split(1))]
         mean = torch.stack(parts).mean()
         if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
@@ -294,18 +266,10 @@ class Hessian:
         curved = [(g, part) for g, part in zip(gradient, parts) if g.requires_grad]  # others do not depend on w
         if not curved:
             return [torch.zeros_like(part) for part in parts]
-        try:
-            with _no_tf32():
-                products = torch.autograd.grad(
-                    [g for g, _ in curved],
-                    self._weights,
-                    [part for _, part in curved],
-                    retain_graph=keep,
-                    allow_unused=True,
-                    is_grads_batched=batched,
-                )
-        except RuntimeError as error:
-            raise _not_twice(self._net, error) from error
+        outputs, vectors = zip(*curved)
+        options = {"retain_graph": keep, "allow_unused": True, "is_grads_batched": batched}
+        with _twice(self._net):
+            products = torch.autograd.grad(outputs, self._weights, vectors, **options)
         return [torch.zeros_like(part) if p is None else p for p, part in zip(products, parts)]
 
     def _how_many_fit(self, memory: int) -> int:
@@ -379,12 +343,10 @@ def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """The samples in pieces of at most `CHUNK` numbers, whatever the loader's batch size."""
     pieces: list[tuple[Tensor, Tensor]] = []
     for inputs, labels in batches:
-        if not len(labels):
-            continue
         size = max(1, CHUNK // max(1, inputs[:1].numel()))
         inputs, labels = _in_dtype(dtype, inputs, labels)
         pieces += zip(inputs.split(size), labels.split(size))
-    return pieces
+    return [(inputs, labels) for inputs, labels in pieces if len(labels)]
 
 
 def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
@@ -393,17 +355,26 @@ def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def _no_tf32() -> Iterator[None]:
-    """GPUs round the factors of convolutions to 10 bits unless told otherwise: three digits, as of half precision."""
+def _twice(net: nn.Module) -> Iterator[None]:
+    """Within it, nets without second derivatives are refused, and GPUs do not round the factors of convolutions to 10 bits."""
     places: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
     before = [place.allow_tf32 for place in places]
     for place in places:
         place.allow_tf32 = False
     try:
         yield
+    except RuntimeError as error:  # anything else, as out of memory, stays what it is
+        text = str(error)
+        if not any(sign in text for sign in UNDIFFERENTIABLE):
+            raise
+        raise UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}") from error
     finally:
         for place, value in zip(places, before):
             place.allow_tf32 = value
+
+
+def _flat(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _graph(tensors: Iterable[Tensor]) -> set:
@@ -415,11 +386,3 @@ def _graph(tensors: Iterable[Tensor]) -> set:
             found.add(node)
             new += [earlier for earlier, _ in node.next_functions if earlier]
     return found
-
-
-def _not_twice(net: nn.Module, error: RuntimeError) -> Exception:
-    """The error message for a net without second derivatives; anything else (out of memory) stays what it is."""
-    text = str(error)
-    if not any(sign in text for sign in UNDIFFERENTIABLE):
-        return error
-    return UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_app.measures.curvature.hessian import Symmetric
 
-__all__ = ["Krylov", "lanczos", "sphere"]
+__all__ = ["Krylov", "lanczos"]
 
 ROUNDING = 64  # roundings of H's norm: a smaller eigenvalue may have any sign
 BREAKDOWN = 1e-10  # of H's norm: with a smaller remainder (or one below the rounding) the subspace is invariant
@@ -29,11 +29,6 @@ class Krylov:
     beside: np.ndarray  # (m - 1,) float64
     beyond: float  # the next entry beside the diagonal; 0 if the rows span an invariant subspace
     floor: float = 0.0  # what rounding alone does to an eigenvalue, in the precision of the products
-
-    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues of T, increasing, and the weights (sum 1) of the Gauss rule for the start's spectral measure."""
-        values, vectors = self.eigen()
-        return values, vectors[0] ** 2
 
     def eigen(self) -> tuple[np.ndarray, np.ndarray]:
         """Ritz values (m,), increasing, and T's eigenvectors (m, m), a column each."""
@@ -53,16 +48,13 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
     """``steps`` products (at most ``operator.size``), from a start uniform on the sphere of what ``against`` leaves.
 
     Where the start's own invariant subspace is exhausted, a new random direction goes on: so multiple eigenvalues come out
-    several times, as they should. The Gauss rule stays that of the start.
-
-    Args:
-        against: (k, n) orthonormal eigenvectors to stay orthogonal to.
+    several times, as they should. The Gauss rule stays that of the start. ``against``: (k, n) orthonormal eigenvectors.
 
     >>> from types import SimpleNamespace
     >>> class Diagonal(SimpleNamespace):
     ...     size, like = 3, torch.ones(3, dtype=torch.float64)
     ...     def __matmul__(self, v): return torch.tensor([1.0, 4.0, 4.0], dtype=torch.float64) * v
-    >>> lanczos(Diagonal(), 9, torch.Generator().manual_seed(0)).nodes()[0].round(9)
+    >>> lanczos(Diagonal(), 9, torch.Generator().manual_seed(0)).eigen()[0].round(9)
     array([1., 4., 4.])
     """
     steps = min(steps, operator.size - (0 if against is None else len(against)))
@@ -72,7 +64,8 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
     length = 0.0
     for step in range(steps):
         if not length:
-            vector, _ = _orthogonal(sphere(operator, generator), basis[:step], against)
+            drawn = torch.randn(operator.size, generator=generator, dtype=torch.float64)  # the same on every device
+            vector, _ = _orthogonal((drawn / drawn.norm()).to(operator.like), basis[:step], against)
         basis[step] = vector
         product = operator @ vector
         diagonal.append(float(vector.double() @ product.double()))
@@ -82,12 +75,6 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         length = 0.0 if length <= max(floor, BREAKDOWN * norm) else length
         beside.append(length)
     return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
-
-
-def sphere(operator: Symmetric, generator: torch.Generator) -> Tensor:
-    """A vector of length 1 in a uniformly random direction, drawn on the CPU: the same on every device."""
-    vector = torch.randn(operator.size, generator=generator, dtype=torch.float64)
-    return (vector / vector.norm()).to(operator.like)
 
 
 def _orthogonal(vector: Tensor, basis: Tensor, against: Tensor | None) -> tuple[Tensor, float]:

@@ -94,21 +94,18 @@ def widened(measured: Bounds, dimension: float, sure: float) -> Bounds:
     """Bounds of the share of eigenvalues, from bounds of mu_v for starts v: ``sure`` standard deviations wider.
 
     The deviation is that of the share in question, not of the measured one (Wilson), so that nothing found is not taken for
-    nothing there.
-
-    Args:
-        dimension: n + 2, times the number of starts that were averaged.
+    nothing there. ``dimension`` is n + 2, times the number of starts that were averaged.
 
     >>> found = widened(Bounds(0.0, 0.0), dimension=100, sure=2)
     >>> found.low, round(found.high, 4)
     (0.0, 0.0741)
     """
-    return Bounds(_wilson(measured.low, dimension, sure, -1), _wilson(measured.high, dimension, sure, 1))
-
-
-def _wilson(measured: float, dimension: float, sure: float, side: int) -> float:
-    """The p with |measured - p| = sure sqrt(2 p (1 - p) / dimension): a root of (1 + c) p^2 - (2 measured + c) p + measured^2."""
     c = 2 * sure**2 / dimension
-    half = measured + c / 2
-    root = math.sqrt(max(0.0, half**2 - (1 + c) * measured**2))
-    return _share((half + side * root) / (1 + c))
+
+    def wilson(measured: float, side: int) -> float:
+        """|measured - p| = sure sqrt(2 p (1 - p) / dimension): a root of (1 + c) p^2 - (2 measured + c) p + measured^2."""
+        half = measured + c / 2
+        root = math.sqrt(max(0.0, half**2 - (1 + c) * measured**2))
+        return _share((half + side * root) / (1 + c))
+
+    return Bounds(wilson(measured.low, -1), wilson(measured.high, 1))

@@ -1,11 +1,9 @@
 """The spectrum of a symmetric map from a few dozen products: its ends with bounds, its trace, density, index and condition.
 
 A first Lanczos run finds the ends. Further runs, when asked for, start from random vectors of what the found eigenvectors
-leave over and sample the rest, as in Hutch++ (Meyer et al. 2021). Without further runs the first one serves for both. Either
-way the eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm.
-
-One start sees one copy of a multiple eigenvalue: the ends are right up to multiplicity, which only exactly symmetric nets
-have. Those are small, and small nets get all eigenvalues (`exact_spectrum`).
+leave over and sample the rest, as in Hutch++ (Meyer et al. 2021); without them the first one serves for both. Either way the
+eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm. One start sees one copy
+of a multiple eigenvalue, which only exactly symmetric nets have: those are small, and get all eigenvalues (`exact_spectrum`).
 
 What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
 negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`quadrature`): nets have most of
@@ -15,6 +13,7 @@ their eigenvalues within a hair of zero, and products cannot tell on which side.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,9 @@ SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of f
 TINY = 1e-9  # of the same: no random start has so little of an eigenvector
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
+NOT_FINITE = (
+    "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller rate."
+)
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
 # can be laid over each other, and counts of seeds added up.
@@ -79,13 +81,11 @@ def spectrum(
     """Spectrum of a map known by its products only, and the eigenvector of the largest |lambda|, (n,).
 
     Args:
-        operator: the map; ``steps + probes * probe_steps`` products are made.
+        operator: the map; ``steps + probes * probe_steps`` products are made, from random starts of the seed.
         k: eigenvalues at either end.
         steps: of the run that finds the ends. On nets of depth 20, 10 find the first two, 15 to 30 the first five to 1e-3.
-        probes: further runs that sample density, trace and norm; their errors fall with the root of it.
-        probe_steps: of each.
+        probes: further runs of ``probe_steps`` each that sample density, trace and norm; errors fall with the root of it.
         tolerance: an eigenpair has converged when its residual is at most so much of |lambda|.
-        seed: of the random starts.
 
     Raises:
         UserError: for counts that make no spectrum.
@@ -100,16 +100,16 @@ def spectrum(
     if len(values) == operator.size:
         return _described(ends, _Exact(values, first.floor), len(values)), leading
     found = (residuals <= tolerance * np.abs(values)) & (values != 0)
+    products = len(values)
     if probes:
         locked = first.vectors(np.flatnonzero(found))
         rules = [Rule.of(_finite(lanczos(operator, probe_steps, generator, locked))) for _ in range(probes)]
-        products = len(values) + sum(len(rule.nodes) for rule in rules)
-        return _described(ends, _Sampled(operator.size, values[found], rules, first.floor), products), leading
-    whole = Rule.of(first)
-    found &= _simple(whole, operator.size)
-    return _described(
-        ends, _Sampled(operator.size, values[found], [whole.without(found)], first.floor), len(values)
-    ), leading
+        products += sum(len(rule.nodes) for rule in rules)
+    else:
+        whole = Rule.of(first)
+        found &= _simple(whole, operator.size)
+        rules = [whole.without(found)]
+    return _described(ends, _Sampled(operator.size, values[found], rules, first.floor), products), leading
 
 
 def _simple(rule: Rule, dimension: int) -> np.ndarray:
@@ -141,7 +141,7 @@ def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
     (3.0, -1.0, 4.0, 0.25, 0.25)
     """
     if not bool(matrix.isfinite().all()):
-        raise _not_finite()
+        raise DivergedError(NOT_FINITE)
     values, vectors = torch.linalg.eigh(matrix.double().cpu())
     zero = ZERO * float(values.abs().max())
     ends = _Ends(values.numpy(), np.zeros(len(values)), min(k, len(values)), 1.0)
@@ -232,13 +232,15 @@ class _Sampled:
 
 
 class _Ends:
-    """The k largest and the k smallest of sorted eigenvalues."""
+    """The k largest and the k smallest of sorted eigenvalues: `found`, by the names that they have in a `Spectrum`."""
 
     def __init__(self, values: np.ndarray, residuals: np.ndarray, k: int, tolerance: float) -> None:
-        self.top, self.top_residual = (torch.from_numpy(each[::-1][:k].copy()) for each in (values, residuals))
-        self.bottom, self.bottom_residual = (torch.from_numpy(each[:k].copy()) for each in (values, residuals))
-        pairs = ((self.top, self.top_residual), (self.bottom, self.bottom_residual))
-        self.unconverged = sum(int((residual > tolerance * value.abs()).sum()) for value, residual in pairs)
+        top, top_residual = (torch.from_numpy(each[::-1][:k].copy()) for each in (values, residuals))
+        bottom, bottom_residual = (torch.from_numpy(each[:k].copy()) for each in (values, residuals))
+        pairs = ((top, top_residual), (bottom, bottom_residual))
+        self.found: dict[str, Any] = {"top": top, "top_residual": top_residual}
+        self.found |= {"bottom": bottom, "bottom_residual": bottom_residual}
+        self.found["unconverged"] = sum(int((error > tolerance * value.abs()).sum()) for value, error in pairs)
         place = np.abs(values).argmax()
         self.largest = float(np.abs(values[place]))
         self.at_most = self.largest + float(residuals[place])
@@ -251,14 +253,12 @@ def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> S
     index, unresolved = distribution.negative()
     percentile = distribution.percentile(ends.largest)
     nodes, weights = map(torch.from_numpy, distribution.rule())
+    place = torch.bucketize(nodes.contiguous(), EDGES, right=True)
+    counts = torch.zeros(len(EDGES) + 1, dtype=torch.float64).index_add_(0, place, weights * distribution.dimension)
     return Spectrum(
         dimension=distribution.dimension,
         products=products,
-        top=ends.top,
-        top_residual=ends.top_residual,
-        bottom=ends.bottom,
-        bottom_residual=ends.bottom_residual,
-        unconverged=ends.unconverged,
+        **ends.found,
         trace=trace,
         trace_error=trace_error,
         frobenius=frobenius,
@@ -270,15 +270,8 @@ def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> S
         condition10_high=_ratio(ends.at_most, percentile.low),
         nodes=nodes,
         weights=weights,
-        density=_binned(nodes, weights * distribution.dimension),
+        density=Histogram(counts[1:-1], EDGES, below=float(counts[0]), above=float(counts[-1])),
     )
-
-
-def _binned(nodes: Tensor, counts: Tensor) -> Histogram:
-    """Expected numbers of eigenvalues, not integers."""
-    place = torch.bucketize(nodes.contiguous(), EDGES, right=True)
-    found = torch.zeros(len(EDGES) + 1, dtype=torch.float64).index_add_(0, place, counts)
-    return Histogram(found[1:-1], EDGES, below=float(found[0]), above=float(found[-1]))
 
 
 def _first(holds: Callable[[float], bool], largest: float) -> float:
@@ -293,18 +286,10 @@ def _first(holds: Callable[[float], bool], largest: float) -> float:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    if denominator:
-        return numerator / denominator
-    return math.inf if numerator else math.nan
+    return numerator / denominator if denominator else math.inf if numerator else math.nan
 
 
 def _finite(run: Krylov) -> Krylov:
     if not np.isfinite(run.diagonal).all() or not np.isfinite(run.beside).all():
-        raise _not_finite()
+        raise DivergedError(NOT_FINITE)
     return run
-
-
-def _not_finite() -> DivergedError:
-    return DivergedError(
-        "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller rate."
-    )

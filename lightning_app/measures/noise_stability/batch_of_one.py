@@ -34,20 +34,15 @@ def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
 
 def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[None]:
     """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
-    return hooked(batch_norms(*modules), after=_replace) if bn_mode == "batch1" else nullcontext()
 
+    def replace(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
+        return normalise_alone(inputs[0], norm)
 
-def _replace(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
-    """Forward hook: what it returns takes the output's place."""
-    return normalise_alone(inputs[0], norm)
+    return hooked(batch_norms(*modules), after=replace) if bn_mode == "batch1" else nullcontext()
 
 
 def normalise_alone(u: Tensor, norm: _BatchNorm) -> Tensor:
-    """BatchNorm of every sample by itself.
-
-    Args:
-        u: (B, C, ...) with at least one more dimension.
-        norm: eps, weight and bias are taken from here.
+    """BatchNorm of every sample of u, (B, C, ...) with at least one more dimension, by itself.
 
     Raises:
         UserError: if a channel has one value, of which there is no variance.
@@ -79,7 +74,10 @@ class AloneNorm:
         over = tuple(range(2, u.ndim))
         centred = u - u.mean(over, keepdim=True)
         inverse = (centred.square().mean(over, keepdim=True) + norm.eps).rsqrt()
-        return cls(centred * inverse, inverse, *_per_channel(norm, u), norm.eps)
+        gamma = u.new_ones(u.shape[1]) if norm.weight is None else norm.weight
+        beta = u.new_zeros(u.shape[1]) if norm.bias is None else norm.bias
+        per_channel = (-1, *[1] * (u.ndim - 2))
+        return cls(centred * inverse, inverse, gamma.view(per_channel), beta.view(per_channel), norm.eps)
 
     @property
     def value(self) -> Tensor:
@@ -115,11 +113,3 @@ class AloneNorm:
         pair = torch.stack([torch.ones_like(self.normal), self.normal]) / (size[0] * size[1]) ** 0.5
         of_one_channel = torch.eye(channels, dtype=pair.dtype, device=pair.device)[:, None, None, :, None, None]
         return (of_one_channel * pair).flatten(0, 1)
-
-
-def _per_channel(norm: _BatchNorm, u: Tensor) -> tuple[Tensor, Tensor]:
-    """gamma and beta, (C, 1, ...)."""
-    shape = (-1,) + (1,) * (u.ndim - 2)
-    gamma = u.new_ones(u.shape[1]) if norm.weight is None else norm.weight
-    beta = u.new_zeros(u.shape[1]) if norm.bias is None else norm.bias
-    return gamma.view(shape), beta.view(shape)

@@ -14,6 +14,8 @@ With BatchNorm on a batch of one N is such a factor times a projection. `block_n
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
 from typing import cast
 
 import torch
@@ -70,11 +72,6 @@ class Stage:
         t = self.gated(t)
         return self.conv.transposed(t if self.norm is None else self.norm.pull(t), self.size)
 
-    def half(self) -> "Stage":
-        """The same in bfloat16."""
-        conv = replace(self.conv, weight=self.conv.weight.bfloat16())
-        return replace(self, conv=conv, gate=None if self.gate is None else self.gate.bfloat16())
-
     def gated(self, t: Tensor) -> Tensor:
         return t if self.gate is None else self.gate * t
 
@@ -108,27 +105,24 @@ class BlockJacobian:
         """The same in bfloat16, for pushing random signs; itself with BatchNorm on a batch of one, which has to subtract."""
         if any(stage.norm for stage in self.stages):
             return self
-        return replace(
-            self,
-            stages=tuple(stage.half() for stage in self.stages),
-            gate=None if self.gate is None else self.gate.bfloat16(),
-            x=self.x.bfloat16(),
-        )
+
+        def narrow(gate: Tensor | None) -> Tensor | None:
+            return None if gate is None else gate.bfloat16()
+
+        kernels = [replace(stage.conv, weight=stage.conv.weight.bfloat16()) for stage in self.stages]
+        stages = (replace(stage, conv=conv, gate=narrow(stage.gate)) for stage, conv in zip(self.stages, kernels))
+        return replace(self, stages=tuple(stages), gate=narrow(self.gate), x=self.x.bfloat16())
 
     def add_up(self, apply: Callable[[Stage, Tensor], Tensor], t: Tensor) -> Tensor:
         """Branch plus skip, gated, each stage applied in this way."""
-        out = t
-        for stage in self.stages:
-            out = apply(stage, out)
+        out = reduce(lambda out, stage: apply(stage, out), self.stages, t)
         if self.skip:
             out += self.shortcut(t)
         return out if self.gate is None else out.mul_(self.gate)
 
     def shortcut(self, t: Tensor) -> Tensor:
         """S t."""
-        channels, stride = len(self.stages[-1].conv.weight), 1
-        for stage in self.stages:
-            stride *= stage.conv.stride[0]
+        channels, stride = len(self.stages[-1].conv.weight), prod(stage.conv.stride[0] for stage in self.stages)
         return _as_one_batch(lambda batch: shortcut(batch, channels, stride), t)
 
 
@@ -137,14 +131,8 @@ def _as_one_batch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.unflatten(function(x.flatten(0, -4)), 0, x.shape[:-3])
 
 
-# At a batch
-
-
 def is_ordinary(conv: nn.Module) -> bool:
-    """Whether a convolution is of the kind that this file is about.
-
-    Zero-padded by less than the window, with one group and one stride, not dilated.
-    """
+    """Zero-padded by less than the window, with one group and one stride, not dilated: what this file is about."""
     return (
         isinstance(conv, nn.Conv2d)
         and conv.padding_mode == "zeros"
@@ -159,12 +147,11 @@ def is_ordinary(conv: nn.Module) -> bool:
 def block_jacobian(
     parts: Sequence[tuple[nn.Conv2d, _BatchNorm | None]], skip: bool, x: Tensor, gate: Tensor | None, alone: bool
 ) -> BlockJacobian:
-    """J of a block at every sample of a batch, and J x.
+    """J of a block at every sample of a batch x, (B, C, H, W), and J x.
 
     Args:
         parts: its convolutions, each with the BatchNorm behind it; a ReLU between any two.
         skip: whether S x is added.
-        x: (B, C, H, W).
         gate: (B, D, H', W'), 1 where the ReLU at the end lets through, else 0; None leaves that ReLU out.
         alone: BatchNorm on each sample by itself instead of running statistics.
 
@@ -172,45 +159,32 @@ def block_jacobian(
     """
     stages: list[Stage] = []
     h = t = x  # the forward pass, and what J makes of x on the way
-    for conv, norm in parts[:-1]:
-        stage, h, t = _hidden_stage(conv, norm, h, t, alone)
+    for place, (conv, norm) in enumerate(parts, start=1):
+        stage, h, t = _stage(conv, norm, h, t, alone, last=place == len(parts))
         stages.append(stage)
-    stage, t = _last_stage(*parts[-1], h, t, alone)
-    block = BlockJacobian((*stages, stage), skip, gate, x, t)
+    block = BlockJacobian(tuple(stages), skip, gate, x, t)
     image = t + block.shortcut(x) if skip else t
     return replace(block, image=image if gate is None else gate * image)
 
 
-def _hidden_stage(
-    conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool
+def _stage(
+    conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool, last: bool
 ) -> tuple[Stage, Tensor, Tensor]:
-    """A stage with its ReLU, linearised at h, and what comes out of it for h and for the tangent t."""
+    """A stage linearised at h, and what comes out of it for h and for the tangent t. The last one has no ReLU."""
     kernel, shift = _fold(conv, norm, alone)
+    size = h.shape[2], h.shape[3]
+    if last and t is not h and not (alone and norm):  # with running statistics only the tangent is of interest
+        return Stage(kernel, None, None, size), h, kernel(t)
     u = kernel(h)
     around = AloneNorm.at(u, norm) if alone and norm else None
+    image = u if t is h else kernel(t)
+    if around is not None:
+        image = around.own_image if t is h else around.push(image)
+    if last:
+        return Stage(kernel, around, None, size), u, image
     before = u + shift if around is None else around.value  # a new tensor in any case
     gate = (before > 0).to(u.dtype)
-    t = _image(kernel, around, u, h, t).mul_(gate)
-    return Stage(kernel, around, gate, (h.shape[2], h.shape[3])), before.mul_(gate), t
-
-
-def _last_stage(conv: nn.Conv2d, norm: _BatchNorm | None, h: Tensor, t: Tensor, alone: bool) -> tuple[Stage, Tensor]:
-    """A stage without ReLU, linearised at h, and what comes out of it for the tangent t."""
-    kernel, _ = _fold(conv, norm, alone)
-    size = h.shape[2], h.shape[3]
-    if t is not h and not (alone and norm):  # with running statistics only the tangent is of interest
-        return Stage(kernel, None, None, size), kernel(t)
-    u = kernel(h)
-    around = AloneNorm.at(u, norm) if alone and norm else None
-    return Stage(kernel, around, None, size), _image(kernel, around, u, h, t)
-
-
-def _image(kernel: Convolution, around: AloneNorm | None, u: Tensor, h: Tensor, t: Tensor) -> Tensor:
-    """N C t, from ``u = C h`` where t is h."""
-    v = u if t is h else kernel(t)
-    if around is None:
-        return v
-    return around.own_image if t is h else around.push(v)
+    return Stage(kernel, around, gate, size), before.mul_(gate), image.mul_(gate)
 
 
 def _fold(conv: nn.Conv2d, norm: _BatchNorm | None, alone: bool) -> tuple[Convolution, Tensor | float]:

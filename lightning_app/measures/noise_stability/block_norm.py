@@ -38,30 +38,29 @@ def block_norm(block: BlockJacobian) -> FrobeniusNorm:
         return frobenius_by_columns(block.push, block.x)
     squares = _unprojected_squares(block)
     if any(stage.norm for stage in block.stages):
-        squares = squares + _effect_of_projections(block)
+        left, right = (torch.cat(columns) for columns in zip(*_low_rank(block)))  # (r, B, D, H', W'), (r, B, C, H, W)
+        cross = _sum((block.add_up(Stage.push_unprojected, right) * left).sum(0))
+        squares = squares + ((_gram(left) * _gram(right)).sum((1, 2)) - 2 * cross)
     return FrobeniusNorm(squares.clamp(min=0).sqrt(), torch.zeros_like(squares))
 
 
 def _unprojected_squares(block: BlockJacobian) -> Tensor:
     """||J0||_F^2 of one or two stages: sum of ||scale row + row of S||^2 over the outputs that are open. (B,) float64"""
     gate = torch.ones_like(block.image) if block.gate is None else block.gate
-    scale = block.stages[-1].scale
-    squares = _one_stage_squares if len(block.stages) == 1 else _two_stage_squares
-    total = squares(block, gate * scale**2)
+    scale, (first, *others) = block.stages[-1].scale, block.stages
+    if others:
+        total = _two_stage_squares(block, gate * scale**2)
+    else:  # taps that read no padding
+        squared = replace(first.conv, weight=first.conv.weight.square())
+        total = _sum(gate * scale**2 * squared(torch.ones_like(block.x[:1])))
     if block.skip:
         channels = min(block.x.shape[1], block.image.shape[1])  # that S connects
         total = total + _sum(2 * scale * gate * _overlap(block)) + _sum(gate[:, :channels])
     return total
 
 
-def _one_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
-    """Sum of ``weights`` (B, D, H', W') times ||row||^2 of the branch: of the taps that read no padding. (B,)"""
-    conv = block.stages[0].conv
-    return _sum(weights * replace(conv, weight=conv.weight.square())(torch.ones_like(block.x[:1])))
-
-
 def _two_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
-    """The same for two stages, by the quadratic forms a^T G a. (B,)"""
+    """Sum of ``weights`` (B, D, H', W') times ||row||^2 of the branch, by the quadratic forms a^T G a. (B,)"""
     first, second = block.stages
     windows = F.unfold(first.open_scale, second.conv.weight.shape[2:], 1, second.conv.padding, second.conv.stride)
     outputs = windows.shape[2]
@@ -72,7 +71,9 @@ def _two_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
     total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
     for places, inside in _border_classes(block):
         seen = (rows * inside).flatten(1)
-        gram = _double_right_of_diagonal(seen @ seen.T)
+        gram = seen @ seen.T
+        for panel in _panels(len(gram)):  # an upper triangle of panels with the same quadratic form
+            gram[panel, panel.stop :] *= 2
         here = weights[:, :, places]
         for sample, channel, place in (part.unbind(1) for part in here.nonzero().split(ROWS)):
             a = windows.index_select(0, sample * outputs + places[place]) * w2.index_select(0, channel)
@@ -83,8 +84,7 @@ def _two_stage_squares(block: BlockJacobian, weights: Tensor) -> Tensor:
 def _hidden_rows(first: Convolution, second: Convolution) -> Tensor:
     """c(m, t): the inputs that hidden channel m sees at tap t of an output, in the window of all that output sees.
 
-    Returns:
-        (K, C, R, Q): K hidden channels times taps, C input channels, R rows and Q columns of the window.
+    (K, C, R, Q): K hidden channels times taps, C input channels, R rows and Q columns of the window.
     """
     (hidden, channels, *taps), stride = first.weight.shape, first.stride[0]
     reach = [(window - 1) * stride + tap for window, tap in zip(second.weight.shape[2:], taps)]
@@ -121,15 +121,8 @@ def _panels(size: int) -> Iterator[slice]:
     return (slice(start, min(start + width, size)) for start in range(0, size, width))
 
 
-def _double_right_of_diagonal(gram: Tensor) -> Tensor:
-    """Upper triangle of panels with the same quadratic form."""
-    for panel in _panels(len(gram)):
-        gram[panel, panel.stop :] *= 2
-    return gram
-
-
 def _form(a: Tensor, gram: Tensor) -> Tensor:
-    """a^T G a of every row a, G as `_double_right_of_diagonal` leaves it. (N, K) -> (N,)"""
+    """a^T G a of every row a, G an upper triangle of panels. (N, K) -> (N,)"""
     total = a.new_zeros(len(a))
     for panel in _panels(len(gram)):
         total += ((a[:, : panel.stop] @ gram[: panel.stop, panel]) * a[:, panel]).sum(1)
@@ -159,18 +152,8 @@ def _sum(maps: Tensor) -> Tensor:
     return maps.sum((1, 2, 3), dtype=torch.float64)
 
 
-# What the projections of batch-of-one BatchNorm change
-
-
-def _effect_of_projections(block: BlockJacobian) -> Tensor:
-    """||J0 - U V^T||_F^2 - ||J0||_F^2. (B,) float64"""
-    left, right = (torch.cat(columns) for columns in zip(*_low_rank(block)))  # (r, B, D, H', W'), (r, B, C, H, W)
-    cross = _sum((block.add_up(Stage.push_unprojected, right) * left).sum(0))
-    return (_gram(left) * _gram(right)).sum((1, 2)) - 2 * cross
-
-
 def _low_rank(block: BlockJacobian) -> Iterator[tuple[Tensor, Tensor]]:
-    """Columns of U and of V, stage by stage: behind it without projections, before it with them."""
+    """Columns of U and of V of batch-of-one BatchNorm, stage by stage: behind it without projections, before it with them."""
     for place, stage in enumerate(block.stages):
         if stage.norm is None:
             continue

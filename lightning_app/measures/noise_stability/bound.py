@@ -15,6 +15,7 @@ its block's end, as if its noise came in there. The theorem also assumes that rh
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,48 +62,35 @@ def noise_bound(
     labels: Tensor,
     quantile: float = 0.1,
 ) -> NoiseBound:
-    """Put the factors together.
+    """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    Args:
-        cushions: by layer, over S.
-        interlayer: of the same net; being dear, it may be the minimum over some of the samples only.
-        contraction: c.
-        logits: f(x) over S, (m, classes).
-        labels: (m,).
-        quantile: gamma is this quantile of the margins of the samples that are classified right. So it is positive
-            from the start, and for a net without errors the usual quantile of all margins.
-
-    Invariance: scaling the logits scales output and margin alike and leaves the logarithms as they are.
+    mu_{i->}, being dear, may be the minimum over some of the samples only. gamma is a quantile of the margins of the samples
+    that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
+    Scaling the logits scales output and margin alike and leaves the logarithms as they are.
     """
     over_samples = margins(logits, labels)
-    gamma = _quantile(over_samples[over_samples > 0], quantile)
+    right = over_samples[over_samples > 0]
+    gamma = float(right.quantile(quantile)) if len(right) else math.nan
     by_layer = [found for name, found in cushions.items() if name in interlayer.cut_after]
     behind = interlayer.minimal[[interlayer.cut_after[name] for name in cushions if name in interlayer.cut_after]]
-    readings = [
-        torch.tensor([_minimum(getattr(found, samples), found.dead) for found in by_layer], dtype=torch.float64)
-        for samples in ("samples", "samples_transferred", "samples_branch")
-    ]
-    sums = [float((mu * behind).pow(-2).sum()) for mu in readings]
     output = float(sample_norms(logits).max())
     common = contraction**2 * len(by_layer) ** 2 * output**2 / (gamma**2 * len(labels))
-    logs = [math.log10(common * total) if common * total > 0 else math.nan for total in sums]
+    found: dict[str, Any] = {}
+    for reading in ("", "_transferred", "_branch"):
+        least = [_minimum(getattr(each, f"samples{reading}"), each.dead) for each in by_layer]
+        mu = torch.tensor(least, dtype=torch.float64)
+        total = float((mu * behind).pow(-2).sum())
+        log10 = math.log10(common * total) if common * total > 0 else math.nan
+        found |= {f"cushions{reading}": mu, f"sum{reading}": total, f"log10{reading}": log10}
     return NoiseBound(
-        log10=logs[0],
-        log10_transferred=logs[1],
-        log10_branch=logs[2],
         contraction=contraction,
         depth=len(by_layer),
         output=output,
         margin=gamma,
         count=len(labels),
         margin_loss=float((over_samples <= gamma).double().mean()) if gamma > 0 else math.nan,
-        sum=sums[0],
-        sum_transferred=sums[1],
-        sum_branch=sums[2],
-        cushions=readings[0],
-        cushions_transferred=readings[1],
-        cushions_branch=readings[2],
         interlayer=behind,
+        **found,
     )
 
 
@@ -114,10 +102,6 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits, place = logits.double(), labels[:, None]
     return (logits.gather(1, place) - logits.scatter(1, place, -math.inf).amax(1, keepdim=True))[:, 0]
-
-
-def _quantile(values: Tensor, quantile: float) -> float:
-    return float(values.quantile(quantile)) if len(values) else math.nan
 
 
 def _minimum(samples: Tensor, dead: int) -> float:

@@ -36,13 +36,8 @@ class Contraction:
 def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Contraction:
     """c = max over samples x and layers i of ``||x^i|| / ||relu(x^i)||``, x^i the pre-activation of layer i.
 
-    Args:
-        net: images -> logits, used in the mode it is in; which ReLUs are seen is said at `hooks.WatchRelus`.
-        batches: (images, labels); the labels are ignored.
-
-    Invariance: scaling the input of a ReLU by a > 0 changes nothing.
-
-    Cost: one forward pass and two norms a ReLU.
+    The net is used in the mode it is in, and the ReLUs are those of `hooks.WatchRelus`; labels are ignored. Scaling the
+    input of a ReLU by a > 0 changes nothing. Cost: one forward pass and two norms a ReLU.
     """
     net = shared_copy(net)
     ratios = torch.cat([_ratios(net, images) for images, _ in batches], 1)  # (R, n)
@@ -50,12 +45,12 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
     of_alive = [values[keep] for values, keep in zip(ratios, alive)]
     every = ratios[alive]
     return Contraction(
-        maximum=_maximum(every),
-        median=_median(every),
+        maximum=_quantile(every, 1),
+        median=_quantile(every, 0.5),
         mean=float(every.mean()),
         dead=int((~alive).sum()),
-        maxima=torch.tensor([_maximum(values) for values in of_alive], dtype=torch.float64),
-        medians=torch.tensor([_median(values) for values in of_alive], dtype=torch.float64),
+        maxima=torch.tensor([_quantile(values, 1) for values in of_alive], dtype=torch.float64),
+        medians=torch.tensor([_quantile(values, 0.5) for values in of_alive], dtype=torch.float64),
         histogram=histogram(every, EDGES),
     )
 
@@ -73,9 +68,5 @@ def _ratios(net: nn.Module, images: Tensor) -> Tensor:
     return torch.stack(found).cpu() if found else torch.empty(0, len(images), dtype=torch.float64)
 
 
-def _maximum(values: Tensor) -> float:
-    return float(values.max()) if len(values) else math.nan
-
-
-def _median(values: Tensor) -> float:
-    return float(values.quantile(0.5)) if len(values) else math.nan
+def _quantile(values: Tensor, share: float) -> float:
+    return float(values.quantile(share)) if len(values) else math.nan

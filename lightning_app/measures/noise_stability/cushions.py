@@ -11,13 +11,14 @@ Readings of a residual layer (for a plain layer the three agree):
 * transferred: identity in both, the cushion of the plain layer T(W): ``||W x + S x|| / (||T(W)|| ||x||)``.
 * branch: identity in neither: ``||W x|| / (||W|| ||x||)``.
 
-Norms: kernel is the Frobenius norm of the weights ("weights in the layer"); operator is that of the matrix that maps
-x to A x, zero padding included, and about sqrt(output map) times larger. The bias is no part of A.
+Norms: kernel is the Frobenius norm of the weights; operator is that of the matrix that maps x to A x, zero padding included,
+and about sqrt(output map) times larger. The bias is no part of A.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[s
     Range: plain and transferred with the operator norm 0..1; with the kernel norm 0..sqrt(U V), 3 for 3x3 kernels of
     stride 1; paper's reading of a residual layer 0..infinity.
 
-    Cost: a few passes over the weights; the forward pass is behind us.
+    Cost: a few passes over the weights.
     """
     return {layer.name: _layer_cushion(layer, norms[layer.name]) for layer in layers if layer.name in norms}
 
@@ -90,34 +91,28 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
     by = weight_norms(layer, norms.map_size)
     alive = norms.input != 0  # a NaN is alive: it must show
 
-    def samples(numerator: Tensor, norm: float) -> Tensor:
-        return torch.where(alive, numerator / (norm * norms.input), math.nan)
-
-    paper = samples(norms.output, by.kernel)
-    transferred = samples(norms.output, by.transferred_kernel)
-    branch = samples(norms.branch, by.kernel)
-
-    def middle(values: Tensor) -> float:
-        return _median(values[alive])
-
+    readings = {
+        "": (norms.output, by.kernel),
+        "_operator": (norms.output, by.operator),
+        "_transferred": (norms.output, by.transferred_kernel),
+        "_transferred_operator": (norms.output, by.transferred_operator),
+        "_branch": (norms.branch, by.kernel),
+        "_branch_operator": (norms.branch, by.operator),
+    }
+    samples = {
+        reading: torch.where(alive, numerator / (norm * norms.input), math.nan)
+        for reading, (numerator, norm) in readings.items()
+    }
+    paper = samples[""]
+    found: dict[str, Any] = {f"median{reading}": _median(values[alive]) for reading, values in samples.items()}
+    found |= {f"{name}_norm": value for name, value in vars(by).items()}
+    found |= {f"samples{reading}": samples[reading].float() for reading in ("", "_transferred", "_branch")}
     return CushionStatistics(
-        median=middle(paper),
         minimum=float(paper[alive].min()) if alive.any() else math.nan,
         mean=float(paper[alive].mean()),
-        median_operator=middle(samples(norms.output, by.operator)),
-        median_transferred=middle(transferred),
-        median_transferred_operator=middle(samples(norms.output, by.transferred_operator)),
-        median_branch=middle(branch),
-        median_branch_operator=middle(samples(norms.branch, by.operator)),
         dead=int((~alive).sum()),
-        kernel_norm=by.kernel,
-        operator_norm=by.operator,
-        transferred_kernel_norm=by.transferred_kernel,
-        transferred_operator_norm=by.transferred_operator,
         histogram=histogram(paper, EDGES),
-        samples=paper.float(),
-        samples_transferred=transferred.float(),
-        samples_branch=branch.float(),
+        **found,
     )
 
 
@@ -133,22 +128,15 @@ def _median(values: Tensor) -> float:
     return float((values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
 
 
-# ||A||_F
-
-
 def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
-    """Kernel and operator norm of a layer, without and with the identity of its skip.
-
-    Args:
-        layer: a convolution or linear map.
-        map_size: of its input, as in `LayerNorms`.
+    """Kernel and operator norm of a layer, without and with the identity of its skip; ``map_size`` as in `LayerNorms`.
 
     >>> halves = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.constant_(halves.weight, 0.5)
     >>> weight_norms(Layer("layer01", halves, "weight", skip=True), ())
     WeightNorms(kernel=1.0, operator=1.0, transferred_kernel=2.23606797749979, transferred_operator=2.23606797749979)
     """
-    weight = layer.weight.detach().to("cpu", torch.float64)
+    weight = layer.weight64()
     whole = weight + _identity(layer) if layer.skip else weight
     return WeightNorms(
         kernel=float(weight.norm()),
@@ -165,10 +153,9 @@ def operator_norm(module: nn.Conv2d | nn.Linear, map_size: tuple[int, ...], weig
     not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``.
 
     Args:
-        module: strides, padding, dilation and groups are taken from here.
+        module: strides, padding, dilation and groups are taken from here, and the weight if none is given.
         map_size: (H, W) of a convolution's input; the dimensions between batch and features for a linear map, which
             is applied at each of these positions.
-        weight: used instead of ``module.weight``.
 
     Cost: one pass over the weights. ``||K||_F sqrt(Ho Wo)`` is an upper bound, 20 to 25 % too large on 5x5 maps.
 

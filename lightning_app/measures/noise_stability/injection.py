@@ -5,12 +5,10 @@ layer" (Yu & Tomasi 2019, section 5, after Arora et al. 2018). Cushions predict 
 hangs on how much noise is the same amount of noise for a plain and a residual layer. Three readings, side by side:
 
 * relative: ``s ||W||_F``, of the weights that are trained. A residual layer has small W, so it gets little noise.
-* transferred: ``s ||T(W)||_F``, of the plain layer that computes the same. With this a residual net and its plain twin
-  answer alike, so it isolates what identities do to the function, not to the unit of noise.
+* transferred: ``s ||T(W)||_F``, of the plain layer that computes the same: a residual net and its plain twin then answer
+  alike, so this isolates what identities do to the function. Layers without a skip have the same as relative.
 * absolute: ``s sqrt(2 D)``, with D outputs: the norm of a fresh He-initialised layer of that shape, the same for all
   nets and times. "The same amount of noise added to such a network has a smaller effect" is a claim about this one.
-
-For layers without a skip relative and transferred agree.
 """
 
 import math
@@ -69,9 +67,9 @@ def noise_injection(
         strengths: s >= 0; at 0 the answer is 0 exactly.
         scales: see the module.
         draws: noises a layer.
-        seed: of the noises; a layer's stream hangs on its place among the net's layers alone.
+        seed: of the noises, beside a layer's place among the net's layers.
 
-    Properties: for small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
+    For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 
     Cost: S draws forward passes for each layer and each *different* norm, at half price where a net has blocks, since
     what lies before the layer is not computed again.
@@ -86,8 +84,9 @@ def noise_injection(
                 continue
             for norm in {norms[layer.name][scale] for scale in scales}:
                 noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
-                response = [[_response(cuts, layer, labels, s * noise) for s in strengths] for noise in noises]
-                found.setdefault((layer.name, norm), []).append(_stack(response))
+                responses = [_response(cuts, layer, labels, s * noise) for noise in noises for s in strengths]
+                by_draw = torch.stack(responses).unflatten(0, (draws, len(strengths)))  # (draws, S, 3, B)
+                found.setdefault((layer.name, norm), []).append(by_draw.cpu())
     called = [layer.name for layer in layers if layer.name in cuts.cut_after]
     return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
 
@@ -100,8 +99,7 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
     >>> noise_norms(Layer("layer01", halves, "weight", skip=True))
     {'relative': 1.0, 'transferred': 2.23606797749979, 'absolute': 2.0}
     """
-    weight = layer.weight.detach().to("cpu", torch.float64)
-    whole = weight
+    weight = whole = layer.weight64()
     if layer.skip:
         whole = weight + (id_entries(weight) if layer.is_conv else torch.eye(*weight.shape))
     return {
@@ -123,22 +121,9 @@ def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor) -> Tens
     clean = cuts.signals[-1]
     noisy = cuts.output_with(layer.name, {layer.weight_name: layer.weight + noise})
     change = sample_norms(noisy - clean) / sample_norms(clean)
-    return torch.stack(
-        [change, _loss(noisy, labels) - _loss(clean, labels), _wrong(noisy, labels) - _wrong(clean, labels)]
-    )
-
-
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.double(), labels, reduction="none")
-
-
-def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.argmax(1) != labels).double()
-
-
-def _stack(response: list[list[Tensor]]) -> Tensor:
-    """(draws, S, 3, B) on the CPU."""
-    return torch.stack([torch.stack(of_draw) for of_draw in response]).cpu()
+    loss, clean_loss = (F.cross_entropy(each.double(), labels, reduction="none") for each in (noisy, clean))
+    wrong, clean_wrong = ((each.argmax(1) != labels).double() for each in (noisy, clean))
+    return torch.stack([change, loss - clean_loss, wrong - clean_wrong])
 
 
 def _responses(

@@ -4,15 +4,12 @@ Of Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 
 ``mu(x) = sqrt(n) ||J x|| / (||J||_F ||x||)`` with J the Jacobian of the block, or of several in a row, at its input x.
 A block that hands on its input no better than noise has ``mu = sqrt(n / numel)``; so has the identity.
 
-The paper leaves two things open; all readings are measured, none is silently chosen.
-
-* n, "the size of the input": C H W, so that the identity has mu = 1, or H W, as in Arora et al. for convolutions, so
-  that it has 1 / sqrt(C). Both are reported.
-* BatchNorm: with running statistics (``eval``), or with those of the one sample at hand (``batch1``), in the block and on
-  the way to it. The paper's numbers, 0.20 residual against 2.7e-7 plain, are those of ``batch1`` with n = H W, and the
-  second is no sensitivity to noise: BatchNorm of one sample does not see the scale of its input, so J x is zero but
-  for BatchNorm's eps, and mu of a plain block is proportional to eps. With running statistics a plain block is *not*
-  less stable than a residual one.
+The paper leaves two things open; all readings are measured, none is silently chosen. n, "the size of the input", is C H W,
+so that the identity has mu = 1, or H W, as in Arora et al. for convolutions. BatchNorm has running statistics (``eval``), or
+those of the one sample at hand (``batch1``), in the block and on the way to it. The paper's numbers, 0.20 residual against
+2.7e-7 plain, are those of ``batch1`` with n = H W, and the second is no sensitivity to noise: BatchNorm of one sample does
+not see the scale of its input, so J x is zero but for BatchNorm's eps, and mu of a plain block is proportional to eps. With
+running statistics a plain block is *not* less stable than a residual one.
 """
 
 import hashlib
@@ -28,7 +25,7 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
-from lightning_app.measures.noise_stability.jacobian import Jacobian, frobenius_by_probes
+from lightning_app.measures.noise_stability.jacobian import DifferentiatedJacobian, frobenius_by_probes
 from lightning_app.measures.noise_stability.spans import ChainJacobian, calls_of, check_description, span_jacobian
 from lightning_app.networks.blocks import Span
 
@@ -79,25 +76,23 @@ def interlayer_cushions(
     """Interlayer cushions by span, in one pass over the data.
 
     Args:
-        net: images -> anything, in evaluation mode. It is run to see what goes into the spans, and left as it was.
+        net: images -> anything, in evaluation mode; left as it was.
         spans: of this net (see `blocks_of`, `span_of`), each called once in a forward pass.
         batches: images on the net's device.
         bn_mode: "eval", running statistics; "batch1", those of each sample alone, in the spans and before them.
         probes: None for the exact ||J||_F; k >= 1 random sign vectors a sample for an estimate. Blocks of a single
-            convolution are always exact, in closed form.
+            convolution are always exact, in closed form. They are a function of seed, place in the data and span's name.
         before_relu: leave out the ReLU at the end of a span.
         half: multiply the probes in bfloat16, if the Jacobian is hand-made and in "eval". Error far below that of 4 probes;
             twice as fast where the processor has instructions for it, slower where not.
-        seed: of the probes, which are a function of it, the samples' place in the data and the span's name.
 
     Invariances: mu does not change when the span's output is scaled, or turned by an orthogonal map. The identity has
     mu = sqrt(n / numel); a block of convolutions without biases and ReLUs has J x = f(x).
 
-    Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians. Beside the forward pass they cost
-    k + 1 times the block's convolutions: 1,000 images and 4 probes in all blocks of the full depth-20 net take a few
-    percent of a training epoch (docs/speed.md, "interlayer"). Exact ones cost, a block and sample of that net, as much
-    as training on 3 samples (eval) or 10 (batch1). Other spans are differentiated: k + 4 forward passes through them,
-    exact ones as many as they have inputs or outputs.
+    Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians, k + 1 times the block's convolutions: 1,000
+    images and 4 probes in all blocks of the full depth-20 net take a few percent of a training epoch (docs/speed.md,
+    "interlayer"). Exact ones cost, a block and sample of that net, as much as training on 3 samples (eval) or 10 (batch1).
+    Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have inputs or outputs.
 
     Precision: the net's own; GPUs may convolve in TF32. Where J x is a small difference of large numbers, in batch1, it
     comes from Euler's identity or from differentiation in float64.
@@ -113,7 +108,8 @@ def interlayer_cushions(
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     taken: dict[str, int] = {}  # span -> its probes, 0 where exact
     inputs: dict[str, torch.Size] = {}
-    size = _samples_at_once(bn_mode, probes)
+    # Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them.
+    size = 64 if probes else 4 if bn_mode == "batch1" else 100
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
         calls = calls_of(net, spans, images, bn_mode)
         for span in spans:
@@ -122,7 +118,8 @@ def interlayer_cushions(
                 check_description(span, own, bn_mode)
             inputs[span.name] = own[0].x.shape[1:]
             jacobian = span_jacobian(span, own, bn_mode, before_relu)
-            generator = _generator(images.device, seed, number, span.name)
+            digest = hashlib.blake2b(repr((seed, number, span.name)).encode(), digest_size=7).digest()
+            generator = torch.Generator(images.device).manual_seed(int.from_bytes(digest, "little"))
             taken[span.name] = 0 if probes is None or jacobian.has_closed_form else probes
             found[span.name].append(_measure(jacobian, own[0].x, taken[span.name], half, generator))
     if not inputs and spans:
@@ -130,13 +127,12 @@ def interlayer_cushions(
     return {name: _statistics(torch.cat(parts, 1), inputs[name], taken[name]) for name, parts in found.items()}
 
 
-def _measure(jacobian: Jacobian, x: Tensor, probes: int, half: bool, generator: torch.Generator) -> Tensor:
+def _measure(
+    jacobian: ChainJacobian | DifferentiatedJacobian, x: Tensor, probes: int, half: bool, generator: torch.Generator
+) -> Tensor:
     """||x||, ||J x||, ||J||_F and its standard error. (4, B) float64 on the CPU"""
-    if not probes:
-        frobenius = jacobian.frobenius()
-    else:
-        pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
-        frobenius = frobenius_by_probes(pushing.push, pushing.x, probes, generator)
+    pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
+    frobenius = frobenius_by_probes(pushing.push, pushing.x, probes, generator) if probes else jacobian.frobenius()
     return torch.stack([sample_norms(x), sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
 
 
@@ -146,16 +142,10 @@ def _statistics(measured: Tensor, size: torch.Size, probes: int) -> InterlayerSt
     kept = ~(dead | flat)
     mu = torch.where(kept, math.sqrt(size.numel()) * image / (norm * x), math.nan)
     to_hw = math.sqrt(math.prod(size[1:]) / size.numel())
-    median, mean, std, minimum = _summary(mu[kept])
+    summary = _summary(mu[kept])
     return InterlayerStatistics(
-        median=median,
-        mean=mean,
-        std=std,
-        minimum=minimum,
-        median_hw=median * to_hw,
-        mean_hw=mean * to_hw,
-        std_hw=std * to_hw,
-        minimum_hw=minimum * to_hw,
+        **summary,
+        **{f"{name}_hw": value * to_hw for name, value in summary.items()},
         frobenius=float(norm.mean()),
         gain=float((image / x)[kept].mean()),
         relative_error=float((error / norm)[kept].square().mean().sqrt()),
@@ -168,16 +158,18 @@ def _statistics(measured: Tensor, size: torch.Size, probes: int) -> InterlayerSt
     )
 
 
-def _summary(values: Tensor) -> tuple[float, float, float, float]:
-    """Median, mean, standard deviation, minimum.
+def _summary(values: Tensor) -> dict[str, float]:
+    """NaN for what so few values do not have.
 
-    >>> _summary(torch.tensor([3.0, 1.0, 2.0, 10.0]))[:2], _summary(torch.tensor([1.0]))
-    ((2.5, 4.0), (1.0, 1.0, nan, 1.0))
+    >>> _summary(torch.tensor([1.0]))
+    {'median': 1.0, 'mean': 1.0, 'std': nan, 'minimum': 1.0}
     """
-    if not len(values):
-        return (math.nan,) * 4
-    std = float(values.std()) if len(values) > 1 else math.nan
-    return float(values.quantile(0.5)), float(values.mean()), std, float(values.min())
+    return {
+        "median": float(values.quantile(0.5)) if len(values) else math.nan,
+        "mean": float(values.mean()),
+        "std": float(values.std()) if len(values) > 1 else math.nan,
+        "minimum": float(values.min()) if len(values) else math.nan,
+    }
 
 
 def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, probes: int | None) -> None:
@@ -197,14 +189,3 @@ def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, pro
                 f"bn_mode 'batch1' is about BatchNorm on single samples, and {span.name} has no BatchNorm: use 'eval', or "
                 "name the blocks that have one."
             )
-
-
-def _samples_at_once(bn_mode: BnMode, probes: int | None) -> int:
-    """Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them."""
-    return 64 if probes else 4 if bn_mode == "batch1" else 100
-
-
-def _generator(device: torch.device, *key: object) -> torch.Generator:
-    """Its stream is a function of the key."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))

@@ -6,39 +6,23 @@ Jacobian has columns (or rows), or estimated from a few random ones (Hutchinson)
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
-__all__ = [
-    "DifferentiatedJacobian",
-    "FrobeniusNorm",
-    "Jacobian",
-    "frobenius_by_columns",
-    "frobenius_by_probes",
-    "pull",
-    "push",
-    "signs",
-]
+__all__ = ["DifferentiatedJacobian", "FrobeniusNorm", "frobenius_by_columns", "frobenius_by_probes"]
+__all__ += ["pull", "push", "signs"]
 
-Function = Callable[[Tensor], Tensor]
+Function = Callable[[Tensor], Tensor]  # maps a batch to a batch, each sample by itself
 PASSES = 512  # tangents times samples that go through a function together
 
 
 def push(function: Function, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) and J v for several tangents v.
-
-    Args:
-        function: maps a batch to a batch, each sample by itself.
-        x: (B, ...).
-        tangents: (k, B, ...), k tangents for each sample.
-
-    Returns:
-        f(x), (B, ...), and J v, (k, B, ...).
+    """f(x) and J v for several tangents v of each sample: (B, ...) and (k, B, ...) -> (B, ...) and (k, B, ...).
 
     Cost: about k + 1 forward passes over the batch.
     """
@@ -47,10 +31,7 @@ def push(function: Function, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tenso
 
 
 def pull(function: Function, x: Tensor, cotangents: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) and J^T v for several cotangents v, (k, B, ...) like f(x).
-
-    Cost: about k + 1 forward passes over the batch.
-    """
+    """f(x) and J^T v for several cotangents v, (k, B, ...) like f(x), at the cost of `push`."""
     value, back, *_ = vjp(function, x)
     return value, vmap(back)(cotangents)[0]
 
@@ -63,38 +44,18 @@ class FrobeniusNorm:
     error: Tensor  # (B,) float64, its standard error: 0 where it is exact, NaN from a single probe
 
 
-class Jacobian(Protocol):
-    """J of some function at every sample of a batch x, and what can be asked of it."""
-
-    @property
-    def x(self) -> Tensor: ...  # (B, ...)
-
-    @property
-    def image(self) -> Tensor: ...  # (B, ...), J x
-
-    @property
-    def has_closed_form(self) -> bool: ...  # is the exact ||J||_F next to free?
-
-    def push(self, tangents: Tensor) -> Tensor:
-        """J v, (k, B, ...), for tangents v, (k, B, ...)."""
-        ...
-
-    def frobenius(self) -> FrobeniusNorm:
-        """Exact ||J||_F."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class DifferentiatedJacobian:
     """J of any function by automatic differentiation."""
 
-    has_closed_form: ClassVar[bool] = False
+    has_closed_form: ClassVar[bool] = False  # is the exact ||J||_F next to free?
 
     function: Function
     x: Tensor  # (B, ...)
     image: Tensor  # (B, ...), J x
 
     def push(self, tangents: Tensor) -> Tensor:
+        """J v, (k, B, ...), for tangents v, (k, B, ...)."""
         return push(self.function, self.x, tangents)[1]
 
     def frobenius(self) -> FrobeniusNorm:
@@ -108,43 +69,28 @@ class DifferentiatedJacobian:
 
 
 def frobenius_by_columns(times: Function, like: Tensor) -> FrobeniusNorm:
-    """Exact ||J||_F from J times every basis vector; from J^T likewise.
-
-    Args:
-        times: (k, B, ...) -> J v, (k, B, ...).
-        like: (B, ...), of the shape of one v.
+    """Exact ||J||_F from J times every basis vector, (k, B, ...) -> (k, B, ...), like one (B, ...); from J^T likewise.
 
     >>> norm = frobenius_by_columns(lambda v: v * torch.tensor([3.0, 4.0]), torch.zeros(1, 2)).norm
     >>> norm.tolist()
     [5.0]
     """
     total = torch.zeros(len(like), dtype=torch.float64, device=like.device)
-    for vectors in _basis(like):
+    size = like[0].numel()
+    for places in torch.arange(size, device=like.device).split(max(1, PASSES // len(like))):
+        basis = torch.zeros(len(places), size, dtype=like.dtype, device=like.device)
+        basis[torch.arange(len(places), device=like.device), places] = 1
+        vectors = basis.view(-1, 1, *like.shape[1:]).expand(-1, *like.shape)  # the same ones for every sample
         total += _square_norms(times(vectors)).sum(0)
     return FrobeniusNorm(total.sqrt(), torch.zeros_like(total))
 
 
-def _basis(like: Tensor) -> Iterator[Tensor]:
-    """All the basis vectors, the same ones for every sample, in chunks of (k, B, ...)."""
-    size = like[0].numel()
-    for places in torch.arange(size, device=like.device).split(max(1, PASSES // len(like))):
-        vectors = torch.zeros(len(places), size, dtype=like.dtype, device=like.device)
-        vectors[torch.arange(len(places), device=like.device), places] = 1
-        yield vectors.view(-1, 1, *like.shape[1:]).expand(-1, *like.shape)
-
-
 def frobenius_by_probes(times: Function, like: Tensor, probes: int, generator: torch.Generator) -> FrobeniusNorm:
-    """Estimate of ||J||_F from J times random signs (Hutchinson 1989).
+    """Estimate of ||J||_F from J times k >= 1 random signs (Hutchinson 1989); ``times`` and ``like`` as of columns.
 
     ``||J v||^2`` is an unbiased estimate of ||J||_F^2 with variance ``2 (||J^T J||_F^2 - sum_i (J^T J)_ii^2)``. Of the
     mean q of k of them the standard error comes from their spread, and that of the norm sqrt(q) is ``SE(q) / (2
     sqrt(q))``. Every sample has signs of its own, so the errors of a batch are independent.
-
-    Args:
-        times: as in `frobenius_by_columns`.
-        like: as there.
-        probes: k >= 1.
-        generator: on the device of ``like``.
     """
     squares = _square_norms(times(signs(probes, like, generator)))
     mean = squares.mean(0)

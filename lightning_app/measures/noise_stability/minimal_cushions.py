@@ -41,10 +41,9 @@ def minimal_cushions(
     Args:
         net: in evaluation mode; what x^i is, `cuts` says. A net without blocks has only its output.
         batches: (images, labels); the labels are ignored.
-        tangents: k >= 2 Rademacher vectors a sample for ||J||_F. ``||J v||^2`` is unbiased for its square; a relative
-            standard error of 1 / sqrt(2 k) of the norm is the worst case, a J of rank one. A minimum over samples
-            inherits it as a bias downwards.
-        seed: of the tangents.
+        tangents: k >= 2 Rademacher vectors a sample for ||J||_F, drawn by the seed. ``||J v||^2`` is unbiased for its
+            square; a relative standard error of 1 / sqrt(2 k) of the norm is the worst case, a J of rank one. A minimum
+            over samples inherits it as a bias downwards.
 
     Invariance: scaling all signals after a cut changes nothing. Where x^i or J is 0, the inequality that defines mu
     holds for any mu: infinity, which is no minimum.
@@ -73,7 +72,8 @@ def _from_cut(cuts: CutNet, i: int, tangents: int, generator: torch.Generator) -
     if i == len(cuts.signals) - 1:
         return torch.stack([itself, torch.zeros_like(itself)])
     signal = _norms(cuts.push(i, x))  # (J, B)
-    squares = torch.stack([_norms(cuts.push(i, _signs(x, generator))) for _ in range(tangents)]).square()
+    drawn = (signs(1, x.cpu(), generator)[0].to(x) for _ in range(tangents))  # on the CPU: all devices have the same
+    squares = torch.stack([_norms(cuts.push(i, v)) for v in drawn]).square()
     mean = squares.mean(0)  # of ||J||_F^2, (J, B)
     noise = mean.sqrt() * sample_norms(x).cpu()
     cushion = torch.where(noise == 0, math.inf, math.sqrt(positions) * signal / noise)
@@ -83,8 +83,3 @@ def _from_cut(cuts: CutNet, i: int, tangents: int, generator: torch.Generator) -
 
 def _norms(signals: list[Tensor]) -> Tensor:
     return torch.stack([sample_norms(signal) for signal in signals]).cpu()
-
-
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Random signs, drawn on the CPU so that all devices have the same."""
-    return signs(1, like.cpu(), generator)[0].to(like)

@@ -7,6 +7,7 @@ not switch ReLUs; rho says how far it is.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,10 +57,9 @@ def smoothness(
         net: in evaluation mode; what x^i is, `cuts` says.
         batches: (images, labels); the labels are ignored.
         strength: ||eta|| / ||x^i||, exactly, for every sample. eta is Gaussian, in place of the noise that changed
-            weights of earlier layers cause.
+            weights of earlier layers cause; the seed is its.
         draws: of eta, for every sample and cut.
         quantile: delta.
-        seed: of eta.
 
     Special values: infinity where the error is 0, as that of linearisation where a later signal is constant. Linear
     maps, and noise that switches no ReLU, are infinite up to rounding: 1e6 times the strength in float32.
@@ -74,24 +74,15 @@ def smoothness(
     rho = torch.cat(found, -1)  # (2, d, d, n), infinite for j <= i
     worst = rho.flatten(1, 2).amin(1)  # (2, n)
     pairs = rho.median(-1).values
-    pairs[:, ~_later(rho.shape[1])] = math.nan
+    later = torch.ones(rho.shape[1:3], dtype=torch.bool).triu(1)  # j > i
+    pairs[:, ~later] = math.nan
     if rho.shape[1] == 1:  # the output alone is no pair
         worst = torch.full_like(worst, math.nan)
-    (low, least, middle), (low_linear, least_linear, middle_linear) = (
-        (_lower(values, quantile), _lower(values, 0), _lower(values, 0.5)) for values in worst
-    )
-    return Smoothness(
-        rho=low,
-        minimum=least,
-        median=middle,
-        rho_linearisation=low_linear,
-        minimum_linearisation=least_linear,
-        median_linearisation=middle_linear,
-        strength=strength,
-        quantile=quantile,
-        pairs=pairs[0],
-        pairs_linearisation=pairs[1],
-    )
+    statistics: dict[str, Any] = {}
+    for suffix, values, of_pairs in zip(("", "_linearisation"), worst, pairs):
+        statistics |= {f"rho{suffix}": _lower(values, quantile), f"minimum{suffix}": _lower(values, 0)}
+        statistics |= {f"median{suffix}": _lower(values, 0.5), f"pairs{suffix}": of_pairs}
+    return Smoothness(strength=strength, quantile=quantile, **statistics)
 
 
 def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
@@ -99,7 +90,10 @@ def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
     count, samples = len(cuts.signals), len(cuts.signals[-1])
     rho = torch.full((2, count, count, samples), math.inf, dtype=torch.float64)
     for i, x in enumerate(cuts.signals[:-1]):
-        eta = _noise(x, strength, generator)
+        # Gaussian, strength ||x|| long for every sample; drawn on the CPU in float32, so that it is the same everywhere.
+        eta = torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x)
+        length = strength * sample_norms(x) / sample_norms(eta)
+        eta = eta * length.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         moved, whole, part = cuts.after(i, x + eta), cuts.push(i, x + eta), cuts.push(i, eta)
         for j, clean in enumerate(cuts.signals[i + 1 :]):
             scale = strength * sample_norms(clean)
@@ -107,18 +101,6 @@ def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
                 error = sample_norms(difference)
                 rho[kind, i, i + 1 + j] = torch.where(error == 0, math.inf, scale / error).cpu()
     return rho
-
-
-def _noise(x: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Gaussian, ``strength ||x||`` long for every sample; drawn on the CPU in float32, so that it is the same everywhere."""
-    eta = torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x)
-    length = strength * sample_norms(x) / sample_norms(eta)
-    return eta * length.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
-
-
-def _later(count: int) -> Tensor:
-    """(d, d), True where j > i."""
-    return torch.ones(count, count, dtype=torch.bool).triu(1)
 
 
 def _lower(values: Tensor, quantile: float) -> float:

@@ -4,8 +4,9 @@ By hand where the blocks say what they are made of, else differentiated.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 import torch
@@ -100,8 +101,7 @@ class ChainJacobian:
 
     @property
     def image(self) -> Tensor:
-        first, *others = self.blocks
-        return _push(others, first.image)
+        return reduce(lambda t, block: block.push(t), self.blocks[1:], self.blocks[0].image)
 
     @property
     def has_closed_form(self) -> bool:
@@ -111,28 +111,21 @@ class ChainJacobian:
     def half(self) -> "ChainJacobian":
         """The same for pushing random signs, in bfloat16 where that is harmless."""
         blocks = tuple(block.half() for block in self.blocks)
-        return self if any(block.x.dtype != blocks[0].x.dtype for block in blocks) else ChainJacobian(blocks)
+        return ChainJacobian(blocks) if len({block.x.dtype for block in blocks}) == 1 else self
 
     def push(self, tangents: Tensor) -> Tensor:
-        return _push(self.blocks, tangents)
+        return reduce(lambda t, block: block.push(t), self.blocks, tangents)
 
     def frobenius(self) -> FrobeniusNorm:
         """Of several blocks from as many products as x has entries."""
-        first, *others = self.blocks
-        return frobenius_by_columns(self.push, self.x) if others else block_norm(first)
-
-
-def _push(blocks: Iterable[BlockJacobian], t: Tensor) -> Tensor:
-    for block in blocks:
-        t = block.push(t)
-    return t
+        return block_norm(self.blocks[0]) if len(self.blocks) == 1 else frobenius_by_columns(self.push, self.x)
 
 
 def span_jacobian(
     span: Span, calls: Sequence[Call], bn_mode: BnMode, before_relu: bool
 ) -> ChainJacobian | DifferentiatedJacobian:
     """By hand where the blocks say what they are made of, else by differentiation."""
-    if span.parts is None or not _is_described(span):
+    if span.parts is None or not all(is_ordinary(conv) for parts in span.parts for conv, _ in parts.stages):
         return _differentiated(span, calls[0].x, bn_mode, before_relu)
     blocks = []
     for place, (parts, call) in enumerate(zip(span.parts, calls), start=1):
@@ -142,12 +135,10 @@ def span_jacobian(
     return ChainJacobian(tuple(blocks))
 
 
-def _is_described(span: Span) -> bool:
-    return span.parts is not None and all(is_ordinary(conv) for parts in span.parts for conv, _ in parts.stages)
-
-
 def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -> DifferentiatedJacobian:
-    precise = _double(span) if bn_mode == "batch1" else span
+    precise = span
+    if bn_mode == "batch1":
+        precise = Span(span.name, tuple(copy.deepcopy(module).double() for module in span.modules))
 
     def through(blocks: Span, t: Tensor) -> Tensor:
         with normalising(bn_mode, *blocks.modules):
@@ -157,7 +148,3 @@ def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -
     wide = x.to(like.dtype)
     image = push(lambda t: through(precise, t), wide, wide[None])[1][0]
     return DifferentiatedJacobian(lambda t: through(span, t), x, image)
-
-
-def _double(span: Span) -> Span:
-    return Span(span.name, tuple(copy.deepcopy(module).double() for module in span.modules))

@@ -23,7 +23,7 @@ from statistics import fmean
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
@@ -65,15 +65,7 @@ def driving_force(
 ) -> dict[str, Force]:
     """The forces on every trained lambda, by the normalisation's name, and under "scale" on C.
 
-    Args:
-        net: in evaluation mode as far as BatchNorm and dropout go.
-        batches: (inputs, labels): L is the mean loss over all of them.
-        layers: of this net; their trained weights are w.
-        norms: of this net.
-        loss: (outputs, labels) -> mean over a batch.
-        double: in float64, on a copy of the net.
-        memory: bytes for kept graphs, as of a `Hessian`.
-
+    w are the trained weights of the net's layers, L the mean loss over all batches; other arguments are those of a `Hessian`.
     Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
 
     Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
@@ -101,12 +93,16 @@ def driving_force(
     count = sum(risk.parameters[name].numel() for name in weights)
     step = pull.where(torch.arange(risk.size, device=pull.device) < count, 0)  # g
     change = risk @ step  # H g: per mu, the gradient changes by its negative
-    places, values = risk.places(), risk.point()
-    forces = {
-        name: _on_lambda(*(part[places[parameter]].double() for part in (values, pull, change)))
-        for name, parameter in lambdas.items()
-    }
-    return forces | {SCALE: _on_scale(*(part[:count].double() for part in (values, pull, change)))}
+    places, vectors = risk.places(), (risk.point(), pull, change)
+    forces = {}
+    for name, parameter in lambdas.items():
+        value, gradient, bend = (part[places[parameter]].double() for part in vectors)
+        sign = value.sign()
+        forces[name] = Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ bend))
+    w, g, bend = (part[:count].double() for part in vectors)
+    size, along = w.norm() / len(w) ** 0.5, g @ w
+    second = bend @ w + g @ g - (along / w.norm()) ** 2
+    return forces | {SCALE: Force(float(size), -float(along / size), float(second / size))}
 
 
 def compare(before: Force, now: Force) -> Comparison:
@@ -127,17 +123,6 @@ def share(signs: Iterable[float]) -> float:
     """
     known = [sign for sign in signs if not math.isnan(sign)]
     return fmean(known) if known else math.nan
-
-
-def _on_lambda(value: Tensor, gradient: Tensor, change: Tensor) -> Force:
-    sign = value.sign()
-    return Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ change))
-
-
-def _on_scale(w: Tensor, g: Tensor, change: Tensor) -> Force:
-    size, along = w.norm() / len(w) ** 0.5, g @ w
-    bend = change @ w + g @ g - (along / w.norm()) ** 2
-    return Force(float(size), -float(along / size), float(bend / size))
 
 
 def _same_sign(predicted: float, observed: float) -> float:

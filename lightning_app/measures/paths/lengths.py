@@ -8,13 +8,13 @@ Conventions. The length of a path is the number of weight layers it passes, but 
 net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
 ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
 come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
-what they have in common. A net in half precision is resolved in float32. Cost: a resolution of outputs takes about p
-forward passes, of gradients about 2 p gradients.
+what they have in common. A net in half precision is resolved in float32.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import cast
 
 import torch
@@ -25,22 +25,12 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
-from lightning_app.measures.paths.unravel import AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
+from lightning_app.measures.curvature.hessian import Loss, Pairs
+from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
 
-__all__ = [
-    "EffectiveDepth",
-    "NoBranches",
-    "PathGradients",
-    "PathOutputs",
-    "check_branches",
-    "effective_depth",
-    "outputs_at_roots",
-    "path_gradients",
-    "path_outputs",
-]
+__all__ = ["EffectiveDepth", "NoBranches", "PathGradients", "PathOutputs", "check_branches", "effective_depth"]
+__all__ += ["path_gradients", "path_outputs"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Pairs = Iterable[tuple[Tensor, Tensor]]
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
@@ -90,18 +80,26 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     """
     net, images = _in_full(net, images)
     out = unravel(net, images, ByLength(images.unsqueeze(0)))
-    _check_outputs(out)
-    parts = cast(ByLength, out.parts.shallower() if out.from_layer else out.parts)
-    bias = out.from_layer  # what a constant of the readout would otherwise be called: a path of length 0
-    lengths = sorted({kind.length for kind in parts.kinds if not (bias and kind == ("constant", 0))})
-    found = dict(zip(parts.kinds, parts.stack))
-    nothing = torch.zeros_like(parts.stack[0])
-    from_input = torch.stack([found.get(Kind("input", length), nothing) for length in lengths])
-    constants = torch.stack([_own(found, length, bias, nothing) for length in lengths])
-    constant = found.get(Kind("constant", 0), nothing) if bias else nothing
+    if out.ndim != 2:
+        raise NotPiecewiseLinear(
+            f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}."
+        )
+    parts = cast(ByLength, out.parts.longer(-1) if out.from_layer else out.parts)
+    found, nothing = dict(zip(parts.kinds, parts.stack)), torch.zeros_like(parts.stack[0])
+    # The readout's bias would otherwise be called a path of length 0.
+    constant = found.pop(Kind("constant", 0), nothing) if out.from_layer else nothing
+    lengths = sorted({kind.length for kind in found})
+    from_input, from_constant = (
+        torch.stack([found.get(Kind(start, length), nothing) for length in lengths]) for start in STARTS
+    )
     of_input = tuple(length for start, length in parts.kinds if start == "input")
-    resolved = PathOutputs(torch.tensor(lengths), from_input + constants, from_input, constant, of_input)
-    _check_sum(resolved.outputs.sum(0) + constant, net(images))
+    resolved = PathOutputs(torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input)
+    expected = net(images)
+    if expected.isfinite().all() and not nearly_same(resolved.outputs.sum(0) + constant, expected, TOLERANCE):
+        raise NotPiecewiseLinear(
+            "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
+            "something else than its inputs, and cannot be resolved by path length."
+        )
     return resolved
 
 
@@ -113,41 +111,16 @@ def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
     return shared_copy(net), images
 
 
-def _own(found: dict, length: int, bias: bool, nothing: Tensor) -> Tensor:
-    return nothing if bias and not length else found.get(("constant", length), nothing)
-
-
-@torch.no_grad()
-def outputs_at_roots(net: nn.Module, images: Tensor, longest: int) -> Tensor:
-    """f_0, ..., f_longest, (longest + 1, B, C), by Fourier transform over the roots of unity; f_0 with the readout's bias.
-
-    The same as `path_outputs` in another way, without its origins. Cost: 3/2 (longest + 1) forward passes.
-    """
-    net, images = _in_full(net, images)
-    spectrum = torch.stack([torch.complex(*_at_root(net, images, k, longest)) for k in range(_half(longest))])
-    return torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
-
-
 def path_gradients(
-    net: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    loss: Loss = F.cross_entropy,
-    names: Collection[str] | None = None,
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, names: Collection[str] | None = None
 ) -> PathGradients:
-    """The gradient of the loss of a batch, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df held fixed.
+    """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df held fixed.
 
-    Args:
-        net: in evaluation mode.
-        images: of the batch.
-        labels: of the batch.
-        loss: (outputs, labels) -> number.
-        names: of the parameters to differentiate in; None for all trainable ones.
+    It is that in the parameters of these names; None for all trainable ones. Every g_r is the Fourier transform of gradients
+    at roots of unity: where two parts cancel, or one is much smaller than the largest, its relative error is that much
+    larger than the precision's.
 
-    Every g_r is the Fourier transform of gradients at roots of unity. Where two parts cancel, or one is much smaller than the
-    largest, its relative error is that much larger than the precision's.
-
-    Cost: 2 (p + 1) gradients of the batch, and memory for 2 (p + 1) gradients.
+    Cost: 2 (p + 1) gradients of the batch, and memory for as many.
 
     Raises:
         UserError: as `path_outputs`, and for a loss that is no number for each batch.
@@ -157,7 +130,8 @@ def path_gradients(
     longest = int(few.lengths[-1])
     delta = _delta(net, images, labels, loss)
     weights = [weight for name, weight in _trainable(net).items() if names is None or name in names]
-    spectrum = torch.stack([_root_gradient(net, images, delta, weights, k, longest) for k in range(_half(longest))])
+    half = (longest + 1) // 2 + 1  # of the roots of unity: the others are their conjugates
+    spectrum = torch.stack([_root_gradient(net, images, delta, weights, k, longest) for k in range(half)])
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
     constant = _constant_gradient(net, images[:1], delta, weights)
     by_length[0] -= constant  # a readout's bias has length 0 too
@@ -168,29 +142,17 @@ def _trainable(net: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
 
 
-def _half(longest: int) -> int:
-    """How many of the ``longest`` + 1 roots of unity have no negative imaginary part: the others are their conjugates."""
-    return (longest + 1) // 2 + 1
-
-
-def _at_root(net: nn.Module, images: Tensor, k: int, longest: int) -> Tensor:
-    """Real and imaginary part, (2, B, C), of sum_r t^r f_r at the k-th root of unity."""
-    start = AtRoot(torch.stack([images, torch.zeros_like(images)]), 2 * torch.pi * k / (longest + 1))
-    out = unravel(net, images, start)
-    return (out.parts.shallower() if out.from_layer else out.parts).stack
-
-
 @torch.enable_grad()
 def _root_gradient(
     net: nn.Module, images: Tensor, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
 ) -> Tensor:
-    """(N,) complex: the gradient of <delta, sum_r t^r f_r>."""
-    real, imaginary = (_at_root(net, images, k, longest) * delta).flatten(1).sum(1)
-    parts = [_flat_gradient(real, weights, retain_graph=True)]
-    # At t = 1 and -1 all is real.
-    is_real = 2 * k % (longest + 1) == 0
-    parts.append(torch.zeros_like(parts[0]) if is_real else _flat_gradient(imaginary, weights))
-    return torch.complex(*parts)
+    """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
+    out = unravel(net, images, AtRoot.at_start(images, 2 * torch.pi * k / (longest + 1)))
+    stack = (out.parts.longer(-1) if out.from_layer else out.parts).stack  # real and imaginary part, (2, B, C)
+    real, imaginary = (stack * delta).flatten(1).sum(1)
+    of_real = _flat_gradient(real, weights, retain_graph=True)
+    is_real = 2 * k % (longest + 1) == 0  # at t = 1 and -1 all is
+    return torch.complex(of_real, torch.zeros_like(of_real) if is_real else _flat_gradient(imaginary, weights))
 
 
 @torch.enable_grad()
@@ -198,8 +160,7 @@ def _constant_gradient(net: nn.Module, image: Tensor, delta: Tensor, weights: Se
     """(N,): of the readout's bias, which is the same for all images."""
     out = unravel(net, image, ByLength(image.unsqueeze(0)))
     parts = cast(ByLength, out.parts)
-    found = dict(zip(parts.kinds, parts.stack)) if out.from_layer else {}
-    bias = found.get(Kind("constant", 1))
+    bias = dict(zip(parts.kinds, parts.stack)).get(Kind("constant", 1)) if out.from_layer else None
     if bias is None or not bias.requires_grad:
         return torch.zeros_like(torch.cat([weight.detach().flatten() for weight in weights]))
     return _flat_gradient((bias * delta.sum(0)).sum(), weights)
@@ -215,16 +176,11 @@ def _delta(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss) -> Tensor
     with torch.no_grad():
         outputs = net(images)
     with torch.enable_grad():
-        outputs.requires_grad_()
-        value = loss(outputs, labels)
-        if value.ndim:
-            raise UserError(
-                f"path gradients need a loss that is one number for a batch, got the shape {tuple(value.shape)}."
-            )
-        return torch.autograd.grad(value, outputs)[0]
-
-
-# -- effective depth --------------------------------------------------------------------------------------------------------
+        value = loss(outputs.requires_grad_(), labels)
+    if value.ndim:
+        shape = tuple(value.shape)
+        raise UserError(f"path gradients need a loss that is one number for a batch, got the shape {shape}.")
+    return torch.autograd.grad(value, outputs)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +188,7 @@ class EffectiveDepth:
     """Averages of path length over samples, in weight layers. Their conventions differ, and so do their values."""
 
     effective: float  # d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2: in [shortest, longest]
-    coherent: (
-        float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum_r f_r: any number, as parts that cancel count negative
-    )
+    coherent: float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum f_r: any number, as parts that cancel count negative
     gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]; NaN if nothing is trained
     longest: int  # p
     relative: float  # d_eff / p
@@ -253,10 +207,9 @@ def effective_depth(
     gradient_samples: int | None = None,
     at_once: int | None = None,
 ) -> EffectiveDepth:
-    """How deep a residual net is, by its outputs and its gradients on samples.
+    """How deep a residual net in evaluation mode is, by its outputs and its gradients on samples.
 
     Args:
-        net: in evaluation mode.
         batches: (inputs, labels), in any batch size: expectations and gradients are over all of them together.
         loss: (outputs, labels) -> mean over a batch.
         gradient_samples: only so many, the first ones, for d_grad; None for all.
@@ -269,40 +222,35 @@ def effective_depth(
     pairs = [(images, labels) for images, labels in batches if len(images)]
     if not pairs:
         raise UserError("an effective depth needs at least one sample, got none.")
-    images, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    net, (images, labels) = unwrapped(net), map(torch.cat, zip(*pairs, strict=True))
     check_branches(net, images)
     found = [path_outputs(net, few) for few in images.split(min(CHUNK, at_once or CHUNK))]
     lengths = found[0].lengths
     f = _centred(torch.cat([each.outputs for each in found], dim=1))  # (R, m, C)
     from_input = _centred(torch.cat([each.from_input for each in found], dim=1))
-    by_output, by_input = _mean_square(f), _mean_square(from_input)
+    by_output, by_input = (parts.square().sum(-1).mean(1).cpu() for parts in (f, from_input))
     coherence = (f * f.sum(0)).sum(-1).mean(1).cpu()
     some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
     longest = int(lengths[-1])
     by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK)
     effective = _mean_length(lengths, by_output)
     return EffectiveDepth(
-        effective,
-        _mean_length(lengths, coherence),
-        _mean_length(lengths, by_gradient),
-        longest,
-        effective / longest,
-        _mean_length(lengths, by_input),
-        float(1 - by_input.sum() / by_output.sum()),
-        _distribution(lengths, by_output),
-        lengths,
-        by_output,
-        by_gradient,
+        effective=effective,
+        coherent=_mean_length(lengths, coherence),
+        gradient=_mean_length(lengths, by_gradient),
+        longest=longest,
+        relative=effective / longest,
+        effective_input=_mean_length(lengths, by_input),
+        bias_share=float(1 - by_input.sum() / by_output.sum()),
+        distribution=_distribution(lengths, by_output),
+        lengths=lengths,
+        outputs=by_output,
+        gradients=by_gradient,
     )
 
 
 def check_branches(net: nn.Module, images: Tensor) -> None:
-    """Can paths of different lengths be told apart? Tried on the first image.
-
-    Raises:
-        NoBranches: all have the same.
-        UserError: as `path_outputs`.
-    """
+    """Raise NoBranches if all paths of the first image have one length, and what `path_outputs` raises."""
     lengths = path_outputs(net, images[:1]).input_lengths
     if len(lengths) < 2:
         raise NoBranches(
@@ -316,21 +264,14 @@ def _gradient_squares(
 ) -> Tensor:
     """|g_r|^2, (R,), of the mean over all images; 0 where nothing is trained."""
     chunk = min(GRADIENT_CHUNK, at_once)
-    groups = _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK)
-    squares = [_squares_in(net, images, labels, loss, names, chunk) for names in groups]
-    return sum(squares, torch.zeros(len(lengths), dtype=torch.float64))
-
-
-def _squares_in(
-    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, names: Collection[str], chunk: int
-) -> Tensor:
-    """The part that some parameters have in it."""
-    total: Tensor | None = None
-    for few, of_few in zip(images.split(chunk), labels.split(chunk)):
-        part = path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
-        total = part if total is None else total + part
-    assert total is not None  # there is at least one image
-    return total.double().square().sum(1).cpu()
+    squares = torch.zeros(len(lengths), dtype=torch.float64)
+    for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):
+        parts = (
+            path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
+            for few, of_few in zip(images.split(chunk), labels.split(chunk))
+        )
+        squares = squares + reduce(torch.add, parts).double().square().sum(1).cpu()
+    return squares
 
 
 def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:
@@ -353,10 +294,6 @@ def _centred(outputs: Tensor) -> Tensor:
     return outputs - outputs.mean(-1, keepdim=True) if outputs.shape[-1] > 1 else outputs
 
 
-def _mean_square(f: Tensor) -> Tensor:
-    return f.square().sum(-1).mean(1).cpu()
-
-
 def _mean_length(lengths: Tensor, weights: Tensor) -> float:
     return float((lengths * weights).sum() / weights.sum())
 
@@ -367,18 +304,3 @@ def _distribution(lengths: Tensor, weights: Tensor) -> Histogram:
     counts = torch.zeros(last - first + 1, dtype=torch.int64)
     counts[lengths - first] = (COUNTS * weights / weights.sum()).nan_to_num(nan=0.0).round().long()
     return Histogram(counts, torch.arange(first, last + 2, dtype=torch.float64) - 0.5, below=0, above=0)
-
-
-def _check_outputs(out: Tensor) -> None:
-    if out.ndim != 2:
-        raise NotPiecewiseLinear(
-            f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}."
-        )
-
-
-def _check_sum(found: Tensor, expected: Tensor) -> None:
-    if expected.isfinite().all() and not nearly_same(found, expected, TOLERANCE):
-        raise NotPiecewiseLinear(
-            "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
-            "something else than its inputs, and cannot be resolved by path length."
-        )

@@ -1,15 +1,15 @@
 """A net as the sum over its paths: any forward pass, carried out on the parts that its tensors are sums of.
 
 Where a net adds an identity to a branch, what comes out is a sum over paths, one for each choice of branch or identity at
-each addition (Veit et al. 2016; Littwin & Wolf 2016, Eq. 9). There are exponentially many, but as many *lengths* as layers,
-and what the paths of one length carry together can be followed through the net: everything a net does beside its ReLUs is
-affine, and a ReLU with its gates frozen at the sample is linear too. So each tensor of the forward pass goes with a stack of
-parts, and every function is applied to the sum (which decides about gates) and to the parts.
+each addition (Veit et al. 2016; Littwin & Wolf 2016, Eq. 9): exponentially many, but of as many *lengths* as layers, and what
+the paths of one length carry together can be followed through the net. All that a net does beside its ReLUs is affine, and
+a ReLU with its gates frozen at the sample is linear too. So each tensor of the forward pass goes with a stack of parts, and
+every function is applied to the sum (which decides about gates) and to the parts.
 
 Two kinds of parts know what a layer does to a path. `ByLength` keeps one part for each length, and a layer makes them all
 longer by one. `AtRoot` keeps the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all
 lengths are the Fourier transform of this over the roots of unity, at a cost that does not grow with their number. The
-first is how outputs are resolved, the second gradients, and each is the other's witness.
+first resolves outputs, the second gradients, and each is the other's witness.
 
 A weight layer is a convolution or a linear map. A constant (a layer's bias, the shift of a normalisation) starts a path of
 its own, of length 1 where it comes in.
@@ -36,9 +36,7 @@ class NotPiecewiseLinear(UserError):
     """The net is not made of affine maps and ReLUs, and so is no sum over paths."""
 
 
-# -- what a tensor is the sum of ------------------------------------------------------------------------------------------
-
-
+# -- what a tensor is the sum of
 @dataclass(frozen=True, eq=False)
 class Parts(ABC):
     """A stack of parts, (K, ...) where the tensor is (...)."""
@@ -59,16 +57,15 @@ class Parts(ABC):
         """All of them, self first, with stacks whose k-th entries belong together."""
 
     @abstractmethod
-    def deeper(self) -> Self:
-        """Behind one more weight layer."""
-
-    @abstractmethod
-    def shallower(self) -> Self:
-        """As if the last weight layer did not count."""
+    def longer(self, by: int) -> Self:
+        """Behind so many more weight layers; -1: as if the last one did not count."""
 
     @abstractmethod
     def born(self, constant: Tensor) -> Self:
         """With a constant, of the tensor's shape, that starts a path here."""
+
+
+STARTS: tuple[Literal["input", "constant"], ...] = ("input", "constant")
 
 
 class Kind(NamedTuple):
@@ -83,7 +80,7 @@ class ByLength(Parts):
     """One part for each kind of path.
 
     >>> x = ByLength(torch.tensor([[5.0]]), (Kind("input", 0),))
-    >>> y = x.joined([x.deeper().born(torch.tensor([2.0]))], torch.add)
+    >>> y = x.joined([x.longer(1).born(torch.tensor([2.0]))], torch.add)
     >>> y.kinds, y.stack.flatten().tolist()
     ((Kind(start='constant', length=1), Kind(start='input', length=0), Kind(start='input', length=1)), [2.0, 5.0, 5.0])
     """
@@ -93,23 +90,15 @@ class ByLength(Parts):
     def aligned(self, others: Sequence[Self]) -> list[Self]:
         every = (self, *others)
         kinds = tuple(sorted({kind for parts in every for kind in parts.kinds}))
-        return [parts._among(kinds) for parts in every]
+        return [parts if kinds == parts.kinds else parts._among(kinds) for parts in every]
 
     def _among(self, kinds: tuple[Kind, ...]) -> Self:
         """With parts that are zero for kinds that have no path here."""
-        if kinds == self.kinds:
-            return self
         places = torch.tensor([kinds.index(kind) for kind in self.kinds], device=self.stack.device)
         stack = self.stack.new_zeros(len(kinds), *self.stack.shape[1:]).index_copy(0, places, self.stack)
         return replace(self, stack=stack, kinds=kinds)
 
-    def deeper(self) -> Self:
-        return self._longer(1)
-
-    def shallower(self) -> Self:
-        return self._longer(-1)
-
-    def _longer(self, by: int) -> Self:
+    def longer(self, by: int) -> Self:
         return replace(self, kinds=tuple(Kind(start, length + by) for start, length in self.kinds))
 
     def born(self, constant: Tensor) -> Self:
@@ -124,24 +113,23 @@ class ByLength(Parts):
 class AtRoot(Parts):
     """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
 
-    >>> x = AtRoot(torch.tensor([[5.0], [0.0]]), math.pi / 2).deeper()  # 5 i
-    >>> x.stack.flatten().round().int().tolist(), x.deeper().stack.flatten().round().int().tolist()
+    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).longer(1)  # 5 i
+    >>> x.stack.flatten().round().int().tolist(), x.longer(1).stack.flatten().round().int().tolist()
     ([0, 5], [-5, 0])
     """
 
     angle: float = 0.0
 
+    @classmethod
+    def at_start(cls, inputs: Tensor, angle: float) -> Self:
+        """Inputs, from which all paths start."""
+        return cls(torch.stack([inputs, torch.zeros_like(inputs)]), angle)
+
     def aligned(self, others: Sequence[Self]) -> list[Self]:
         return [self, *others]
 
-    def deeper(self) -> Self:
-        return self._turned(self.angle)
-
-    def shallower(self) -> Self:
-        return self._turned(-self.angle)
-
-    def _turned(self, angle: float) -> Self:
-        (real, imaginary), cos, sin = self.stack, math.cos(angle), math.sin(angle)
+    def longer(self, by: int) -> Self:
+        (real, imaginary), cos, sin = self.stack, math.cos(by * self.angle), math.sin(by * self.angle)
         return replace(self, stack=torch.stack([cos * real - sin * imaginary, sin * real + cos * imaginary]))
 
     def born(self, constant: Tensor) -> Self:
@@ -149,27 +137,23 @@ class AtRoot(Parts):
         return replace(self, stack=self.stack + one)
 
 
-# -- a tensor with its parts ----------------------------------------------------------------------------------------------
-
-
+# -- a tensor with its parts
 class Unravelled(Tensor):
-    """A tensor of a forward pass that goes with its parts; functions of it are such tensors again.
+    """A tensor of a forward pass that goes with its parts; functions of it are such tensors again."""
 
-    Attributes:
-        parts: what it is the sum of.
-        from_layer: it is the output of a weight layer, of which nothing but the form was changed since.
-    """
-
-    parts: Parts
-    from_layer: bool = False
+    parts: Parts  # what it is the sum of
+    from_layer: bool = False  # is it the output of a weight layer, of which nothing but the form was changed since?
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func is Tensor.__setitem__:
+            raise NotPiecewiseLinear(WRITTEN)
         if func in RULES:
             args = args or (kwargs.pop("tensors" if "tensors" in kwargs else "input"),)
             out = RULES[func](func, *args, **kwargs)
-            return _written(args[0], out) if _in_place(func, args, kwargs) else out
+            in_place = func in _IN_PLACE or kwargs.get("inplace") or (func is F.relu and args[1:] == (True,))
+            return _written(args[0], out) if in_place else out
         out = _on_sum(func, *args, **kwargs)
         if isinstance(out, Tensor) or (isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out)):
             name = getattr(func, "__name__", str(func))
@@ -181,9 +165,7 @@ class Unravelled(Tensor):
 
 
 def unravel(net: nn.Module, inputs: Tensor, parts: Parts) -> Unravelled:
-    """The net's output for inputs (B, ...) of which the parts are known.
-
-    The net must be in evaluation mode. Gates are those of the ordinary forward pass, bit by bit.
+    """The output of a net in evaluation mode for inputs (B, ...) of known parts, with the ordinary forward pass's gates.
 
     Raises:
         NotPiecewiseLinear: if a function of the net is not, named.
@@ -218,8 +200,7 @@ def _on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-# -- what functions do to the parts ---------------------------------------------------------------------------------------
-
+# -- what functions do to the parts
 RULES: dict[Callable, Callable[..., Unravelled]] = {}  # torch function -> (function, its arguments) -> result
 
 
@@ -235,7 +216,7 @@ def _rule(*functions: Callable) -> Callable:
 def _layer(func: Any, x: Any, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
     """A weight layer: its linear map makes every path longer, its bias starts one."""
     total = _on_sum(func, x, weight, bias, *args, **kwargs)
-    parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).deeper()
+    parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).longer(1)
     return _unravelled(total, _with_constant(parts, bias, total, func is F.linear), from_layer=True)
 
 
@@ -297,14 +278,10 @@ def _max_pool(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 WITH_PLACES = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}  # by dimensions of the maps
 
 
-@_rule(torch.add, Tensor.add, Tensor.add_)
+@_rule(torch.add, Tensor.add, Tensor.add_, torch.sub, Tensor.sub, Tensor.sub_)
 def _sum(func: Any, x: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, alpha)
-
-
-@_rule(torch.sub, Tensor.sub, Tensor.sub_)
-def _difference(func: Any, x: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, -alpha)
+    sign = -1 if func.__name__.startswith("sub") else 1
+    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, sign * alpha)
 
 
 @_rule(Tensor.__rsub__)
@@ -315,14 +292,13 @@ def _reversed_difference(func: Any, x: Any, y: Any) -> Any:
 def _combined(total: Tensor, x: Any, y: Any, factor: float) -> Unravelled:
     """x + factor y. What has no parts is a constant."""
     like = next(each for each in (x, y) if isinstance(each, Unravelled)).parts
-    one, other = (_parts(each, like, total) for each in (x, y))
-    return _unravelled(total, one.joined([other], lambda one, other: one + factor * other))
 
+    def parts(x: Any) -> Parts:
+        if isinstance(x, Unravelled):
+            return x.parts.mapped(lambda part: part.expand(total.shape))
+        return _constant(torch.as_tensor(x, dtype=total.dtype, device=total.device), like, total.shape)
 
-def _parts(x: Any, like: Parts, total: Tensor) -> Parts:
-    if isinstance(x, Unravelled):
-        return x.parts.mapped(lambda part: part.expand(total.shape))
-    return _constant(torch.as_tensor(x, dtype=total.dtype, device=total.device), like, total.shape)
+    return _unravelled(total, parts(x).joined([parts(y)], lambda one, other: one + factor * other))
 
 
 def _constant(x: Tensor, like: Parts, shape: torch.Size) -> Parts:
@@ -398,20 +374,11 @@ def _linear(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return _unravelled(total, x.parts.mapped(lambda part: func(part, *args, **kwargs)))
 
 
-@_rule(Tensor.__setitem__)
-def _assigned(func: Any, *args: Any) -> Any:
-    raise NotPiecewiseLinear(WRITTEN)
-
-
 WRITTEN = (
     "a net is resolved into paths if it adds and concatenates signals, this one writes them into a part of a tensor or "
     "into one that was there before: use sums and torch.cat, or leave it out of EffectiveDepth."
 )
 _IN_PLACE = {torch.relu_, Tensor.relu_, Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_}
-
-
-def _in_place(func: Callable, args: tuple, kwargs: dict) -> bool:
-    return func in _IN_PLACE or bool(kwargs.get("inplace")) or (func is F.relu and args[1:] == (True,))
 
 
 def _written(x: Unravelled, out: Unravelled) -> Unravelled:

@@ -29,35 +29,33 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
     """A copy in evaluation mode, with every normalisation that can be absorbed merged into the layer before it.
 
     Its output is the net's in evaluation mode up to rounding (1e-12 of its size in float64). An `nn.Identity` stands in
-    each merged normalisation's place; what cannot be merged stays.
-
-    Args:
-        net: any; left as it is.
-        image: (1, ...), for the forward pass that finds the pairs.
+    each merged normalisation's place; what cannot be merged stays. An image (1, ...) finds the pairs in a forward pass.
     """
     net = copy.deepcopy(unwrapped(net)).eval()
     for norm in normalisations_of(net, image):
-        if norm.into is not None:
-            _merge(net.get_submodule(norm.into), norm.module)
-            _replace(net, norm.module, nn.Identity().eval())
+        if norm.into is None:
+            continue
+        layer: Any = net.get_submodule(norm.into)
+        (scale, shift), trained = affine(norm.module), layer.weight.requires_grad
+        bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+        layer.bias = nn.Parameter(bias * scale + shift, trained)
+        layer.weight = nn.Parameter(_times(layer.weight, scale), trained)
+        # Under each of its names: some nets keep a layer as an attribute and in a Sequential.
+        for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is norm.module]:
+            net.set_submodule(path, nn.Identity().eval())
     return net
 
 
 def absorbed_weight(weight: Tensor, norm: nn.Module) -> Tensor:
-    """w' = s w, in float64: output channel d of w (D, ...) multiplied by lambda_d / sqrt(var_d + eps).
-
-    The same for (w, var) and (a w, a^2 var) if eps = 0, and linear in lambda.
-    """
+    """w' = s w, in float64: output channel d of w (D, ...) multiplied by lambda_d / sqrt(var_d + eps)."""
     return _times(weight.detach().double(), affine(norm)[0].double())
 
 
 def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> float:
-    """The size of one or several layers' weights taken together.
+    """The size of one or several layers' weights, (D, ...) each with D output channels, taken together.
 
-    Args:
-        weights: (D, ...) each, D output channels; at least one.
-        norm: "frobenius": the root of the sum of squares; "rms": of their mean, which for all layers is C of Eq. 4;
-            "filter": the mean over output channels of their 2-norms.
+    "frobenius": the root of the sum of squares; "rms": of their mean, which for all layers is C of Eq. 4; "filter": the
+    mean over output channels of their 2-norms.
 
     >>> w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     >>> weight_norm([w]), weight_norm([w], "rms"), weight_norm([w], "filter")
@@ -73,12 +71,10 @@ def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> floa
 def absorbed_norms(
     layers: Sequence[Layer], norms: Sequence[Normalisation], norm: NormName = "frobenius"
 ) -> dict[str, float]:
-    """Norms of the weights as they are, and with the normalisation that follows absorbed.
+    """Norms of the weights, biases excluded, as they are and with the normalisation that follows absorbed.
 
-    Returns:
-        ``"layer07/own"``, and ``"layer07/absorbed"`` where a normalisation can be absorbed; ``"own"`` and ``"absorbed"``:
-        means of these over convolutions (Fig. 2b; over all layers in a net without any); ``"total"``: of all layers'
-        weights together, the ||w|| of Fig. 1e. Biases are excluded.
+    ``"layer07/own"``, and ``"layer07/absorbed"`` where that can be; ``"own"`` and ``"absorbed"``: means of these over
+    convolutions (Fig. 2b; over all layers in a net without any); ``"total"``: of all layers' weights together, Fig. 1e.
     """
     if not layers:
         return {}
@@ -102,19 +98,6 @@ def check_norm(norm: str) -> None:
     """Raises a UserError for a norm that is none."""
     if norm not in NORMS:
         raise UserError(f"norm must be one of {', '.join(NORMS)}, got '{norm}'.")
-
-
-def _replace(net: nn.Module, module: nn.Module, by: nn.Module) -> None:
-    """Under each of its names: some nets keep a layer as an attribute and in a Sequential."""
-    for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is module]:
-        net.set_submodule(path, by)
-
-
-def _merge(layer: Any, norm: nn.Module) -> None:
-    scale, shift = affine(norm)
-    bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
-    layer.bias = nn.Parameter(bias * scale + shift, layer.weight.requires_grad)
-    layer.weight = nn.Parameter(_times(layer.weight, scale), layer.weight.requires_grad)
 
 
 def _times(weight: Tensor, scale: Tensor) -> Tensor:

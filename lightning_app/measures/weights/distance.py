@@ -16,16 +16,13 @@ __all__ = ["conv_weights", "distance"]
 
 
 def conv_weights(layers: Sequence[Layer], transferred: bool = False) -> Tensor:
-    """All weights of the convolutions as one vector (n,) on the CPU, in their own precision; no biases, no linear layer.
+    """All weights that Table 3 counts as one vector (n,) on the CPU, in their own precision: of the convolutions, no biases.
 
-    The weights that Table 3 counts. A net without convolutions gives all its layers' weights.
-
-    Args:
-        layers: the net's layers.
-        transferred: of t = T(w) instead of w, in float64 so that nothing is lost to rounding.
+    A net without convolutions gives all its layers' weights. ``transferred``: of t = T(w) instead of w, in float64.
     """
     counted = [layer for layer in layers if layer.is_conv] or list(layers)
-    return torch.cat([_weight(layer, transferred).flatten() for layer in counted])
+    weights = [layer.transferred() if transferred else layer.weight.detach().cpu() for layer in counted]
+    return torch.cat([weight.flatten() for weight in weights])
 
 
 def distance(one: Tensor, other: Tensor) -> float:
@@ -35,11 +32,3 @@ def distance(one: Tensor, other: Tensor) -> float:
     5.0
     """
     return float((one.double() - other.double()).norm())
-
-
-def _weight(layer: Layer, transferred: bool) -> Tensor:
-    weight = layer.weight.detach().cpu()
-    if not transferred:
-        return weight
-    mask = layer.id_mask() if layer.skip else None
-    return weight.double() if mask is None else weight.double() + mask.cpu()

@@ -8,7 +8,7 @@ first one included; no biases, no linear layer. Mass is the L1 norm.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from lightning_app.networks.layers import Layer
 __all__ = ["EDGES", "HIGH", "LARGE", "WeightStatistics", "weight_mass"]
 
 LARGE = 0.25  # Table 3, "|Weights| >= 0.25"
+SUMS = ("count", "id_count", "all", "large", "id_entries", "above_07", "above_07_signed")  # over parts of a set
 HIGH = 0.7  # SM C: "1 entry bigger than 0.7" in p_0, 26 in p_200
 
 # Fig. 7 spans about -1 to 2. The paper's bins are not stated; a width of 2^-7 makes every edge, 0.25 too, exact.
@@ -49,32 +50,21 @@ class WeightStatistics:
 def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str, WeightStatistics]:
     """Weight statistics of a net, in total and layer by layer (Table 3).
 
-    Args:
-        layers: the net's layers.
-        transferred: statistics of t = T(w) instead of w: 1 is added to the ID entries of layers with a skip, in
-            float64, so nothing is lost to rounding. A net without skips is its own transfer.
-
-    Returns:
-        Key "" for the total over all convolutions (over all layers in a net that has none), then one entry a layer;
-        linear layers have their own entry and are not in the total.
+    Key "" is the total over all convolutions (over all layers in a net that has none), then comes one entry a layer;
+    linear layers have their own entry and are not in the total. ``transferred``: of t = T(w) instead of w, in float64, so
+    nothing is lost to rounding; a net without skips is its own transfer.
 
     Invariances: permuting the weights of a layer leaves everything but the ID fields unchanged; w -> -w changes only
     mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count``.
     Cost: one copy of the weights to the CPU and a few passes; no forward pass.
     """
-    each = {layer.name: _layer_statistics(layer, transferred) for layer in layers}
+    each = {}
+    for layer in layers:
+        weight, mask = layer.transferred() if transferred else layer.weight64(), layer.id_mask()
+        no_ids = torch.zeros_like(weight, dtype=torch.bool)
+        each[layer.name] = _statistics(weight, no_ids if mask is None else mask.cpu())
     total = [layer.name for layer in layers if layer.is_conv] or list(each)
-    return {"": _pool(each[name] for name in total), **each}
-
-
-def _layer_statistics(layer: Layer, transferred: bool) -> WeightStatistics:
-    weight, mask = layer.weight.detach(), layer.id_mask()
-    if mask is None:
-        mask = torch.zeros_like(weight, dtype=torch.bool)
-    weight, mask = weight.to("cpu", torch.float64), mask.cpu()
-    if transferred and layer.skip:
-        weight = weight + mask
-    return _statistics(weight, mask)
+    return {"": _pool([each[name] for name in total]), **each}
 
 
 def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
@@ -104,35 +94,23 @@ def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
     )
 
 
-def _pool(parts: Iterable[WeightStatistics]) -> WeightStatistics:
+def _pool(parts: Sequence[WeightStatistics]) -> WeightStatistics:
     """Statistics of a union from those of its parts (std by the parallel formula, so as stable as two passes)."""
-    parts = list(parts)
-
-    def add(field: str) -> Any:
-        return sum(getattr(part, field) for part in parts)
-
-    count, large, id_entries = add("count"), add("large"), add("id_entries")
-    mean = _ratio(sum(part.count * part.mean for part in parts), count)
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
+    mean = _ratio(sum(part.count * part.mean for part in parts), sums["count"])
     spread = sum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
     return WeightStatistics(
-        count=count,
-        id_count=add("id_count"),
+        **sums,
         mean=mean,
-        std=math.sqrt(_ratio(spread, count)),
-        all=add("all"),
-        large=large,
-        id_entries=id_entries,
-        id_over_large=_ratio(id_entries, large),
-        above_07=add("above_07"),
-        above_07_signed=add("above_07_signed"),
+        std=math.sqrt(_ratio(spread, sums["count"])),
+        id_over_large=_ratio(sums["id_entries"], sums["large"]),
         norm=math.hypot(*(part.norm for part in parts)),
-        histogram=_pool_histograms(part.histogram for part in parts),
-        histogram_id=_pool_histograms(part.histogram_id for part in parts),
+        histogram=_pool_histograms([part.histogram for part in parts]),
+        histogram_id=_pool_histograms([part.histogram_id for part in parts]),
     )
 
 
-def _pool_histograms(parts: Iterable[Histogram]) -> Histogram:
-    parts = list(parts)
+def _pool_histograms(parts: Sequence[Histogram]) -> Histogram:
     counts = sum((part.counts for part in parts), torch.zeros(len(EDGES) - 1, dtype=torch.int64))
     return Histogram(counts, EDGES, sum(part.below for part in parts), sum(part.above for part in parts))
 

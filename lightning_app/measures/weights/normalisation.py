@@ -3,8 +3,8 @@
 In their account the depth of the ensemble that a residual net is hangs on the factors lambda of batch normalisation
 (its ``weight``; others write gamma). To see them in any net, the net is run once on an image: hooks give the order in
 which layers and normalisations run, and a `TorchFunctionMode` sees every call that takes a layer's output. Only where a
-normalisation is the one consumer of that output can it be absorbed into the layer (`lightning_app.measures.weights.absorption`):
-not behind a sum, and not where a skip starts between the two.
+normalisation is the one consumer of that output can it be absorbed into the layer (`absorption`): not behind a sum, and
+not where a skip starts between the two.
 """
 
 from collections import Counter, defaultdict
@@ -23,16 +23,8 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
-__all__ = [
-    "LambdaStatistics",
-    "LambdaTotals",
-    "Normalisation",
-    "affine",
-    "effective_scale",
-    "lambda_statistics",
-    "lambda_totals",
-    "normalisations_of",
-]
+__all__ = ["LambdaStatistics", "LambdaTotals", "Normalisation", "affine", "effective_scale", "lambda_statistics"]
+__all__ += ["lambda_totals", "normalisations_of"]
 
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
 _ABSORBING = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}  # these very classes: a subclass may do more
@@ -100,11 +92,7 @@ class LambdaTotals:
 
 
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
-    """Statistics of lambda.
-
-    Args:
-        norm: one that has a lambda.
-        before: its lambda (n,) at the last measurement, if there was one.
+    """Of a normalisation that has a lambda; ``before`` is its lambda (n,) at the last measurement, if there was one.
 
     >>> module = nn.BatchNorm1d(2)
     >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
@@ -126,14 +114,9 @@ def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> Lamb
 
 def lambda_totals(layers: Sequence[LambdaStatistics]) -> LambdaTotals:
     """Of at least one layer."""
-    return LambdaTotals(
-        l2=fmean(layer.l2 for layer in layers),
-        mean_abs=fmean(layer.mean_abs for layer in layers),
-        negative=sum(layer.negative for layer in layers),
-        sign_changes=sum(layer.sign_changes for layer in layers),
-        layers=len(layers),
-        absorbable=sum(layer.absorbable for layer in layers),
-    )
+    sums = {name: sum(getattr(layer, name) for layer in layers) for name in ("negative", "sign_changes", "absorbable")}
+    means: dict[str, Any] = {name: fmean(getattr(layer, name) for layer in layers) for name in ("l2", "mean_abs")}
+    return LambdaTotals(**means, **sums, layers=len(layers))
 
 
 def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -163,52 +146,31 @@ def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def effective_scale(norm: Normalisation) -> float:
-    """Mean over channels of |lambda| / sqrt(var + eps): what the layer multiplies by in evaluation mode.
-
-    Raises:
-        UserError: without running statistics.
-    """
+    """Mean over channels of |lambda| / sqrt(var + eps), what the layer multiplies by in evaluation mode; raises as `affine`."""
     return float(affine(norm.module)[0].double().abs().mean())
 
 
 @torch.no_grad()
 def normalisations_of(net: nn.Module, image: Tensor) -> tuple[Normalisation, ...]:
-    """Every normalisation layer that the forward pass calls, in its order.
+    """Every normalisation layer that the net's forward pass calls, in its order.
 
     These are PyTorch's (BatchNorm, SyncBatchNorm, InstanceNorm, GroupNorm, LayerNorm, RMSNorm) and any module that
-    looks like one: with an ``eps``, and a ``weight`` or a ``running_var``.
-
-    Args:
-        net: any; left as it is, the pass is made on a copy that shares its parameters, in evaluation mode.
-        image: (1, ...) on the net's device.
-
-    Cost: one forward pass on this image.
+    looks like one: with an ``eps``, and a ``weight`` or a ``running_var``. Cost: one forward pass on an image (1, ...), in
+    evaluation mode, of a copy that shares the net's parameters.
     """
     net = unwrapped(net)
     watched = shared_copy(net).eval()
     paths = {module: path for path, module in watched.named_modules()}
     with _Watch(watched) as watch:
-        watch.leaves_net(watched(image))
-    return tuple(
-        Normalisation(name, paths[norm], net.get_submodule(paths[norm]), paths.get(watch.absorbing(norm)))
-        for norm, name in _named(watch.before, paths).items()
-    )
-
-
-def _named(before: Mapping[nn.Module, str | None], paths: Mapping[nn.Module, str]) -> dict[nn.Module, str]:
-    """Names after the layers before; a second normalisation there is numbered, one before all layers has its path."""
-    seen: Counter[str] = Counter()
-    names = {}
-    for norm, layer in before.items():
-        name = layer or paths[norm]
+        watch.take(watched(image), watch)  # what the net returns is also taken by whoever called it
+    found, seen = [], Counter[str]()
+    for norm, layer in watch.before.items():
+        path = paths[norm]
+        name = layer or path
         seen[name] += 1
-        names[norm] = name if seen[name] == 1 else f"{name}_{seen[name]}"
-    return names
-
-
-def _is_normalisation(module: nn.Module) -> bool:
-    looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
-    return isinstance(module, _KNOWN) or (hasattr(module, "eps") and looks)
+        numbered = name if seen[name] == 1 else f"{name}_{seen[name]}"
+        found.append(Normalisation(numbered, path, net.get_submodule(path), paths.get(watch.absorbing(norm))))
+    return tuple(found)
 
 
 class _Watch(TorchFunctionMode):
@@ -221,13 +183,15 @@ class _Watch(TorchFunctionMode):
         self._uses: Counter[int] = Counter()  # of parameters, by id
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # by id; held, so that no id is used again
         self._takers: defaultdict[nn.Module, set] = defaultdict(set)  # layer -> who takes its output
-        # Of a normalisation that is its formula, the layer whose output it takes.
-        self._sources: dict[nn.Module, nn.Module] = {}
+        self._sources: dict[
+            nn.Module, nn.Module
+        ] = {}  # normalisation that is its formula -> layer whose output it takes
         self._inside: nn.Module | None = None  # the normalisation that is running
         self._last: str | None = None  # name of the last layer that ran
         self._names: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(net)}
         for module in net.modules():
-            if _is_normalisation(module):
+            looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
+            if isinstance(module, _KNOWN) or (hasattr(module, "eps") and looks):
                 module.register_forward_pre_hook(self._enter)
                 module.register_forward_hook(self._leave)
             elif module in self._names or type(module) in _ABSORBING:
@@ -236,13 +200,9 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func not in _FORM:
-            self._take((args, kwargs), self._inside or object())
+            self.take((args, kwargs), self._inside or object())
             self._uses.update(id(each) for each in _tensors((args, kwargs)) if isinstance(each, nn.Parameter))
         return func(*args, **kwargs)
-
-    def leaves_net(self, outputs: Any) -> None:
-        """What the net returns is also taken by whoever called it."""
-        self._take(outputs, self)
 
     def absorbing(self, norm: nn.Module) -> nn.Module | None:
         """The layer whose output goes into this normalisation and nowhere else, and whose weights nobody else uses."""
@@ -251,7 +211,8 @@ class _Watch(TorchFunctionMode):
             return None
         return layer if self._takers[layer] == {norm} else None
 
-    def _take(self, values: Any, taker: object) -> None:
+    def take(self, values: Any, taker: object) -> None:
+        """Note who takes the outputs of layers among these values."""
         for tensor in _tensors(values):
             if id(tensor) in self._outputs:
                 self._takers[self._outputs[id(tensor)][0]].add(taker)
@@ -269,14 +230,11 @@ class _Watch(TorchFunctionMode):
     def _leave(self, norm: nn.Module, inputs: tuple, out: Any) -> None:
         if inputs and id(inputs[0]) in self._outputs:
             layer, x = self._outputs[id(inputs[0])]
-            if _can_absorb(layer, x) and _is_affine(norm, x, out):
+            # An ordinary layer with weights of its own, whose output has its channels where a normalisation expects them.
+            ordinary = type(layer) in _ABSORBING and "weight" in layer._parameters and x.ndim == layer.weight.ndim
+            if ordinary and _is_affine(norm, x, out):
                 self._sources[norm] = layer
         self._inside = None  # not before: what this hook computes is seen too
-
-
-def _can_absorb(layer: nn.Module, out: Tensor) -> bool:
-    """An ordinary layer with weights of its own, whose output has its channels where a normalisation expects them."""
-    return type(layer) in _ABSORBING and "weight" in layer._parameters and out.ndim == layer.weight.ndim
 
 
 def _is_affine(norm: nn.Module, x: Tensor, out: Any) -> bool:

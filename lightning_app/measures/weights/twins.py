@@ -19,25 +19,11 @@ from torch import Tensor, nn
 from lightning_app.identity import id_entries, shortcut
 from lightning_app.networks.layers import Layer, layers_of
 
-__all__ = [
-    "Divergence",
-    "Flip",
-    "Gap",
-    "Growth",
-    "SignWatch",
-    "Steps",
-    "TwinHistory",
-    "growth",
-    "sign_flips",
-    "twin_divergence",
-]
+__all__ = ["Divergence", "Flip", "Gap", "Growth", "SignWatch", "Steps", "TwinHistory", "growth", "sign_flips"]
+__all__ += ["twin_divergence"]
 
-SATURATED = (
-    1e-3  # about 1 % of a weight: beyond it the twins are two nets like any other, and nothing grows exponentially
-)
-
-
-# -- the gap between the parameters ---------------------------------------------------------------------------------------
+# About 1 % of a weight: beyond it the twins are two nets like any other, and nothing grows exponentially.
+SATURATED = 1e-3
 
 
 @dataclass(frozen=True)
@@ -57,8 +43,6 @@ def twin_divergence(plain: Any, residual: Any) -> Divergence:
     ``u |p - 1|``, and the second difference is exact as long as the two agree to a factor of 2. Right after T the result
     is at most ``u (1 + |r|)`` at the ID entries (u = 2^-53 in float64) and 0 elsewhere.
 
-    Cost: one pass over the weights, one transfer.
-
     Raises:
         ValueError: if the nets are not a plain and a residual one with the same parameters.
     """
@@ -67,18 +51,12 @@ def twin_divergence(plain: Any, residual: Any) -> Divergence:
     with_ids, of_residual = set(plain.id_weights()), dict(residual.named_parameters())
     at_id, elsewhere = [], []
     for name, p in plain.named_parameters():
-        if name in with_ids:
-            mask = id_entries(p)
-            gap = ((p - mask.to(p.dtype)) - of_residual[name]).abs()
-            at_id.append(gap.masked_fill(~mask, 0).amax())
-            elsewhere.append(gap.masked_fill(mask, 0).amax())
-        else:
-            elsewhere.append((p - of_residual[name]).abs().amax())
+        mask = id_entries(p) if name in with_ids else torch.zeros_like(p, dtype=torch.bool)
+        gap = ((p - mask.to(p.dtype)) - of_residual[name]).abs()
+        at_id.append(gap.masked_fill(~mask, 0).amax())
+        elsewhere.append(gap.masked_fill(mask, 0).amax())
     largest = torch.stack([torch.stack(at_id).amax(), torch.stack(elsewhere).amax()])
     return Divergence(*torch.stack([largest.amax(), *largest]).tolist())
-
-
-# -- ReLUs that part the nets ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -116,15 +94,11 @@ def sign_flips(layer: str, original: Tensor, twin: Tensor) -> Flip | None:
 
 
 class SignWatch:
-    """Compares the ReLU inputs of two nets, layer by layer, in forward passes that happen anyway.
+    """Compares the ReLU inputs of a net and its T-twin, layer by layer, in forward passes that happen anyway.
 
-    All layers but the last are taken to have a ReLU behind them. The net that comes first leaves its pre-activations
-    until the other one arrives at the same layer: the memory of one net's activations, for one pass.
-
-    Args:
-        original: a net, not compiled: a compiled graph does not run hooks.
-        twin: its T-twin. Which of the two runs first does not matter.
-        gap_at: layer whose differences are wanted too.
+    All layers but the last are taken to have a ReLU behind them. The net that comes first, whichever it is, leaves its
+    pre-activations until the other one arrives at the same layer: the memory of one net's activations, for one pass.
+    Neither is compiled, as a compiled graph does not run hooks. ``gap_at``: layer whose differences are wanted too.
     """
 
     def __init__(self, original: nn.Module, twin: nn.Module, gap_at: str | None = None) -> None:
@@ -149,28 +123,17 @@ class SignWatch:
     def _arrive(self, layer: Layer, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         start = time.perf_counter()
         if self.flip is None or layer.name == self._gap_at:
-            here = _pre_activation(layer, inputs[0].detach(), out.detach())
+            here = out.detach()  # with the identity across it: what the layer's ReLU gets
+            here = here + shortcut(inputs[0].detach(), here.shape[1], layer.stride) if layer.skip else here
             there = self._waiting.pop(layer.name, None)
             if there is None:
                 self._waiting[layer.name] = here
-            else:
-                self._compare(layer.name, *((there, here) if is_twin else (here, there)))
+            elif layer.name == self._gap_at:
+                apart = (here - there).abs()
+                self.gap = Gap(*torch.stack([apart.amax(), apart.mean()]).tolist())
+            if there is not None and self.flip is None:
+                self.flip = sign_flips(layer.name, *((there, here) if is_twin else (here, there)))
         self.seconds += time.perf_counter() - start
-
-    def _compare(self, layer: str, original: Tensor, twin: Tensor) -> None:
-        if layer == self._gap_at:
-            apart = (twin - original).abs()
-            self.gap = Gap(*torch.stack([apart.amax(), apart.mean()]).tolist())
-        if self.flip is None:
-            self.flip = sign_flips(layer, original, twin)
-
-
-def _pre_activation(layer: Layer, x: Tensor, out: Tensor) -> Tensor:
-    """What the layer's ReLU gets: the module's output, with the identity across it."""
-    return out + shortcut(x, out.shape[1], layer.stride) if layer.skip else out
-
-
-# -- the law of growth ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -198,10 +161,7 @@ def growth(steps: Tensor, divergence: Tensor, flip_step: float = math.nan) -> Gr
     exponential every step does. Steps whose divergence is 0 (equal to the last bit) or not finite have no logarithm
     and are left out; so is all that follows the first step with a divergence of `SATURATED` or more.
 
-    Args:
-        steps: (n,) numbers of the steps, > 0.
-        divergence: (n,) max |T^-1(p) - r| after each.
-        flip_step: the first step with a sign flip; NaN: none yet, so all steps are before it.
+    ``steps``, (n,), are their numbers, > 0; without a sign flip yet (NaN) all are before it.
 
     >>> s = torch.arange(1, 101)
     >>> law = growth(s, 1e-16 * s**0.5)
@@ -231,8 +191,7 @@ def _line(x: Tensor, y: Tensor, weights: Tensor) -> tuple[float, float, float]:
     return float(slope), float(intercept.exp()), float(error)
 
 
-# -- what is recorded of a pair in training -------------------------------------------------------------------------------
-
+# -- what is recorded of a pair in training
 SECOND = "layer02"  # where the paper saw a difference of 1e-16 after one iteration
 SECOND_KEYS = {0: f"{SECOND}_at_start", 1: f"{SECOND}_after_one_step"}  # by steps done before the batch
 
