@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import signal
 import sys
 
 from lightning_app.cli.help import brief, overview
@@ -70,7 +69,7 @@ def _train(argv: list[str]) -> int:
         print(
             f"stopped by {stopping.received.name}{': go on with --ckpt_path last' if trained else ''}", file=sys.stderr
         )
-    if trained and stopping.received is signal.SIGUSR1 and (message := requeue()):
+    if trained and stopping.received.name == "SIGUSR1" and (message := requeue()):
         print(message, file=sys.stderr)
     return 128 + stopping.received
 

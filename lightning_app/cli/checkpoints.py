@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
-from lightning_app.common.seeds import spell_seeds
+from lightning_app.common.seeds import ALONE, spell_seeds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,6 @@ examples:
   python main.py test --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     the same risk and error
   python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     goes on as the bank would
 """
-ALONE = "net"  # name of the one member where a configuration has one `model.net` and one seed
 
 Checkpoint = Mapping[str, Any]
 Change = Callable[[Checkpoint, argparse.Namespace], tuple[dict[str, Any], list[str]]]
@@ -90,13 +89,8 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
         changed, lines = change(checkpoint, options)
     except UserError:
         raise
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # its parts have the right types
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        # Its parts have the right types.
         reason = str(error).split("\n")[0]
         raise UserError(
             f"{options.source} contradicts itself ({type(error).__name__}: {reason}): it is damaged, or of another program."
@@ -165,12 +159,20 @@ def transfer_checkpoint(
     Raises:
         UserError: where there is nothing to shift, or in a precision in which r is lost beside 1.
     """
+    import torch
+
     from lightning_app.identity import transfer, untransfer
 
     weights = _weights_to_shift(checkpoint, inverse, member)
     there, back = (untransfer, transfer) if inverse else (transfer, untransfer)
     before, names = checkpoint["state_dict"], [name for own in weights.values() for name in own]
-    _check_precision({name: before[name] for name in names})
+    for name in names:
+        if before[name].dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"{name} is {before[name].dtype}: beside the 1 of an ID entry everything below "
+                f"{torch.finfo(before[name].dtype).eps:g} would be rounded away. T needs weights in float32 or float64 "
+                "(trainer.precision 32-true or 64-true)."
+            )
     after = there(before, names)
     again = back(after, names)
     residual = after if inverse else before
@@ -191,17 +193,6 @@ def _shift(member: str, kernels: "list[tuple[Tensor, Tensor, Tensor]]") -> Shift
     if not math.isfinite(largest):
         raise UserError(f"'{member}' has ID entries that are not finite: it diverged, and T of it means nothing.")
     return Shift(member, len(was), error, unit * (1 + largest), str(was.dtype).removeprefix("torch."))
-
-
-def _check_precision(weights: "Mapping[str, Tensor]") -> None:
-    import torch
-
-    for name, weight in weights.items():
-        if weight.dtype not in (torch.float32, torch.float64):
-            raise UserError(
-                f"{name} is {weight.dtype}: beside the 1 of an ID entry everything below {torch.finfo(weight.dtype).eps:g}"
-                " would be rounded away. T needs weights in float32 or float64 (trainer.precision 32-true or 64-true)."
-            )
 
 
 def _weights_to_shift(checkpoint: Checkpoint, inverse: bool, member: str | None) -> dict[str, list[str]]:
@@ -281,10 +272,15 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
 
     counts = checkpoint["parameters"]  # the optimizer's parameters are in the members' order
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
+    states = []
+    for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
+        (group,) = state["param_groups"]
+        part = {i - first: state["state"][i] for i in range(first, end) if i in state["state"]}
+        states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
         **checkpoint,
         "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if n.startswith(old)},
-        "optimizer_states": [_part(state, first, end) for state in checkpoint["optimizer_states"]],
+        "optimizer_states": states,
         "callbacks": _of_member(checkpoint.get("callbacks", {}), member, members),
         "members": [described | {"name": ALONE}],
         "id_weights": {ALONE: [renamed(name) for name in checkpoint["id_weights"][member]]},
@@ -292,13 +288,6 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         "parameters": {ALONE: checkpoint["parameters"][member]},
         "running": {ALONE: checkpoint["running"][member]},
     }
-
-
-def _part(state: Mapping[str, Any], first: int, end: int) -> dict[str, Any]:
-    """An optimizer's state of the parameters ``first`` to ``end - 1``, numbered from 0."""
-    (group,) = state["param_groups"]
-    own = {i - first: state["state"][i] for i in range(first, end) if i in state["state"]}
-    return {"state": own, "param_groups": [group | {"params": list(range(end - first))}]}
 
 
 def _of_member(state: Any, member: str, members: set[str]) -> Any:

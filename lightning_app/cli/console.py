@@ -8,12 +8,11 @@ first table, so that ``--help`` starts in milliseconds.
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 __all__ = ["is_terminal", "styled", "table", "table_text"]
 
@@ -34,7 +33,9 @@ def styled(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[object]], looks: Mapping[str, str] | None = None
+) -> None:
     """Print a table to standard output.
 
     Columns of numbers are flush right and never cut or broken; texts are broken where the terminal is too narrow.
@@ -44,14 +45,23 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
         title: above the table; "" for none.
         head: one name a column; without any there is the title only.
         rows: as many cells each; floats should come as texts, with the digits that they deserve.
+        looks: regular expression -> colour of what it matches in the cells, such as "green".
 
     Raises:
         ValueError: if a row is longer or shorter than the head.
     """
-    print(table_text(title, head, rows, width=_width() if styled(sys.stdout) else None))
+    from rich.console import Console
+
+    print(table_text(title, head, rows, Console().width if styled(sys.stdout) else None, looks))
 
 
-def table_text(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+def table_text(
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    width: int | None = None,
+    looks: Mapping[str, str] | None = None,
+) -> str:
     """What `table` prints: with rules, in colour and so wide if a width is given, else plain.
 
     >>> print(table_text("depth 5", ["net", "risk"], [["plain", "1.25"], ["residual", "0.5"]]))
@@ -61,50 +71,44 @@ def table_text(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     residual   0.5
     """
     from rich.console import Console
+    from rich.text import Text
 
     cells = [[_shown(cell) for cell in row] for row in rows]
     if wrong := [row for row in cells if len(row) != len(head)]:
         raise ValueError(f"expected rows of {len(head)} cells, got {wrong[0]}.")
-    made = _table(list(map(_shown, head)), cells, ruled=width is not None)
+    made = _table(list(map(_shown, head)), cells, width is not None, looks or {})
     console = Console(
         width=ENDLESS if width is None else width, force_terminal=width is not None, highlight=False, _environ={}
     )
     needed = console.measure(made).minimum  # below it rich would cut numbers: let the terminal break the line instead
     with console.capture() as captured:
         if title:
-            console.print(_text(_shown(title), "bold" if width else ""), soft_wrap=True)
+            console.print(Text(_shown(title), "bold" if width else ""), soft_wrap=True)
         if head:
             console.print(made, width=max(needed, console.width) if width else None, crop=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], ruled: bool) -> "Table":
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], ruled: bool, looks: Mapping[str, str]) -> "Table":
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
+    from rich.text import Text
 
     look = {"box": box.SIMPLE_HEAD, "header_style": "bold"} if ruled else {"box": None, "header_style": ""}
     made = Table(show_edge=False, pad_edge=False, **look)
     for name, column in zip(head, zip(*rows) if rows else [()] * len(head)):
         numbers = _are_numbers(column)
         whole = [*name.split(), *(column if numbers else [word[:LONG] for cell in column for word in cell.split()])]
-        widest = max(map(_width_of, whole), default=0)
-        made.add_column(_text(name), justify="right" if numbers else "left", min_width=widest, overflow="fold")
+        widest = max(map(cell_len, whole), default=0)
+        made.add_column(Text(name), justify="right" if numbers else "left", min_width=widest, overflow="fold")
     for row in rows:
-        made.add_row(*map(_text, row))
+        texts = [Text(cell) for cell in row]  # words that are no markup
+        for pattern, colour in looks.items():
+            for text in texts:
+                text.highlight_regex(pattern, colour)  # written in colour on terminals only
+        made.add_row(*texts)
     return made
-
-
-def _width_of(words: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(words)
-
-
-def _text(words: str, style: str = "") -> "Text":
-    """Words that are no markup."""
-    from rich.text import Text
-
-    return Text(words, style)
 
 
 def _are_numbers(column: Sequence[str]) -> bool:
@@ -124,9 +128,3 @@ def _shown(cell: object) -> str:
     'a\\\\x1b[31mb\\\\n'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(cell))
-
-
-def _width() -> int:
-    from rich.console import Console
-
-    return Console().width

@@ -36,23 +36,14 @@ def claim(out: str | None, place: RunPlace, checkpoint: str | None, model: Names
 
 
 def _name(checkpoint: str | None, model: Namespace) -> str:
-    """After the checkpoint's run and its file, or after what makes the nets."""
+    """After the checkpoint's run and its file, or after the classes and functions that make the nets, in small letters."""
     if checkpoint is None:
-        return "-".join(dict.fromkeys(map(_maker, _nets(model)))) or "nets"
+        nets = filter(None, (model.net, *(arm["net"] for arm in (model.arms or {}).values())))
+        paths = [net.class_path if isinstance(net, Namespace) else getattr(net, "__name__", str(net)) for net in nets]
+        return "-".join(dict.fromkeys(path.rsplit(".", 1)[-1].lower() for path in paths)) or "nets"
     file = Path(checkpoint).resolve()
     run = file.parent.parent.name if file.parent.name == CHECKPOINTS else ""
     return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"
-
-
-def _nets(model: Namespace) -> list[Any]:
-    arms = (model.arms or {}).values()
-    return [net for net in (model.net, *(arm["net"] for arm in arms)) if net is not None]
-
-
-def _maker(net: Any) -> str:
-    """The last word of the class or function, in small letters."""
-    path = net.class_path if isinstance(net, Namespace) else getattr(net, "__name__", str(net))
-    return path.rsplit(".", 1)[-1].lower()
 
 
 def print_measured(run: RunFolder) -> None:

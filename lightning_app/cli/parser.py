@@ -1,11 +1,11 @@
-"""Errors of the command line in two lines: what is wrong and the nearest valid word, instead of pages of usage."""
+"""The parser: errors in two lines, what is wrong and the nearest valid word, instead of pages of usage; nets as factories."""
 
 import argparse
 import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +15,7 @@ from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
-from lightning_app.cli.factories import as_factories
-from lightning_app.cli.safety import confined
+from lightning_app.cli.safety import confined, importable
 from lightning_app.common.errors import nearest
 
 __all__ = ["HelpFormatter", "Parser", "known_classes", "resolve_short_names"]
@@ -55,14 +54,14 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
     @override
     def _get_help_string(self, action: argparse.Action) -> str:
-        return KNOWN.sub(lambda found: _few(found[1].split(", ")) + found[2], super()._get_help_string(action))
+        return KNOWN.sub(self._few, super()._get_help_string(action))
 
-
-def _few(classes: list[str]) -> str:
-    """Ours, or the first few where none is ours."""
-    ours = [name.rsplit(".", 1)[-1] for name in classes if name.startswith(OURS)]
-    shown = ours or classes[:FEW]
-    return f"known classes: {', '.join(shown)}{', ...' if len(shown) < len(classes) else ''}"
+    @staticmethod
+    def _few(found: re.Match[str]) -> str:
+        """Ours, or the first few where none is ours."""
+        classes = found[1].split(", ")
+        shown = [name.rsplit(".", 1)[-1] for name in classes if name.startswith(OURS)] or classes[:FEW]
+        return f"known classes: {', '.join(shown)}{', ...' if len(shown) < len(classes) else ''}{found[2]}"
 
 
 class Parser(LightningArgumentParser):
@@ -151,21 +150,20 @@ def resolve_short_names() -> None:
 
     jsonargparse searches the subclasses that are imported and has no hook for others: its function is replaced.
     """
-    if not hasattr(_typehints.resolve_class_path_by_name, "__wrapped__"):
-        search: Any = _typehints  # whose functions are not meant to be replaced
-        search.resolve_class_path_by_name = _ours_first(_typehints.resolve_class_path_by_name)
+    search: Any = _typehints  # whose functions are not meant to be replaced
+    resolve = search.resolve_class_path_by_name
+    if hasattr(resolve, "__wrapped__"):
+        return
 
-
-def _ours_first(resolve: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
     @functools.wraps(resolve)
-    def resolved(base: Any, name: str) -> str:
+    def ours_first(base: Any, name: str) -> str:
         for package in PACKAGES if "." not in name and inspect.isclass(base) else ():
             found = getattr(import_module(package), name, None)
             if inspect.isclass(found) and issubclass(found, base):
                 return f"{package}.{found.__name__}"
         return resolve(base, name)
 
-    return resolved
+    search.resolve_class_path_by_name = ours_first
 
 
 def _type_names(types: Iterable[str]) -> list[str]:
@@ -176,3 +174,34 @@ def _type_names(types: Iterable[str]) -> list[str]:
 def _one_line(message: str) -> str:
     """A message with its line breaks folded, cut where it becomes a dump."""
     return re.sub(r"\s+", " ", message).strip()[:300]
+
+
+def as_factories(config: Any) -> Any:
+    """A configuration in which nets that a function makes (torchvision's, timm's) are factories: every seed calls them anew.
+
+    For a class jsonargparse passes a factory on; for a function with arguments what it returned, before any seed was set.
+    """
+    if isinstance(config, Namespace):
+        return Namespace(**{key: _factory(key, value) for key, value in vars(config).items()})
+    if isinstance(config, Mapping):
+        return {key: _factory(key, value) for key, value in config.items()}
+    return config
+
+
+def _factory(key: str, value: Any) -> Any:
+    path = value.get("class_path") if key == "net" and isinstance(value, Namespace) else None
+    function = importable(path) if isinstance(path, str) else None
+    return functools.partial(function, **_arguments(value)) if inspect.isfunction(function) else as_factories(value)
+
+
+def _arguments(spec: Namespace) -> dict[str, Any]:
+    """A class among the arguments (a norm_layer) is a recipe too."""
+    groups = [spec.get("init_args") or {}, spec.get("dict_kwargs") or {}]
+    given = [vars(group) if isinstance(group, Namespace) else group for group in groups]
+    return {
+        name: functools.partial(importable(value.class_path), **_arguments(value))
+        if isinstance(value, Namespace) and value.get("class_path")
+        else value
+        for group in given
+        for name, value in group.items()
+    }

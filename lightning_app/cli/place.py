@@ -1,16 +1,31 @@
-"""Where a run lives: runs/<group>/<name>, a folder of its own for every run, the same one for a resumed run."""
+"""Where a run lives, runs/<group>/<name>, the same folder for a resumed run; and the configuration that it keeps there."""
 
 import contextlib
 import itertools
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
+from typing_extensions import override
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_folder, write_atomically, writing
+from lightning_app.common.provenance import commit, made_with, processor, threads, versions
+from lightning_app.common.safe_io import read_text
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CHECKPOINTS, LAST, LOG
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
+from lightning_app.runs.loggers import RunLogger
 
-__all__ = ["RunPlace"]
+__all__ = ["RunPlace", "SaveRunConfig", "discard_if_unused"]
+
+NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
 class RunPlace:
@@ -56,13 +71,8 @@ class RunPlace:
         """``ckpt_path`` with "last" replaced by the newest run's last.ckpt, None when there is none yet."""
         if ckpt_path != "last":
             return ckpt_path
-        latest = self.latest()
-        return str(latest.checkpoints / LAST) if latest else None
-
-    def latest(self) -> RunFolder | None:
-        """The newest run of this name that can be resumed."""
-        resumable = [folder for folder in self.existing() if (folder.checkpoints / LAST).exists()]
-        return resumable[-1] if resumable else None
+        last = [file for folder in self.existing() if (file := folder.checkpoints / LAST).exists()]
+        return str(last[-1]) if last else None
 
     def last(self, same: Callable[[RunFolder], bool]) -> RunFolder | None:
         """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one."""
@@ -74,10 +84,8 @@ class RunPlace:
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""
         numbered = re.compile(re.escape(self.name) + r"(?:~(\d+))?")
-        found = []
-        for path in self.parent.glob(f"{self.name}*"):
-            if path.is_dir() and (match := numbered.fullmatch(path.name)):
-                found.append((int(match[1] or 1), path))
+        paths = [path for path in self.parent.glob(f"{self.name}*") if path.is_dir()]
+        found = [(int(match[1] or 1), path) for path in paths if (match := numbered.fullmatch(path.name))]
         return [RunFolder(path) for _, path in sorted(found)]
 
     def claim(self) -> RunFolder:
@@ -102,3 +110,49 @@ def discard_if_unused(folder: RunFolder) -> None:
         for file in sorted(folder.path.rglob("*"), reverse=True):
             file.unlink() if not file.is_dir() or file.is_symlink() else file.rmdir()
         folder.path.rmdir()
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """The whole configuration into the run folder, with command and versions on top, and to W&B."""
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        text = self.parser.dump(self.config, skip_none=False, format="yaml")
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                _write_config(logger.folder.path / CONFIG, text)
+                logger.folder.add_made(_facts(trainer, logger.folder))
+            elif isinstance(logger, WandbLogger):
+                logger.log_hyperparams(yaml.safe_load(text))
+
+
+def _facts(trainer: pl.Trainer, folder: RunFolder) -> dict[str, Any]:
+    """What trains, on which machine and data, from which epoch on."""
+    fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
+    return made_with() | {
+        "command": f"main.py {shlex.join(sys.argv[1:])}",
+        "precision": str(trainer.precision),
+        "processes": trainer.world_size,
+        "device": trainer.strategy.root_device.type,
+        "after_epoch": folder.last_epoch or 0,
+        "data": fingerprint() if fingerprint else None,  # of all that the source gave
+    }
+
+
+def _write_config(target: Path, text: str) -> None:
+    """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
+    if target.exists():
+        earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
+        if earlier != text:
+            number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
+            with writing(target):
+                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+    facts = [
+        f"command: main.py {shlex.join(sys.argv[1:])}",
+        f"commit: {commit()}",
+        f"python {sys.version.split()[0]}, {versions(NOTED)}",
+        f"processor: {processor()}, {threads()} threads",
+    ]
+    write_atomically(with_folder(target), ("".join(f"# {fact}\n" for fact in facts) + text).encode())

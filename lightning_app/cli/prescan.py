@@ -15,7 +15,7 @@ import yaml
 
 from lightning_app.cli.safety import importable
 from lightning_app.common.errors import UserError
-from lightning_app.common.packaged import packaged
+from lightning_app.common.provenance import packaged
 from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
@@ -50,7 +50,10 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
             measure of which nothing says which net is in it.
     """
     command, *words = argv
-    options = [_found(option) for option in _options(words)]
+    options = [
+        replace(option, value=packaged(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
+        for option in _options(words)
+    ]
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
     configs = [read_yaml(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     names_net = any("model" in config for config in configs) or any(
@@ -78,13 +81,6 @@ def _options(words: Sequence[str]) -> list[Option]:
         else:
             found.append(Option(name))
     return found
-
-
-def _found(option: Option) -> Option:
-    """A configuration that comes with the code, by where it is."""
-    if option.name not in CONFIG_OPTIONS or option.value is None:
-        return option
-    return replace(option, value=packaged(option.value))
 
 
 def _of_run(checkpoint: Path) -> Mapping[str, Any]:

@@ -85,13 +85,9 @@ def _leaves(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_allowed(found: Any) -> bool:
-    if inspect.isclass(found):
-        return issubclass(found, CLASSES) and not _within(found, FROM_SOURCE)
-    return inspect.isfunction(found) and _within(found, FUNCTIONS)
-
-
-def _within(found: Any, packages: tuple[str, ...]) -> bool:
-    return f"{found.__module__}.".startswith(tuple(f"{package}." for package in packages))
+    packages = FROM_SOURCE if inspect.isclass(found) else FUNCTIONS
+    within = f"{found.__module__}.".startswith(tuple(f"{package}." for package in packages))
+    return issubclass(found, CLASSES) and not within if inspect.isclass(found) else inspect.isfunction(found) and within
 
 
 def importable(path: str) -> Any:

@@ -10,8 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from torch import nn
 from typing_extensions import override
 
 from callbacks.measure import EpochCallback
@@ -97,7 +95,13 @@ class Trainer(pl.Trainer):
         if weights is not None:
             from lightning_app.cli.weights import load_weights
 
-            load_weights(_only_net(model), Path(weights))
+            members: Any = model.members
+            if len(members) > 1:
+                names = ", ".join(member.name for member in members)
+                raise UserError(
+                    f"--weights is one net's file, and there are {len(members)} nets ({names}): give one model.net."
+                )
+            load_weights(members[0].net, Path(weights))
         for callback in self.callbacks:
             if isinstance(callback, EpochCallback):
                 callback.lenient = not callback.strict
@@ -148,41 +152,24 @@ def _progress(checkpoint: str) -> dict[str, Any]:
     return loops["fit_loop"]
 
 
-def _only_net(model: Any) -> nn.Module:
-    if len(model.members) > 1:
-        names = ", ".join(member.name for member in model.members)
-        raise UserError(
-            f"--weights is one net's file, and there are {len(model.members)} nets ({names}): give one model.net."
-        )
-    return model.members[0].net
-
-
 class MeasureOnce(pl.Callback):
     """After the evaluation, lets every measuring callback measure once, and keeps the reasons for what is left out."""
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure, print the time of each callback, and add its warnings to the run's notes."""
-        with _warnings() as reasons:
+        reasons: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("callbacks").addHandler(handler)
+        try:
             for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
                 if isinstance(callback, EpochCallback):
                     began = time.perf_counter()
                     callback.observe(trainer, pl_module, trainer.current_epoch)
                     print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
+        finally:
+            logging.getLogger("callbacks").removeHandler(handler)
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.folder.add_notes(reasons)
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """What the callbacks warn of in the meantime."""
-    messages: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    callbacks = logging.getLogger("callbacks")
-    callbacks.addHandler(handler)
-    try:
-        yield messages
-    finally:
-        callbacks.removeHandler(handler)

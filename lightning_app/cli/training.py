@@ -22,14 +22,14 @@ from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.help import brief
 from lightning_app.cli.parser import HelpFormatter, Parser, known_classes, resolve_short_names
-from lightning_app.cli.place import RunPlace, discard_if_unused
+from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
 from lightning_app.cli.prescan import FROM_RUN, prescan
 from lightning_app.cli.safety import check_allowed, confined, limit_yaml
-from lightning_app.cli.saved_config import SaveRunConfig
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
-from lightning_app.common.packaged import configs
+from lightning_app.common.provenance import configs
+from lightning_app.common.seeds import ALONE, spell_seeds
 from lightning_app.datamodules import ResidentData
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
@@ -56,6 +56,12 @@ def run_training(argv: list[str]) -> None:
         known_classes()  # a help text lists the classes that are imported
     if ranks.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
+    of_parsers: dict[str, Any] = {"formatter_class": HelpFormatter}
+    for command in TrainingCLI.subcommands():  # examples and the options that matter above all options
+        usage, _, top = brief(command).partition("\n\n")
+        under = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]  # all other configurations
+        of_parsers[command] = {"usage": usage.removeprefix("usage: "), "description": top}
+        of_parsers[command]["default_config_files"] = [str(configs() / name) for name in under]
     try:
         TrainingCLI(
             ImageClassifier,
@@ -64,8 +70,7 @@ def run_training(argv: list[str]) -> None:
             args=words,
             from_run=from_run,
             parser_class=Parser,
-            parser_kwargs={"formatter_class": HelpFormatter}
-            | {command: _help(command) | _under(command) for command in TrainingCLI.subcommands()},
+            parser_kwargs=of_parsers,
             trainer_class=Trainer,
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
@@ -73,18 +78,6 @@ def run_training(argv: list[str]) -> None:
     finally:
         if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
-
-
-def _under(command: str) -> dict[str, list[str]]:
-    """The configurations under all others."""
-    names = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]
-    return {"default_config_files": [str(configs() / name) for name in names]}
-
-
-def _help(command: str) -> dict[str, Any]:
-    """Examples and the options that matter above all options."""
-    usage, _, top = brief(command).partition("\n\n")
-    return {"usage": usage.removeprefix("usage: "), "description": top}
 
 
 class TrainingCLI(LightningCLI):
@@ -188,11 +181,12 @@ class TrainingCLI(LightningCLI):
                     self.folder, tuple(seeds), tags_of(self.config[self.subcommand].as_dict()), self.subcommand
                 )
         callbacks = _as_list(trainer.get("callbacks"))
-        if self._get(self.config_init, "strict"):
-            _set_strict(callbacks)
-        else:
-            for logger in loggers:
-                make_best_effort(logger)
+        strict = self._get(self.config_init, "strict")
+        for callback in callbacks:
+            if isinstance(callback, LoggingCallback):
+                callback.strict |= strict
+        for logger in () if strict else loggers:
+            make_best_effort(logger)
         return super().instantiate_trainer(
             logger=[RunLogger(self.folder.path), *loggers],
             plugins=plugins,
@@ -239,7 +233,7 @@ class TrainingCLI(LightningCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if "verbose" in kwargs:
-            kwargs["verbose"] = False  # Lightning's table rounds to float32: see `_print_metrics`
+            kwargs["verbose"] = False  # Lightning's table rounds to float32: see `after_validate`
         asked = kwargs.get("ckpt_path")
         if asked == "last" and subcommand == "fit":  # the folder is chosen: not another one now
             last = self.folder.checkpoints / LAST
@@ -254,19 +248,32 @@ class TrainingCLI(LightningCLI):
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         return kwargs
 
+    def before_fit(self) -> None:
+        """What will be done, and where it will be written. W&B says where it uploads, `ProgressLines` how long it takes."""
+        members, trainer = self.model.members, self.trainer
+        if ranks.rank != 0:
+            return
+        arms = dict.fromkeys(one.arm if one.arm != ALONE else type(one.net).__name__ for one in members)
+        seeds = [*dict.fromkeys(one.seed for one in members)]
+        which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {spell_seeds(seeds)}, {len(members)} nets"
+        epochs = f"{trainer.max_epochs} epochs" if (trainer.max_epochs or -1) > 0 else "until a limit is reached"
+        device = trainer.strategy.root_device.type + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
+        if device == "cpu" and torch.backends.mps.is_available():
+            device = "cpu (Apple's GPU has no float64)"
+        data = type(self.datamodule).__name__
+        print(f"training: {', '.join(arms)} ({which}) on {data}, {epochs}, {device}, precision {trainer.precision}")
+        print(f"run folder: {self.folder.path}", flush=True)
+
     def after_validate(self) -> None:
-        self._print_metrics()
-
-    def after_test(self) -> None:
-        self._print_metrics()
-
-    def _print_metrics(self) -> None:
+        """Print risks and errors."""
         metrics = self.model.metrics()
         if self.trainer.is_global_zero:
             names = [f"{split}/{key}" for split in self.model.plan.eval_splits for key in ("risk", "error")]
             shown = [name for name in names if all(name in numbers for numbers in metrics.values())]
             rows = [[member, *(f"{numbers[name]:.6g}" for name in shown)] for member, numbers in metrics.items()]
             table("", ["net", *shown], rows)
+
+    after_test = after_validate
 
     def after_measure(self) -> None:
         """The numbers, what could not be measured, and where the page is."""
@@ -286,16 +293,12 @@ class TrainingCLI(LightningCLI):
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
             return
-        from lightning_app.report import summary, write_report
+        from lightning_app.report import findings, summary, write_report
 
         table(*summary(self.folder))
+        for sentence in findings(self.folder):
+            print(sentence)
         print(f"report: {write_report([self.folder])}")
-
-
-def _set_strict(callbacks: list[pl.Callback]) -> None:
-    for callback in callbacks:
-        if isinstance(callback, LoggingCallback):
-            callback.strict = True
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:

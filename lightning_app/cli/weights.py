@@ -49,19 +49,14 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """
     if not file.is_file():
         raise UserError(f"expected weights at {file}, found no such file.")
-    content = _safetensors(file) if file.suffix == ".safetensors" else _torch(file)
+    content = _safetensors(file) if file.suffix == ".safetensors" else read_torch(file)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
     nested = next((content[name] for name in NESTS if isinstance(content.get(name), Mapping)), content)
     weights = {name: value for name, value in nested.items() if isinstance(value, Tensor)}
     if not weights:
         raise UserError(f"{file} holds no weights by name: expected a state dict, or a checkpoint with one in it.")
     return weights
-
-
-def _torch(file: Path) -> Mapping:
-    content = read_torch(file)
-    if not isinstance(content, Mapping):
-        raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
-    return content
 
 
 def _safetensors(file: Path) -> Mapping:

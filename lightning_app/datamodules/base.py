@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -19,9 +19,11 @@ from typing_extensions import override
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
-from lightning_app.datamodules.pictures import Pictures
 from lightning_app.datamodules.resident import Resident
 from lightning_app.datamodules.trained_on import check_same_data, digest
+
+if TYPE_CHECKING:
+    from lightning_app.datamodules.pictures import Pictures
 
 __all__ = ["ResidentData", "Splits", "at_least", "stratified_mask", "stratified_rows"]
 
@@ -32,9 +34,9 @@ T = TypeVar("T")
 class Splits:
     """A data set as it comes from its source, on the CPU. Image files are decoded when their rows are taken."""
 
-    train_images: Tensor | Pictures  # (N, H, W, C) uint8, or vectors (N, d)
+    train_images: "Tensor | Pictures"  # (N, H, W, C) uint8, or vectors (N, d)
     train_labels: Tensor  # (N,) int64 in [0, len(class_names))
-    test_images: Tensor | Pictures  # (M, ...)
+    test_images: "Tensor | Pictures"  # (M, ...)
     test_labels: Tensor  # (M,) int64
     class_names: tuple[str, ...]
 
@@ -134,7 +136,8 @@ class ResidentData(pl.LightningDataModule, ABC):
 
     def of_split(self, split: str) -> tuple[Tensor, Tensor]:
         """Samples of "train", "val" or "test" as the source gave them, and labels (m,) int64."""
-        samples, labels = self._source_of(split)
+        found, test = self.splits, split == "test"  # validation samples are some of the training samples
+        samples, labels = (found.test_images, found.test_labels) if test else (found.train_images, found.train_labels)
         rows = self._rows[split] if len(self._rows[split]) < len(labels) else slice(None)  # a slice copies nothing
         return samples[rows], labels[rows]
 
@@ -151,15 +154,14 @@ class ResidentData(pl.LightningDataModule, ABC):
         check_same_data(saved, self._described)
 
     def _described(self, splits: Iterable[str]) -> dict[str, Any]:
-        shape = tuple(self.splits.train_images.shape[1:])
-        own = {split: self._described_split(split) for split in splits if len(self._rows[split])}
+        shape, own = tuple(self.splits.train_images.shape[1:]), {}
+        for split in splits:
+            if len(rows := self._rows[split]):
+                self._on_device(split)
+                labels = self.splits.test_labels if split == "test" else self.splits.train_labels
+                digests = {"rows": digest(rows), "labels": digest(labels[rows]), "samples": self._digests[split]}
+                own[split] = {"size": len(rows), "of": len(labels), **digests}
         return {"class_names": self.class_names, "shape": shape, **self._normalisation, "splits": own}
-
-    def _described_split(self, split: str) -> dict[str, Any]:
-        self._on_device(split)
-        rows, labels = self._rows[split], self._source_of(split)[1]
-        digests = {"rows": digest(rows), "labels": digest(labels[rows]), "samples": self._digests[split]}
-        return {"size": len(rows), "of": len(labels), **digests}
 
     @property
     def _normalisation(self) -> dict[str, tuple[float, ...]]:
@@ -192,8 +194,21 @@ class ResidentData(pl.LightningDataModule, ABC):
     @override
     def train_dataloader(self) -> EpochLoader | Streams:
         """One stream of batches, or one for each of the plan's seeds, side by side."""
+        rank, world = self._share
+
+        def in_flight() -> int:
+            """1 while a training step runs, else 0."""
+            if self.trainer is None:
+                return 0
+            batches: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # annotated without `processed`
+            return batches.ready - batches.processed
+
+        def loader(seed: int) -> EpochLoader:
+            source, size = self._on_device("train"), self.batch_size
+            return EpochLoader(source, size, seed, self.drop_last, rank=rank, world=world, in_flight=in_flight)
+
         seeds = self.plan.seeds
-        return self._epoch_loader(0) if seeds is None else Streams({seed: self._epoch_loader(seed) for seed in seeds})
+        return loader(0) if seeds is None else Streams({seed: loader(seed) for seed in seeds})
 
     @override
     def val_dataloader(self) -> list[EvalLoader]:
@@ -214,7 +229,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         """The fixed, un-augmented training samples that measures use; the same batches on every rank."""
         train = self._on_device("train")
         rows = stratified_rows(train.labels.cpu(), min(self.probe_size, len(train)), self.split_seed, _PROBE)
-        return EvalLoader(train, self._eval_batch, rows)
+        return EvalLoader(train, self._eval_batch(), rows)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -239,20 +254,9 @@ class ResidentData(pl.LightningDataModule, ABC):
             "test": stratified_rows(test_labels, size, self.split_seed, _TEST),
         }
 
-    def _source_of(self, split: str) -> tuple[Tensor | Pictures, Tensor]:
-        """All samples and labels that a split is taken from: validation samples are some of the training samples."""
-        if split == "test":
-            return self.splits.test_images, self.splits.test_labels
-        return self.splits.train_images, self.splits.train_labels
-
     @property
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
-
-    @property
-    def _eval_batch(self) -> int:
-        """Samples of an evaluation batch on one rank."""
-        return self.eval_batch_size or (50 if self._device.type == "cpu" else 125)
 
     @property
     def _channels_last(self) -> bool:
@@ -274,22 +278,14 @@ class ResidentData(pl.LightningDataModule, ABC):
             resident = self._resident[split] = self.to_device(samples, labels, split == "train")
         return resident
 
-    def _epoch_loader(self, seed: int) -> EpochLoader:
-        rank, world = self._share
-        source, in_flight = self._on_device("train"), self._batches_in_flight
-        return EpochLoader(source, self.batch_size, seed, self.drop_last, rank=rank, world=world, in_flight=in_flight)
-
     def _eval_loader(self, split: str) -> EvalLoader:
         rank, world = self._share
-        size = self.eval_batch_size or self._eval_batch * world
+        size = self.eval_batch_size or self._eval_batch() * world
         return EvalLoader(self._on_device(split), size, rank=rank, world=world)
 
-    def _batches_in_flight(self) -> int:
-        """1 while a training step runs, else 0."""
-        if self.trainer is None:
-            return 0
-        batches: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # annotated without `processed`
-        return batches.ready - batches.processed
+    def _eval_batch(self) -> int:
+        """Samples of an evaluation batch on one rank."""
+        return self.eval_batch_size or (50 if self._device.type == "cpu" else 125)
 
 
 _VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of split_seed

@@ -4,7 +4,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
@@ -62,12 +61,6 @@ class ImageFolder(ImageData):
     ) -> None:
         super().__init__(root=root, **of_images)
         resize = round(image_size / CROP) if resize is None else resize
-        self._check(channels, image_size, resize)
-        self.decoding = Decoding(image_size, resize, interpolation, channels)
-        self.test_size = test_size
-        self._given_names = class_names
-
-    def _check(self, channels: int, image_size: int, resize: int) -> None:
         if channels == 1 and max(len(self.mean), len(self.std)) > 1:
             raise UserError(
                 "data.channels 1 needs a mean and a std of its own, got those of three channels: set data.mean and "
@@ -78,13 +71,20 @@ class ImageFolder(ImageData):
                 f"data.resize must be at least data.image_size, and that at least 1, got {resize} and {image_size}: a "
                 "square cannot be cut out of a smaller picture."
             )
+        self.decoding = Decoding(image_size, resize, interpolation, channels)
+        self.test_size = test_size
+        self._given_names = class_names
 
     # Known without listing or decoding the pictures.
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """All classes in the order of the net's outputs."""
-        return class_folders(self._folders[0]) if self._given_names is None else _names(self._given_names)
+        return (
+            class_folders(_training_and_test(Path(self.root))[0])
+            if self._given_names is None
+            else _names(self._given_names)
+        )
 
     @property
     @override
@@ -96,10 +96,16 @@ class ImageFolder(ImageData):
     @override
     def load(self) -> Splits:
         """List the files; they are decoded as `Pictures` when rows are taken."""
-        train, test = self._folders
+        train, test = _training_and_test(Path(self.root))
         files, labels = list_pictures(train, self.class_names)
         if test is None:
-            chosen = self._for_testing(labels)
+            size = len(labels) // SHARE if self.test_size is None else self.test_size
+            if not 0 < size < len(labels):
+                raise UserError(
+                    f"data.test_size must leave some of the {len(labels)} pictures for training and some for testing, got "
+                    f"{size}: choose another one."
+                )
+            chosen = stratified_mask(labels, size, self.split_seed, TEST_SPLIT)
             test_files, test_labels = [files[row] for row in chosen.nonzero()], labels[chosen]
             files, labels = [files[row] for row in (~chosen).nonzero()], labels[~chosen]
         elif self.test_size is not None:
@@ -108,20 +114,6 @@ class ImageFolder(ImageData):
             test_files, test_labels = list_pictures(test, self.class_names)
         train_images, test_images = Pictures(files, self.decoding), Pictures(test_files, self.decoding)
         return Splits(train_images, labels, test_images, test_labels, self.class_names)
-
-    @cached_property
-    def _folders(self) -> tuple[Path, Path | None]:
-        return _training_and_test(Path(self.root))
-
-    def _for_testing(self, labels: Tensor) -> Tensor:
-        """(N,) bool: the pictures set aside for testing."""
-        size = len(labels) // SHARE if self.test_size is None else self.test_size
-        if not 0 < size < len(labels):
-            raise UserError(
-                f"data.test_size must leave some of the {len(labels)} pictures for training and some for testing, got "
-                f"{size}: choose another one."
-            )
-        return stratified_mask(labels, size, self.split_seed, TEST_SPLIT)
 
 
 def _training_and_test(root: Path) -> tuple[Path, Path | None]:

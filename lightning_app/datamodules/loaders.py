@@ -59,7 +59,16 @@ class EpochLoader:
         self._in_flight = in_flight
         self._first = 0  # batch the next iteration starts with: not 0 only after a resume
         self._served = 0  # batches handed out in this epoch
-        self._refuse_empty_shares()
+        if len(self) == 0:
+            raise UserError(
+                f"drop_last leaves no batch: {len(source)} training samples do not fill one of {batch_size}."
+            )
+        smallest = batch_size if drop_last else len(source) % batch_size or batch_size
+        if smallest < world:
+            raise UserError(
+                f"a global batch of {smallest} samples leaves some of the {world} ranks without any, and a mean over "
+                "nothing is not a number: use fewer devices, drop_last: true or another batch_size."
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration. Another epoch than a restored one starts at its first batch."""
@@ -80,9 +89,10 @@ class EpochLoader:
 
     def plan(self, epoch: int) -> Batch:
         """The whole epoch in its order, on the device: where to read each image, (N,) int64, and its label, (N,)."""
-        order_seed, draw_seed = np.random.SeedSequence((self.seed, epoch)).generate_state(2).tolist()
-        order = torch.randperm(len(self.source), generator=_generator(order_seed))
-        starts = self.source.starts(order, self.source.draw(len(order), _generator(draw_seed))).to(self.source.device)
+        states = np.random.SeedSequence((self.seed, epoch)).generate_state(2).tolist()
+        for_order, for_draws = (torch.Generator().manual_seed(state) for state in states)
+        order = torch.randperm(len(self.source), generator=for_order)
+        starts = self.source.starts(order, self.source.draw(len(order), for_draws)).to(self.source.device)
         return starts, self.source.labels[order.to(self.source.device)]
 
     def state_dict(self) -> dict[str, int]:
@@ -104,19 +114,6 @@ class EpochLoader:
             )
         self.epoch = state["epoch"]
         self._first = self._served = state["position"]
-
-    def _refuse_empty_shares(self) -> None:
-        last = len(self.source) % self.batch_size
-        if len(self) == 0:
-            raise UserError(
-                f"drop_last leaves no batch: {len(self.source)} training samples do not fill one of {self.batch_size}."
-            )
-        smallest = self.batch_size if self.drop_last or last == 0 else last
-        if smallest < self.world:
-            raise UserError(
-                f"a global batch of {smallest} samples leaves some of the {self.world} ranks without any, and a mean "
-                "over nothing is not a number: use fewer devices, drop_last: true or another batch_size."
-            )
 
 
 class Streams:
@@ -199,7 +196,3 @@ def _share(index: int, batch_size: int, samples: int, rank: int, world: int) -> 
     """Positions of one rank's rows of global batch `index`."""
     start = index * batch_size
     return slice(start + rank, min(start + batch_size, samples), world)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

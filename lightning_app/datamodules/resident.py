@@ -96,8 +96,11 @@ class ResidentImages(Resident):
         canvas = _canvas(images.to(device), padding, 1 + flip, channels_last)
         self._strides = canvas.stride()
         self._windows = _windows(canvas, self._size, channels_last)
+        # (x / 255 - mean) / std = scale x + shift, rounded once from float64, in the shape that broadcasts over `_windows`.
+        minus, over = (torch.tensor(values, dtype=torch.float64).expand(channels) for values in (mean, std))
         self._scale, self._shift = (
-            _by_pixel(values, self._size, channels_last).to(device) for values in _affine(mean, std)
+            (values.repeat(width) if channels_last else values.view(channels, 1, 1)).to(device)
+            for values in ((1 / (255 * over)).float(), (-minus / over).float())
         )
         self._compile = compile
         if compile:
@@ -137,23 +140,16 @@ def _canvas(images: Tensor, padding: int, copies: int, channels_last: bool) -> T
     """(copies, N, C, H + 2 padding, W + 2 padding) uint8: the padded images and, with two copies, their mirrors."""
     n, h, w, c = images.shape
     h, w = h + 2 * padding, w + 2 * padding
-    if channels_last:
-        canvas = _zeros(copies, n, h, w, c, device=images.device).permute(0, 1, 4, 2, 3)
-    else:
-        canvas = _zeros(copies, n, c, h, w, device=images.device)
-    inner = canvas[..., padding : h - padding, padding : w - padding]
-    images = images.permute(0, 3, 1, 2)
-    inner[0] = images
-    if copies == 2:
-        inner[1] = images.flip(-1)
-    return canvas
-
-
-def _zeros(*shape: int, device: torch.device) -> Tensor:
+    shape = (copies, n, h, w, c) if channels_last else (copies, n, c, h, w)
     # On a CPU by way of numpy, which asks for huge pages: batches read all over the canvas, and are 1.1 times as fast.
-    if device.type == "cpu":
-        return torch.from_numpy(np.zeros(shape, dtype=np.uint8))
-    return torch.zeros(shape, dtype=torch.uint8, device=device)
+    on_cpu = images.device.type == "cpu"
+    zeros = torch.from_numpy(np.zeros(shape, np.uint8)) if on_cpu else images.new_zeros(shape, dtype=torch.uint8)
+    canvas = zeros.permute(0, 1, 4, 2, 3) if channels_last else zeros
+    inner = canvas[..., padding : h - padding, padding : w - padding]
+    inner[0] = images.permute(0, 3, 1, 2)
+    if copies == 2:
+        inner[1] = inner[0].flip(-1)
+    return canvas
 
 
 def _windows(canvas: Tensor, size: tuple[int, int, int], channels_last: bool) -> Tensor:
@@ -165,19 +161,6 @@ def _windows(canvas: Tensor, size: tuple[int, int, int], channels_last: bool) ->
     strides = (row, 1) if channels_last else (channel, row, column)
     reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides))
     return canvas.as_strided((canvas.numel() - reach, *shape), (1, *strides))
-
-
-def _affine(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Scale and shift with (x / 255 - mean) / std = scale x + shift, rounded once from float64."""
-    shift, scale = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
-    return (1 / (255 * scale)).float(), (-shift / scale).float()
-
-
-def _by_pixel(channels: Tensor, size: tuple[int, int, int], channels_last: bool) -> Tensor:
-    """Per-channel values in the shape that broadcasts over a row of `_windows`."""
-    _, w, c = size
-    channels = channels.expand(c)
-    return channels.repeat(w) if channels_last else channels.view(c, 1, 1)
 
 
 def _normalised(windows: Tensor, starts: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

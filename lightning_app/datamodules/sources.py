@@ -8,6 +8,7 @@ The last two are decoded once, into ``<root>/<name>/cache/``, and again only whe
 times of the files have changed. Another data set is one more `Source`.
 """
 
+import contextlib
 import hashlib
 import io
 import warnings
@@ -23,7 +24,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
 from lightning_app.common.safe_io import read_npy, read_text
 from lightning_app.datamodules.base import Splits
-from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
 
 __all__ = ["Source"]
 
@@ -78,7 +78,7 @@ class Source:
     # -- the user's arrays --------------------------------------------------------------------------------------------
 
     def _has_arrays(self) -> bool:
-        return any(_array_file(self.folder, name).exists() for name in ARRAYS)
+        return any((self.folder / f"{name}.npy").exists() for name in ARRAYS)
 
     def _check(self, arrays: Arrays) -> None:
         for split in ("train", "test"):
@@ -95,39 +95,50 @@ class Source:
 
     # -- what has to be decoded ---------------------------------------------------------------------------------------
 
+    @property
     def _has_tree(self) -> bool:
         return any((self.folder / split).is_dir() for split in ("train", "test"))
 
     def _names(self) -> tuple[str, ...]:
-        tree = self._has_tree() and not self._has_arrays()
-        return class_folders(self.folder / "train") if tree else self.class_names
+        if self._has_arrays() or not self._has_tree:
+            return self.class_names
+        from lightning_app.datamodules.pictures import class_folders
+
+        return class_folders(self.folder / "train")
 
     def _decoded(self) -> Arrays:
         """The decoded arrays, from the cache when it is up to date and undamaged."""
-        files = self._files()
-        cached = _read_cache(self.folder / CACHE) if self._is_cached(files) else None
-        return self._decode(files, download=False) if cached is None else cached
+        if self._is_cached(files := self._files()):
+            with contextlib.suppress(OSError, ValueError):
+                return _read_arrays(self.folder / CACHE)
+        return self._decode(files, download=False)
 
     def _is_cached(self, files: list[File]) -> bool:
         """Was the cache made of these files?"""
         try:
-            return bool(files) and read_text(self.folder / CACHE / STAMP) == _stamp(files)
+            return (
+                bool(files)
+                and read_text(self.folder / CACHE / STAMP) == hashlib.sha256(repr(files).encode()).hexdigest()
+            )
         except (OSError, ValueError):
             return False
 
     def _decode(self, files: list[File], download: bool) -> Arrays:
-        arrays = self._decode_tree() if self._has_tree() else self._decode_official(download)
+        arrays = self._decode_tree() if self._has_tree else self._decode_official(download)
         # As they were before decoding, so that a file that changed meanwhile is decoded again the next time.
-        _write_cache(self.folder / CACHE, _stamp(files or self._files()), arrays)
+        stamp = hashlib.sha256(repr(files or self._files()).encode()).hexdigest()
+        _write_cache(self.folder / CACHE, stamp, arrays)
         return arrays
 
     def _files(self) -> list[File]:
         """The files to decode, as they are now, sorted by path."""
-        if not self._has_tree():
+        if not self._has_tree:
             return sorted(file for name in self.official_files for file in _walk(self.root / name))
         return sorted(file for split in ("train", "test") for file in _walk(self.folder / split, f"{split}/"))
 
     def _decode_tree(self) -> Arrays:
+        from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
+
         found = {split: class_folders(self.folder / split) for split in ("train", "test")}
         if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
             raise UserError(
@@ -135,17 +146,13 @@ class Source:
                 f"in {self.folder / 'test'}, got {len(found['train'])} and {len(found['test'])}: one folder for each "
                 f"class, for example train/{self.class_names[0]}."
             )
-        arrays = {}
+        size, _, channels = self.image_shape
+        decoding, arrays = Decoding(size, None, "bilinear", 3 if channels == 3 else 1), {}
         for split in ("train", "test"):
             listed, labels = list_pictures(self.folder / split, found["train"])
-            arrays[f"{split}_images"] = Pictures(listed, self._decoding)[:].numpy()
+            arrays[f"{split}_images"] = Pictures(listed, decoding)[:].numpy()
             arrays[f"{split}_labels"] = labels.numpy()
         return arrays
-
-    @property
-    def _decoding(self) -> Decoding:
-        size, _, channels = self.image_shape
-        return Decoding(size, None, "bilinear", 3 if channels == 3 else 1)
 
     def _decode_official(self, download: bool) -> Arrays:
         arrays = {}
@@ -168,19 +175,15 @@ class Source:
         return arrays
 
 
-def _array_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.npy"
-
-
 def _read_arrays(folder: Path) -> Arrays:
     """The four arrays of a folder, none of them unpickled."""
-    missing = [f"{name}.npy" for name in ARRAYS if not _array_file(folder, name).exists()]
+    missing = [f"{name}.npy" for name in ARRAYS if not (folder / f"{name}.npy").exists()]
     if missing:
         raise UserError(
             f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, {' and '.join(missing)} not there: "
             "add what is missing, or remove the others to use another source."
         )
-    return {name: read_npy(_array_file(folder, name)) for name in ARRAYS}
+    return {name: read_npy(folder / f"{name}.npy") for name in ARRAYS}
 
 
 def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> None:
@@ -203,18 +206,6 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[File]:
         yield f"{prefix}{folder.name}", status.st_size, status.st_mtime_ns
 
 
-def _stamp(files: list[File]) -> str:
-    return hashlib.sha256(repr(files).encode()).hexdigest()
-
-
-def _read_cache(cache: Path) -> Arrays | None:
-    """The cached arrays, or None if they are damaged."""
-    try:
-        return _read_arrays(cache)
-    except (OSError, ValueError):
-        return None
-
-
 def _write_cache(cache: Path, stamp: str, arrays: Arrays) -> None:
     """Keep the arrays; the stamp goes first and comes back last, so that it never vouches for a part of them."""
     try:
@@ -223,7 +214,7 @@ def _write_cache(cache: Path, stamp: str, arrays: Arrays) -> None:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array)
-            write_atomically(_array_file(cache, name), buffer.getvalue())
+            write_atomically(cache / f"{name}.npy", buffer.getvalue())
         write_atomically(cache / STAMP, stamp.encode())
     except OSError as error:
         message = f"the decoded images cannot be kept in {cache} ({error}): they are decoded again each time."

@@ -1,6 +1,6 @@
 """The sets that torchvision downloads: a class each, which is a `Source` and what is known of its pixels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,11 +38,11 @@ class FromSource(ResidentData):
     @override
     def prepare_data(self) -> None:
         """Download and decode what is still missing."""
-        self._source.prepare()
+        self.SOURCE.below(Path(self.root)).prepare()
 
     @override
     def load(self) -> Splits:
-        return self._source.read()
+        return self.SOURCE.below(Path(self.root)).read()
 
     @property
     @override
@@ -56,19 +56,17 @@ class FromSource(ResidentData):
         height, width, channels = self.SOURCE.image_shape
         return channels, height, width
 
-    @property
-    def _source(self) -> Source:
-        return self.SOURCE.below(Path(self.root))
 
-
-def by_train_flag(kind: Callable[..., Any]) -> Callable[[str, str, bool], tuple[Any, Any]]:
-    """The reader of a `Source` from a class of torchvision's with ``train=``, ``.data`` and ``.targets``, as most have."""
+def by_train_flag(
+    kind: Callable[..., Any], title: str, folder: str, shape: tuple[int, int, int], classes: Sequence[str], *files: str
+) -> Source:
+    """The `Source` of a class of torchvision's with ``train=``, ``.data`` and ``.targets``, as most have."""
 
     def read(root: str, split: str, download: bool) -> tuple[Any, Any]:
         found = kind(root, train=split == "train", download=download)
         return found.data, found.targets
 
-    return read
+    return Source(title, Path(folder), shape, tuple(classes), read, files)
 
 
 class CIFAR10(FromSource, ImageData):
@@ -80,14 +78,7 @@ class CIFAR10(FromSource, ImageData):
 
     MEAN = (0.4914, 0.4822, 0.4465)
     STD = (0.2470, 0.2435, 0.2616)
-    SOURCE = Source(
-        title="CIFAR-10",
-        folder=Path("cifar10"),
-        image_shape=(32, 32, 3),
-        class_names=CIFAR10_CLASSES,
-        official=by_train_flag(datasets.CIFAR10),
-        official_files=("cifar-10-batches-py",),
-    )
+    SOURCE = by_train_flag(datasets.CIFAR10, "CIFAR-10", "cifar10", (32, 32, 3), CIFAR10_CLASSES, "cifar-10-batches-py")
 
 
 class CIFAR100(FromSource, ImageData):
@@ -99,13 +90,8 @@ class CIFAR100(FromSource, ImageData):
 
     MEAN = (0.5071, 0.4867, 0.4408)
     STD = (0.2675, 0.2565, 0.2761)
-    SOURCE = Source(
-        title="CIFAR-100",
-        folder=Path("cifar100"),
-        image_shape=(32, 32, 3),
-        class_names=tuple(CIFAR100_CLASSES.split()),
-        official=by_train_flag(datasets.CIFAR100),
-        official_files=("cifar-100-python",),
+    SOURCE = by_train_flag(
+        datasets.CIFAR100, "CIFAR-100", "cifar100", (32, 32, 3), CIFAR100_CLASSES.split(), "cifar-100-python"
     )
 
 
@@ -118,13 +104,8 @@ class FashionMNIST(FromSource, ImageData):
 
     MEAN = (0.2860,)
     STD = (0.3530,)
-    SOURCE = Source(
-        title="Fashion-MNIST",
-        folder=Path("fashion_mnist"),
-        image_shape=(28, 28, 1),
-        class_names=FASHION_CLASSES,
-        official=by_train_flag(datasets.FashionMNIST),
-        official_files=("FashionMNIST/raw",),
+    SOURCE = by_train_flag(
+        datasets.FashionMNIST, "Fashion-MNIST", "fashion_mnist", (28, 28, 1), FASHION_CLASSES, "FashionMNIST/raw"
     )
 
 
@@ -143,11 +124,4 @@ class SVHN(FromSource, ImageData):
     FLIP = False
     MEAN = (0.4377, 0.4438, 0.4728)
     STD = (0.1980, 0.2010, 0.1970)
-    SOURCE = Source(
-        title="SVHN",
-        folder=Path("svhn"),
-        image_shape=(32, 32, 3),
-        class_names=DIGITS,
-        official=_svhn,
-        official_files=("train_32x32.mat", "test_32x32.mat"),
-    )
+    SOURCE = Source("SVHN", Path("svhn"), (32, 32, 3), DIGITS, _svhn, ("train_32x32.mat", "test_32x32.mat"))

@@ -10,7 +10,6 @@ here the largest eigenvalue is first and each component's largest loading is pos
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from typing_extensions import override
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules.base import Splits, at_least
 from lightning_app.datamodules.digits import split_digits
-from lightning_app.datamodules.sources import Source
 from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, by_train_flag
 from lightning_app.datamodules.vectors import VectorData
 
@@ -52,7 +50,13 @@ class Whitening:
         """
         mean, covariance = _mean_and_covariance(samples)
         values, directions = (found.flip(-1)[..., :components] for found in torch.linalg.eigh(covariance))
-        _check_rank(samples, components, int((values > RANK * values[0]).sum()))
+        if (rank := int((values > RANK * values[0]).sum())) < components:
+            m, p = samples.shape
+            raise UserError(
+                f"{components} components cannot be whitened: the covariance of these {m} samples of {p} pixels is singular "
+                f"beyond {rank}, where nothing varies that could be divided to variance 1. Use more samples, or set "
+                f"components to at most {rank}."
+            )
         largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
         return cls(mean, (directions * largest.sign() / values.sqrt()).T)
 
@@ -70,16 +74,6 @@ def _mean_and_covariance(samples: Tensor) -> tuple[Tensor, Tensor]:
         total, products = total + piece.sum(0), products + piece.T @ piece
     mean = total / m
     return mean, products / m - mean.outer(mean)
-
-
-def _check_rank(samples: Tensor, components: int, rank: int) -> None:
-    m, p = samples.shape
-    if rank < components:
-        raise UserError(
-            f"{components} components cannot be whitened: the covariance of these {m} samples of {p} pixels is singular beyond "
-            f"{rank}, where nothing varies that could be divided to variance 1. Use more samples, or set components to at "
-            f"most {rank}."
-        )
 
 
 class WhitenedImages(VectorData):
@@ -138,14 +132,7 @@ class WhitenedMNIST(WhitenedImages, FromSource):
     is none. Takes the arguments of `WhitenedImages`.
     """
 
-    SOURCE = Source(
-        title="MNIST",
-        folder=Path("mnist"),
-        image_shape=(28, 28, 1),
-        class_names=DIGITS,
-        official=by_train_flag(datasets.MNIST),
-        official_files=("MNIST/raw",),
-    )
+    SOURCE = by_train_flag(datasets.MNIST, "MNIST", "mnist", (28, 28, 1), DIGITS, "MNIST/raw")
 
 
 class WhitenedDigits(WhitenedImages):

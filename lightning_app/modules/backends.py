@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.modules.losses import Loss
+from lightning_app.modules.cost import Loss
 
 __all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for"]
 
@@ -138,8 +138,8 @@ class _Capture:
     """One graph with its own inputs, gradients and answers, which every replay overwrites."""
 
     def __init__(self, passes: Sequence[Pass], weight: float, streams: Sequence[torch.cuda.Stream], pool: Any) -> None:
-        copies = _Copies()
-        self._passes = [replace(p, images=copies.of(p.images), labels=copies.of(p.labels)) for p in passes]
+        copies = {id(t): t.clone() for p in passes for t in (p.images, p.labels)}  # members of a seed share their batch
+        self._passes = [replace(p, images=copies[id(p.images)], labels=copies[id(p.labels)]) for p in passes]
         self._parameters = [[w for w in p.net.parameters() if w.requires_grad] for p in passes]
         self._streams = streams
         self._weight = weight
@@ -160,7 +160,7 @@ class _Capture:
         return self._answers
 
     def _warm_up(self) -> None:
-        before = _random_state()
+        before = torch.get_rng_state(), torch.cuda.get_rng_state()
         with _untouched(p.net for p in self._passes):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -168,7 +168,7 @@ class _Capture:
                 for _ in range(WARM_UPS):
                     self._run()
             torch.cuda.current_stream().wait_stream(side)
-        if not torch.equal(before, _random_state()):
+        if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
             raise UserError(
                 "model.backend 'graph' cannot keep the random draws of each net its own, and these nets draw numbers "
                 "(dropout?): set it to loop."
@@ -192,18 +192,6 @@ class _Capture:
         return answers, gradients
 
 
-class _Copies:
-    """Fixed copies of tensors, one for each: members of one seed keep sharing their batch."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, Tensor] = {}
-
-    def of(self, tensor: Tensor) -> Tensor:
-        if id(tensor) not in self._made:
-            self._made[id(tensor)] = tensor.clone()
-        return self._made[id(tensor)]
-
-
 class _Fastest:
     """Loop or graph, whichever takes less time for the first step on this device; the loop if gradients differ."""
 
@@ -224,7 +212,8 @@ class _Fastest:
             except UserError as error:
                 log.warning("back end: loop (%s)", error)
                 return self._loop
-            apart = _difference(_gradients(graph, passes, weight), _gradients(self._loop, passes, weight))
+            one, other = _gradients(graph, passes, weight), _gradients(self._loop, passes, weight)
+            apart = float((one - other).norm() / other.norm()) if one.shape == other.shape else float("inf")
             looped = _seconds(self._loop, passes, weight)
         if not apart <= AGREEMENT:  # nan, too
             log.warning("back end: loop, for the graph's gradients differ from its by %.2g of their norm.", apart)
@@ -262,10 +251,6 @@ def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     return apart
 
 
-def _random_state() -> Tensor:
-    return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()])
-
-
 def _gradients(backend: Backend, passes: Sequence[Pass], weight: float) -> Tensor:
     """Of all nets, in one vector."""
     for each in passes:
@@ -273,11 +258,6 @@ def _gradients(backend: Backend, passes: Sequence[Pass], weight: float) -> Tenso
     backend(passes, weight)
     found = [w.grad.flatten().float() for each in passes for w in each.net.parameters() if w.grad is not None]
     return torch.cat(found)
-
-
-def _difference(one: Tensor, other: Tensor) -> float:
-    """||one - other|| / ||other||; infinite for vectors of different length."""
-    return float((one - other).norm() / other.norm()) if one.shape == other.shape else float("inf")
 
 
 def _seconds(backend: Backend, passes: Sequence[Pass], weight: float) -> float:

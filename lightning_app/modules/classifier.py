@@ -1,7 +1,7 @@
 """Trains a bank of image classifiers side by side: one optimizer, one run, any networks.
 
 The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the mean cross-entropy (or squared error, see
-`losses`). Members share nothing but the optimizer object, whose update is elementwise, so each is the same net as if
+`cost`). Members share nothing but the optimizer object, whose update is elementwise, so each is the same net as if
 trained alone.
 """
 
@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import pytorch_lightning as pl
@@ -22,11 +23,9 @@ from typing_extensions import override
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
+from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
-from lightning_app.modules.losses import LossName, loss_named
 from lightning_app.modules.members import Arm, ByMember, Centre, Member, NetFactory, build_members, parse_seeds, twin
-from lightning_app.modules.metrics import RiskAndError
-from lightning_app.modules.penalty import Decays, Penalty, add_gradients
 from lightning_app.modules.resume import (
     check_form,
     check_members,
@@ -34,7 +33,6 @@ from lightning_app.modules.resume import (
     describe,
     id_weights,
     keep_configured_schedule,
-    keep_one_position,
 )
 from lightning_app.modules.sharding import SeedSharding, exchange, shares
 
@@ -107,8 +105,8 @@ class ImageClassifier(pl.LightningModule):
         self.channels_last = channels_last  # as configured; what was decided is in the plan
         self.plan = BatchPlan()
         self.penalties: ByMember[Penalty] = ByMember()
-        self.running = _metrics(self.members)
-        self.evaluated = _by_split((), self.members)
+        self.running, *_ = self._metrics(1)
+        self.evaluated = self._metrics(0)
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
 
@@ -129,10 +127,14 @@ class ImageClassifier(pl.LightningModule):
             shared = shares(self.members, self.trainer.world_size)
             self.own = tuple(shared[self.global_rank])
             self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
-        self._check_precision()
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise UserError(
+                f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
+                "scaled with it: use bf16-mixed, which needs no scaling."
+            )
         if stage == "fit":
             loop = Loop(self.manual_backward, at_once=self._shares_batches)
-            self._gradients = backend_for(self.backend, self._root_device, loop)
+            self._gradients = backend_for(self.backend, self.trainer.strategy.root_device, loop)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
         self.plan = self._planned(stage)
@@ -141,7 +143,12 @@ class ImageClassifier(pl.LightningModule):
             if self.compile_nets and member.net._compiled_call_impl is None:  # a second stage would trace it anew
                 member.net.compile(dynamic=False)
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
-        self.evaluated = _by_split(self.plan.eval_splits, self.members)
+        self.evaluated = self._metrics(len(self.plan.eval_splits))
+
+    def _metrics(self, count: int) -> Sequence[ByMember[RiskAndError]]:
+        """So many times one of each member."""
+        made = nn.ModuleList(ByMember({name: RiskAndError() for name, _ in self.members}) for _ in range(count))
+        return cast(Sequence[ByMember[RiskAndError]], made)
 
     def _planned(self, stage: str) -> BatchPlan:
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
@@ -151,7 +158,9 @@ class ImageClassifier(pl.LightningModule):
         plan = replace(
             plan,
             seeds=self.data_seeds,
-            channels_last=choose_memory_format(self.members, plan.sample_shape, wanted, self._root_device),
+            channels_last=choose_memory_format(
+                self.members, plan.sample_shape, wanted, self.trainer.strategy.root_device
+            ),
             eval_splits=("test",) if stage == "test" else plan.eval_splits,
         )
         if agree := getattr(self._datamodule, "use_plan", None):
@@ -206,20 +215,9 @@ class ImageClassifier(pl.LightningModule):
         return self.trainer.world_size > 1 and not self._shares_members
 
     @property
-    def _root_device(self) -> torch.device:
-        return self.trainer.strategy.root_device
-
-    @property
     def _datamodule(self) -> Any:
         """The trainer's datamodule, which may be of another project; None where loaders were given instead."""
         return getattr(self._trainer, "datamodule", None)
-
-    def _check_precision(self) -> None:
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-            raise UserError(
-                f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
-                "scaled with it: use bf16-mixed, which needs no scaling."
-            )
 
     # -- training and evaluation --------------------------------------------------------------------------------------
 
@@ -244,18 +242,15 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._evaluate(batch, dataloader_idx)
-
-    @override
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._evaluate(batch, 0)
-
-    def _evaluate(self, batch: tuple[Tensor, Tensor], loader: int) -> None:
         images, labels = self._format(batch)
         for name, net in self.own:
             logits = net(images)
             risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
-            self.evaluated[loader][name].update(risk, logits, labels)
+            self.evaluated[dataloader_idx][name].update(risk, logits, labels)
+
+    @override
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
 
     @override
     def on_train_epoch_end(self) -> None:
@@ -274,21 +269,19 @@ class ImageClassifier(pl.LightningModule):
 
     def _log_evaluation(self) -> None:
         """For the progress bar, of several seeds their mean; the run's log is written by the `TrainingMetrics` callback."""
+        show = partial(self.log, logger=False, add_dataloader_idx=False)
         seeds = len({member.seed for member in self.members})
         errors: dict[str, float] = defaultdict(float)
         for member, (name, numbers) in zip(self.members, self.metrics().items()):
             for key, value in numbers.items():
                 if key.endswith(("/risk", "/error")):
                     label = f"{key}/{name}" if len(self.members) > 1 else key
-                    self._show(label, value, in_bar=key == "test/error" and seeds == 1)
+                    show(label, value, prog_bar=key == "test/error" and seeds == 1)
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
-            self._show(f"test/error/{arm}", error, in_bar=True)
+            show(f"test/error/{arm}", error, prog_bar=True)
 
     on_validation_epoch_end = on_test_epoch_end = _log_evaluation
-
-    def _show(self, label: str, value: float, in_bar: bool) -> None:
-        self.log(label, value, logger=False, prog_bar=in_bar, add_dataloader_idx=False)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every member's numbers as they stand: call on all ranks, it sums over them.
@@ -376,12 +369,13 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.trainer.is_last_batch:  # before evaluation and measures, which look at all members
+        if (
+            self.trainer.is_last_batch and self._shares_members
+        ):  # before evaluation and measures, which look at all members
             self._exchange()
 
     def _exchange(self) -> None:
-        if self._shares_members:
-            exchange(self.owners, self.members, self.trainer.optimizers[0], cast(SeedSharding, self.trainer.strategy))
+        exchange(self.owners, self.members, self.trainer.optimizers[0], cast(SeedSharding, self.trainer.strategy))
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -414,28 +408,18 @@ class ImageClassifier(pl.LightningModule):
                     "training cannot go on from this file: it holds the final weights of a finished run, without the "
                     "optimizer's state. Validate, test or measure it, or name a checkpoint (last.ckpt)."
                 )
-            self._check_data(checkpoint)
+            # Only where training goes on: to evaluate and measure on other data is a question like any other.
+            check = getattr(self._datamodule, "check_trained_on", None)
+            if check and "trained_on" in checkpoint:  # older checkpoints do not say
+                check(checkpoint["trained_on"])
             keep_configured_schedule(checkpoint, self.configure_optimizers())
-            keep_one_position(checkpoint)
+            # Older checkpoints list the position in the data once for each data stream, and all are the same.
+            del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks
                 self.running[name].restore(sums, ours=self.global_rank == 0)
-
-    def _check_data(self, checkpoint: Mapping[str, Any]) -> None:
-        """Only where training goes on: to evaluate and measure on other data is a question like any other."""
-        check = getattr(self._datamodule, "check_trained_on", None)
-        if check and "trained_on" in checkpoint:  # older checkpoints do not say
-            check(checkpoint["trained_on"])
 
     def _over_ranks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.trainer.world_size == 1:
             return sums
         strategy = self.trainer.strategy
         return {name: strategy.reduce(value.to(self.device), reduce_op="sum").cpu() for name, value in sums.items()}
-
-
-def _metrics(members: tuple[Member, ...]) -> ByMember[RiskAndError]:
-    return ByMember({name: RiskAndError() for name, _ in members})
-
-
-def _by_split(splits: tuple[str, ...], members: tuple[Member, ...]) -> Sequence[ByMember[RiskAndError]]:
-    return cast(Sequence[ByMember[RiskAndError]], nn.ModuleList(_metrics(members) for _ in splits))

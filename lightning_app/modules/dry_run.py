@@ -26,19 +26,16 @@ def check_outputs(members: Sequence[Member], shape: Sequence[int] | None, classe
         try:
             got = tuple(_output(net, shape).shape)
         except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
+            dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
-                f"member '{name}' cannot take samples of shape {tuple(shape)}{_dimensions(shape)} and return logits: "
-                f"{_reason(error)}{_channels(net, shape)}"
+                f"member '{name}' cannot take samples of shape {tuple(shape)}{dimensions} and "
+                f"return logits: {_reason(error)}{_channels(net, shape)}"
             ) from error
         if got != (SAMPLES, classes):
             raise UserError(
                 f"member '{name}' has outputs {got[1:]} for a sample, the data have {classes} classes: set the net's "
                 f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
             )
-
-
-def _dimensions(shape: Sequence[int]) -> str:
-    return " (channels, height, width)" if len(shape) == 3 else ""
 
 
 def _channels(net: nn.Module, shape: Sequence[int]) -> str:
@@ -73,30 +70,21 @@ def choose_memory_format(
         )
     if wanted is False or (wanted is None and not (images and device.type == "cpu")):
         return False
-    refused = _refusal(members, shape if images else None)
-    if refused is None:
-        return True
-    if wanted:
-        name, reason = refused
-        raise UserError(
-            f"member '{name}' cannot take images in channels_last memory format ({reason}): leave channels_last out, "
-            "or flatten with x.flatten(1) instead of x.view(...)."
-        )
-    for _, net in members:
-        net.to(memory_format=torch.contiguous_format)
-    return False
-
-
-def _refusal(members: Sequence[Member], shape: Sequence[int] | None) -> tuple[str, str] | None:
-    """Put weights into channels_last until a net raises, or raises on an image in that format: which one, and why."""
     for name, net in members:
         try:
             net.to(memory_format=torch.channels_last)
-            if shape is not None:
+            if shape is not None and images:
                 _output(net, shape, torch.channels_last)
         except Exception as error:  # an assertion of the net's own, too
-            return name, _reason(error)
-    return None
+            if wanted:
+                raise UserError(
+                    f"member '{name}' cannot take images in channels_last memory format ({_reason(error)}): leave "
+                    "channels_last out, or flatten with x.flatten(1) instead of x.view(...)."
+                ) from error
+            for _, other in members:
+                other.to(memory_format=torch.contiguous_format)
+            return False
+    return True
 
 
 def _output(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:

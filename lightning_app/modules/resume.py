@@ -18,7 +18,6 @@ __all__ = [
     "id_weights",
     "in_words",
     "keep_configured_schedule",
-    "keep_one_position",
 ]
 
 
@@ -136,11 +135,6 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
     (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
     for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
         group |= {key: value for key, value in fresh.items() if key != "params"}
-
-
-def keep_one_position(checkpoint: Mapping[str, Any]) -> None:
-    """Keep one position in the data: older checkpoints list it once for each data stream, and all are the same."""
-    del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
 
 
 def in_words(described: Mapping[str, Any] | None) -> str:

@@ -63,20 +63,17 @@ def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
 def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optimizer, strategy: DDPStrategy) -> None:
     """Every rank gets weights, buffers and optimizer state of the members that others train, in place."""
     for member in members:
-        owner = owners[member.name]
-        parameters = list(member.net.parameters())
-        own = owner == strategy.global_rank
-        received = strategy.broadcast(_packed(member, parameters, optimizer) if own else None, owner)
+        owner, parameters, packed = owners[member.name], list(member.net.parameters()), None
+        if own := owner == strategy.global_rank:
+            states = [_to(dict(optimizer.state[parameter]), "cpu") for parameter in parameters]
+            packed = _to(dict(member.net.state_dict()), "cpu"), states
+        received = strategy.broadcast(packed, owner)
         if own or received is None:
             continue
         net, states = received
         member.net.load_state_dict(net)
         for parameter, state in zip(parameters, states):
             optimizer.state[parameter] = _to(state, parameter.device)
-
-
-def _packed(member: Member, parameters: list[torch.nn.Parameter], optimizer: Optimizer) -> tuple[Any, Any]:
-    return _to(dict(member.net.state_dict()), "cpu"), [_to(dict(optimizer.state[p]), "cpu") for p in parameters]
 
 
 def _to(state: dict[str, Any], device: torch.device | str) -> dict[str, Any]:

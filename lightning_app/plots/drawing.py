@@ -12,31 +12,13 @@ from numpy.typing import ArrayLike
 
 from lightning_app.plots.style import Style
 
-__all__ = [
-    "SEEDS_FOR_A_BAND",
-    "TICKS",
-    "curve",
-    "dots",
-    "filled",
-    "finite",
-    "from_zero",
-    "group_mean",
-    "histogram",
-    "line_style",
-    "median_mark",
-    "over_seeds",
-    "rescale",
-    "spread_of",
-    "symmetric_log",
-    "with_zero",
-]
+__all__ = ["SEEDS_FOR_A_BAND", "TICKS", "curve", "dots", "filled", "finite", "group_mean", "histogram", "line_style"]
+__all__ += ["median_mark", "over_seeds", "spread_of"]
+__all__ += ["from_zero", "rescale", "symmetric_log", "with_zero"]  # axes
 
 SEEDS_FOR_A_BAND = 3
 TICKS = 6  # intervals between them, at most: panels are small
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
-
-
-# -- curves ---------------------------------------------------------------------------------------------------------------
 
 
 def over_seeds(
@@ -120,9 +102,6 @@ def line_style(style: Style) -> dict[str, Any]:
     return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha}
 
 
-# -- scales ---------------------------------------------------------------------------------------------------------------
-
-
 def rescale(axis: Axis, log: bool) -> None:
     """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show."""
     low, high = axis.get_data_interval()
@@ -136,10 +115,12 @@ def rescale(axis: Axis, log: bool) -> None:
     set_scale("log", nonpositive="mask")
     low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
     decades = np.log10(axis.get_view_interval()[1] / low)
-    if decades < 0.5:
-        axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
-    else:
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
+    powers = ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,))
+    _set_ticks(axis, ticker.MaxNLocator(5, steps=[1, 2, 5, 10]) if decades < 0.5 else powers)
+
+
+def _set_ticks(axis: Axis, locator: ticker.Locator) -> None:
+    axis.set_major_locator(locator)
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(ticker.NullLocator())
 
@@ -172,6 +153,4 @@ def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None
     low, high = axis.get_view_interval()
     near_zero = 0.75 * gap if low <= 0 <= high else 0  # no tick that close to the one at 0
     powers = 10.0 ** np.arange(last, first - 0.5 + near_zero, -gap)
-    axis.set_major_locator(ticker.FixedLocator([*-powers, 0, *powers[::-1]]))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(ticker.NullLocator())
+    _set_ticks(axis, ticker.FixedLocator([*-powers, 0, *powers[::-1]]))

@@ -7,7 +7,8 @@ have their curves in ``sections.further``.
 """
 
 from lightning_app.report.command import main
+from lightning_app.report.findings import findings
 from lightning_app.report.page import write_report
 from lightning_app.report.summary import summary
 
-__all__ = ["main", "summary", "write_report"]
+__all__ = ["findings", "main", "summary", "write_report"]

@@ -18,21 +18,8 @@ from lightning_app.common.numbers import number, with_sd
 from lightning_app.plots.style import Style
 from lightning_app.report.safety import neutral, visible
 
-__all__ = [
-    "Block",
-    "Cell",
-    "Data",
-    "Entry",
-    "Figure",
-    "Panel",
-    "Section",
-    "Table",
-    "Text",
-    "cell",
-    "csv_text",
-    "mean_cell",
-    "seeds_csv",
-]
+__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Section", "Table", "Text"]
+__all__ += ["cell", "csv_text", "mean_cell", "seeds_csv"]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
@@ -53,23 +40,19 @@ def cell(value: float | None, note: str = "") -> Cell:
     return Cell("–") if value is None else Cell(number(value), repr(float(value)), note)
 
 
-def mean_cell(values: Sequence[float | None]) -> Cell:
-    """Mean and sample standard deviation; a dash if one was not measured.
+def mean_cell(values: Sequence[float | None], note: str = "") -> Cell:
+    """Mean and sample standard deviation, of one value the value; a dash if one was not measured.
 
-    >>> mean_cell([1.0, 3.0]).text, mean_cell([0.8] * 3).text, mean_cell([1.0, None]).text
-    ('2 ± 1.4', '0.8000 ± 0.0', '–')
+    >>> mean_cell([1.0, 3.0]).text, mean_cell([0.8] * 3).text, mean_cell([0.5]).text, mean_cell([1.0, None]).text
+    ('2 ± 1.4', '0.8000 ± 0.0', '0.5000', '–')
     """
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return Cell("–")
-    mean = float(np.mean(known))
-    sd = _deviation(known) if np.isfinite(known).all() else math.nan
-    return Cell(with_sd(mean, sd), f"{mean!r} ± {sd!r}")
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Exactly 0 of equal values, where rounding of their mean would leave 1e-16 of them."""
-    return float(np.std(values, ddof=1)) if len(set(values)) > 1 else 0.0
+    if len(known) < len(values) or len(known) < 2:
+        return cell(known[0] if len(known) == len(values) else None, note)
+    mean, sd = float(np.mean(known)), math.nan
+    if np.isfinite(known).all():  # of equal values exactly 0: rounding of their mean would leave 1e-16 of them
+        sd = float(np.std(known, ddof=1)) if len(set(known)) > 1 else 0.0
+    return Cell(with_sd(mean, sd), f"{mean!r} ± {sd!r}", note)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

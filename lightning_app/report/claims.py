@@ -7,20 +7,20 @@ here and one line in `TESTED`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lightning_app.common.numbers import brief, number
 from lightning_app.papers.li_et_al.fig_5_6 import index_of_trained_nets
 from lightning_app.papers.littwin_wolf.any_nets import depths, growth_of_lambda, growth_of_norm
 from lightning_app.papers.nets import AnyNets, Found
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Verdict, counted, in_words, judge, with_power
+from lightning_app.papers.verdicts import Claim, Reading, Sample, Verdict, counted, in_words, judge, with_power
 from lightning_app.papers.yu_tomasi.fig_3 import cushions
 from lightning_app.papers.yu_tomasi.interlayer import interlayer
 from lightning_app.papers.yu_tomasi.table_1 import deeper, penalties, printed, smaller
 from lightning_app.papers.yu_tomasi.table_3 import id_shares
 from lightning_app.report import reproduced
-from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
+from lightning_app.report.blocks import Cell, Section, Table, mean_cell
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
 
@@ -45,8 +45,6 @@ NOTHING = (
 HEAD = ["claim", "reading", "paper", "ours", "verdict", "why", "see"]
 
 ALIKE = (Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED, Verdict.NOT_REPRODUCED)  # of all readings
-
-# -- all of them ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,17 +75,17 @@ TESTED = (
 
 def section(page: PageData) -> Section:
     found = _found(page)
-    own = [_table(paper, [pair for pair in found if pair[0].paper == paper]) for paper in (YU, LITTWIN, LI)]
-    tables = [*(table for table in own if table.rows), *reproduced.tables(page.made)]
+    tables = []
+    for paper in (YU, LITTWIN, LI):
+        own = [(asked, claim, reading) for asked, claim in found for reading in claim.readings if asked.paper == paper]
+        if own:
+            tables.append(Table("", HEAD, [_row(*each) for each in own], title=paper, wide=True))
+    tables += reproduced.tables(page.made)
     if not tables:
         return Section("claims", TITLE, notices=[NOTHING])
-    counts = in_words(counted((_class(claim), judge(claim)[0]) for _, claim in found)) if found else ""
-    return Section("claims", TITLE, f"{counts}. {WHAT}" if counts else WHAT, [*tables])
-
-
-def _class(claim: Claim) -> Class:
-    assert claim.about is not None  # only claims of an artefact leave it to that
-    return claim.about
+    classes = [(claim.about, judge(claim)[0]) for _, claim in found]
+    counts = in_words(counted((about, verdict) for about, verdict in classes if about)) if found else ""
+    return Section("claims", TITLE, f"{counts}. {WHAT}" if counts else WHAT, tables)
 
 
 def _found(page: PageData) -> list[tuple[Tested, Claim]]:
@@ -103,39 +101,19 @@ def _found(page: PageData) -> list[tuple[Tested, Claim]]:
     ]
 
 
-def _table(paper: str, found: Sequence[tuple[Tested, Claim]]) -> Table:
-    rows = [
-        _row(asked, claim, reading, first=not place)
-        for asked, claim in found
-        for place, reading in enumerate(claim.readings)
-    ]
-    return Table("", HEAD, rows, title=paper, wide=True)
-
-
-def _row(asked: Tested, claim: Claim, reading: Reading, first: bool) -> list[Cell]:
+def _row(asked: Tested, claim: Claim, reading: Reading) -> list[Cell]:
     """Of one reading; the claim, the paper's number and the verdict stand with the first."""
-    if not first:
-        return [
-            Cell("″"),
-            Cell(reading.convention),
-            Cell(""),
-            _ours(reading.ours),
-            Cell(""),
-            Cell(_why(reading)),
-            Cell(""),
-        ]
-    verdict, why = judge(claim)
-    if len(claim.readings) > 1 and verdict in ALIKE:
-        why = _why(reading)  # each reading has a row to say its own
-    return [
-        Cell(claim.quantity),
-        Cell(reading.convention),
-        Cell(_printed(claim.paper), note=_test(claim)),
-        _ours(reading.ours),
-        Cell(str(verdict)),
-        Cell(why),
-        Cell(asked.artefact, link=asked.see),
-    ]
+    if reading is not claim.readings[0]:
+        texts = ("″", reading.convention, "", "", _why(reading), "")
+        claimed, convention, paper, verdict, why, see = map(Cell, texts)
+    else:
+        judged, words = judge(claim)
+        if len(claim.readings) > 1 and judged in ALIKE:
+            words = _why(reading)  # each reading has a row to say its own
+        claimed, convention, verdict, why = map(Cell, (claim.quantity, reading.convention, str(judged), words))
+        paper = Cell(brief(claim.paper), note=with_power(claim.test, claim.power))
+        see = Cell(asked.artefact, link=asked.see)
+    return [claimed, convention, paper, _ours(reading.ours), verdict, why, see]
 
 
 def _why(reading: Reading) -> str:
@@ -145,18 +123,7 @@ def _why(reading: Reading) -> str:
     return f"held: {reading.outcome.finding}".rstrip(": ") if reading.outcome.held else reading.outcome.why
 
 
-def _test(claim: Claim) -> str:
-    return with_power(claim.test, claim.power)
-
-
-def _printed(paper: float | str) -> str:
-    return brief(paper)
-
-
 def _ours(ours: Sample) -> Cell:
-    if not ours.count:
-        return cell(None)
-    if ours.count == 1 or math.isnan(ours.sd):
+    if ours.count > 1 and math.isnan(ours.sd):
         return Cell(number(ours.mean), repr(ours.mean), f"({ours.count})")
-    shown = mean_cell(ours.values)
-    return Cell(shown.text, shown.exact, f"({ours.count})")
+    return mean_cell(ours.values or [None], f"({ours.count})")

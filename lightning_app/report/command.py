@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lightning_app.common.arguments import Parser
@@ -11,7 +12,7 @@ from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import LOG, LOG_PACKED
 
-__all__ = ["main"]
+__all__ = ["main", "report"]
 
 EPILOG = """\
 examples:
@@ -31,8 +32,7 @@ def main(argv: list[str]) -> int:
     try:
         options = _parser().parse_args(argv)
         export = formats(options.export) if options.export is not None else ()
-        runs, made = _found(options.runs)
-        page = write_report(runs, options.out, options.layer, export, made)
+        page = report(options.runs, options.out, options.layer, export)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -44,19 +44,32 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
-    """The runs and the verdicts of ``reproduce`` at or below the paths.
+def report(
+    runs: Path | str | Iterable[Path | str],
+    out: Path | str | None = None,
+    layer: str | None = None,
+    export: Sequence[str] = (),
+) -> Path:
+    """Write one self-contained HTML page on runs; returns where it is.
+
+    Args:
+        runs: run folders, or folders of them, or of results of ``reproduce``.
+        out: the page's file. None: ``report.html`` beside the runs.
+        layer: of the histograms of cushions, such as "layer10". None: layer10, or the middle one.
+        export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex".
 
     Raises:
-        UserError: a path that holds neither.
+        UserError: if a path holds no run, naming it.
     """
-    made = artefacts(paths)
-    with_runs = [path for path in paths if not artefacts([path]) or _holds_a_run(path)]
-    return find_runs(with_runs), made
+    paths = [runs] if isinstance(runs, str | Path) else runs
+    found, made = _found([Path(path).expanduser() for path in paths])
+    return write_report(found, None if out is None else Path(out), layer, export, made)
 
 
-def _holds_a_run(path: Path) -> bool:
-    return any(next(path.rglob(name), None) for name in (LOG, LOG_PACKED))
+def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
+    """The runs and the verdicts of ``reproduce`` at or below the paths. UserError: a path that holds neither."""
+    logs = {path: next((file for name in (LOG, LOG_PACKED) for file in path.rglob(name)), None) for path in paths}
+    return find_runs([path for path, log in logs.items() if log or not artefacts([path])]), artefacts(paths)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,8 +87,6 @@ def _parser() -> argparse.ArgumentParser:
         "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"
     )
     parser.add_argument(
-        "--export",
-        metavar="FORMATS",
-        help=f"figures and tables as files beside the page: some of {','.join(FORMATS)}",
+        "--export", metavar="FORMATS", help=f"figures and tables as files beside the page: some of {','.join(FORMATS)}"
     )
     return parser

@@ -19,20 +19,8 @@ from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import paired_curve
 
-__all__ = [
-    "ALIKE",
-    "LARGER",
-    "SMALLER",
-    "UNRESOLVED",
-    "Compared",
-    "Comparison",
-    "Convention",
-    "Quantity",
-    "compare",
-    "quantities",
-    "typical",
-    "values_of",
-]
+__all__ = ["ALIKE", "LARGER", "SMALLER", "UNRESOLVED", "Compared", "Comparison", "Convention", "Quantity"]
+__all__ += ["compare", "quantities", "typical", "values_of"]
 
 # Residual nets against plain ones. Unresolved: the interval contains 0, which is no sign that there is no difference.
 LARGER, SMALLER, UNRESOLVED, UNKNOWN = "larger", "smaller", "unresolved", "–"
@@ -78,15 +66,11 @@ def quantities() -> tuple[Quantity, ...]:
     file = Path(__file__).with_name("conventions.yaml")
     text = file.read_text(encoding="utf-8")
     check_yaml(text, file.name)  # refuses a name that comes twice, of which yaml would take the last
-    entries = yaml.safe_load(text)
-    return tuple(
-        Quantity(
-            entry["quantity"],
-            tuple(Convention(label, *each) for label, each in entry["conventions"].items()),
-            entry.get("over", ""),
-        )
-        for entry in entries
-    )
+    found = []
+    for entry in yaml.safe_load(text):
+        conventions = tuple(Convention(label, *each) for label, each in entry["conventions"].items())
+        found.append(Quantity(entry["quantity"], conventions, entry.get("over", "")))
+    return tuple(found)
 
 
 def values_of(net: Net, convention: Convention) -> dict[str, float]:
@@ -127,9 +111,6 @@ def _shared(values: Sequence[dict[str, float]]) -> list[str]:
 
 def _rows(values: Sequence[dict[str, float]], items: Sequence[str]) -> np.ndarray:
     return np.array([[each[item] for item in items] for each in values])
-
-
-# -- plain against residual -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +159,12 @@ class Comparison:
 
 def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
     """The quantities that both arms have under two or more conventions."""
-    tables = [(quantity, _tables(pair, quantity)) for quantity in quantities]
-    tables = [(quantity, tables) for quantity, tables in tables if len(tables) > 1]
-    contrasts = iter(_contrasts([_sides(pair, table) for _, each in tables for table in each.values()]))
+    tables = []
+    for quantity in quantities:
+        values = {each: [values_of(net, each) for net in pair.nets] for each in quantity.conventions}
+        values = {convention: table for convention, table in values.items() if _shared(table)}
+        tables += [(quantity, values)] * (len(values) > 1)
+    contrasts = iter(_contrasts([_sides(table) for _, each in tables for table in each.values()]))
     return [
         Comparison(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
         for quantity, each in tables
@@ -190,12 +174,7 @@ def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
 Table = list[dict[str, float]]  # `values_of` all nets of a pair, plain nets first
 
 
-def _tables(pair: Pair, quantity: Quantity) -> dict[Convention, Table]:
-    tables = {each: [values_of(net, each) for net in pair.nets] for each in quantity.conventions}
-    return {convention: table for convention, table in tables.items() if _shared(table)}
-
-
-def _sides(pair: Pair, table: Table) -> tuple[np.ndarray, np.ndarray]:
+def _sides(table: Table) -> tuple[np.ndarray, np.ndarray]:
     plain, residual = np.split(typical(table), 2)
     return plain, residual
 
@@ -231,11 +210,19 @@ def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast
 
 
 def _compared(pair: Pair, convention: Convention, table: Table, contrast: Contrast) -> Compared:
-    plain, residual = _sides(pair, table)
+    plain, residual = _sides(table)
     ends = (contrast.mean, contrast.low, contrast.high)
     ratio, low, high = (math.exp(x) if contrast.of_logarithms else math.nan for x in ends)
-    conclusion = _one_seed(plain, residual) if len(plain) == 1 else _conclusion(contrast.low, contrast.high)
-    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, *_agreement(table))
+    if len(plain) > 1:
+        conclusion = _conclusion(contrast.low, contrast.high)
+    else:  # of one seed: a difference, or NaN, less what is too small to tell
+        (one,), (other,) = plain.tolist(), residual.tolist()
+        alike = ALIKE * max(abs(one), abs(other)) if math.isfinite(one) and math.isfinite(other) else math.nan
+        conclusion = _conclusion(other - one - alike, other - one + alike)
+    items = _shared(table)
+    means = [side.mean(axis=0) for side in np.split(_rows(table, items), 2)]
+    above = int((means[1] > means[0]).sum())
+    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, above, len(items))
 
 
 def _conclusion(low: float, high: float) -> str:
@@ -247,17 +234,3 @@ def _conclusion(low: float, high: float) -> str:
     if math.isnan(low):
         return UNKNOWN
     return LARGER if low > 0 else SMALLER if high < 0 else UNRESOLVED
-
-
-def _one_seed(plain: np.ndarray, residual: np.ndarray) -> str:
-    (one,), (other,) = plain, residual
-    if not np.isfinite([one, other]).all():
-        return UNKNOWN
-    alike = ALIKE * max(abs(one), abs(other))
-    return _conclusion(other - one - alike, other - one + alike)
-
-
-def _agreement(table: Table) -> tuple[int, int]:
-    items = _shared(table)
-    plain, residual = (side.mean(axis=0) for side in np.split(_rows(table, items), 2))
-    return int((residual > plain).sum()), len(items)

@@ -52,34 +52,25 @@ def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[st
 
 
 def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, Figure):
-                yield from _of_figure(block, wanted)
-            elif isinstance(block, Table) and block.rows:
-                yield from _of_table(block, section.name_of(block), wanted)
+    blocks = [(section, block) for section in sections for block in section.blocks]
+    for section, block in blocks:
+        if isinstance(block, Figure):
+            for form in (form for form in ("pdf", "svg") if form in wanted):
+                yield from ((f"{file_name(each.key)}.{form}", each.save(form, block.legend)) for each in block.panels)
+            if "csv" in wanted:
+                yield from ((f"{file_name(data.name)}.csv", data.csv.encode()) for data in block.data)
+        elif isinstance(block, Table) and block.rows:
+            name = section.name_of(block)
+            if "csv" in wanted:
+                yield f"{name}.csv", _exact(block).encode()
+            if "latex" in wanted:
+                yield f"{name}.tex", latex(block, name).encode()
 
 
-def _of_figure(figure: Figure, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for form in ("pdf", "svg"):
-        if form in wanted:
-            for panel in figure.panels:
-                yield f"{file_name(panel.key)}.{form}", panel.save(form, figure.legend)
-    if "csv" in wanted:
-        for data in figure.data:
-            yield f"{file_name(data.name)}.csv", data.csv.encode()
-
-
-def _of_table(table: Table, name: str, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    if "csv" in wanted:
-        yield f"{name}.csv", csv_text(table.head, [list(map(_exact, row)) for row in _padded(table)]).encode()
-    if "latex" in wanted:
-        yield f"{name}.tex", latex(table, name).encode()
-
-
-def _exact(cell: Cell) -> str:
-    """A number with all its digits, whatever was noted beside it."""
-    return cell.exact or " ".join(filter(None, (cell.text, cell.note)))
+def _exact(table: Table) -> str:
+    """As CSV: a number with all its digits, whatever was noted beside it."""
+    rows = [[cell.exact or " ".join(filter(None, (cell.text, cell.note))) for cell in row] for row in _padded(table)]
+    return csv_text(table.head, rows)
 
 
 def _padded(table: Table) -> list[list[Cell]]:
@@ -87,31 +78,19 @@ def _padded(table: Table) -> list[list[Cell]]:
     return [[cell or Cell("") for _, cell in zip_longest(table.head, row)] for row in table.rows]
 
 
-# -- LaTeX ----------------------------------------------------------------------------------------------------------------
-
-
 def latex(table: Table, label: str) -> str:
     """A ``table`` environment with booktabs' rules; columns of numbers to the right."""
     rows = _padded(table)
     numeric = [all(row[i].exact or row[i].text in ("–", "") for row in rows) for i in range(len(table.head))]
     columns = "".join("r" if right else "l" for right in numeric)
-    body = [_line(_shown(cell) for cell in row) for row in rows]
+    body = [_line(f"{cell.text} ({cell.note})".lstrip() if cell.note else cell.text for cell in row) for row in rows]
+    caption = escaped_latex(" ".join(filter(None, (table.title, table.caption))))
     lines = [
-        "% \\usepackage{booktabs}",
-        "\\begin{table}",
-        "\\centering",
-        f"\\begin{{tabular}}{{{columns}}}",
-        *("\\toprule", _line(table.head), "\\midrule", *body, "\\bottomrule"),
-        "\\end{tabular}",
-        f"\\caption{{{escaped_latex(' '.join(filter(None, (table.title, table.caption))))}}}",
-        f"\\label{{tab:{label}}}",
-        "\\end{table}",
+        *("% \\usepackage{booktabs}", "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{{columns}}}"),
+        *("\\toprule", _line(table.head), "\\midrule", *body, "\\bottomrule", "\\end{tabular}"),
+        *(f"\\caption{{{caption}}}", f"\\label{{tab:{label}}}", "\\end{table}", ""),
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(cell: Cell) -> str:
-    return " ".join(filter(None, (cell.text, f"({cell.note})" if cell.note else "")))
+    return "\n".join(lines)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -9,27 +9,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
-from lightning_app.report.blocks import Entry, Figure, csv_text, seeds_csv
+from lightning_app.report.blocks import Entry, Figure, Panel, csv_text, seeds_csv
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
-__all__ = [
-    "FIRST",
-    "FIRST_SEED",
-    "LAST",
-    "Curve",
-    "Histogram",
-    "View",
-    "curves",
-    "figure_of_curves",
-    "figure_of_histograms",
-    "group_legend",
-    "joined",
-    "saved_histograms",
-]
+__all__ = ["Curve", "curve_panel", "figure_of_curves"]
+__all__ += ["Histogram", "View", "figure_of_histograms", "first_and_last"]
+__all__ += ["FIRST_SEED", "group_legend", "joined"]
 
-FIRST, LAST = 0, -1  # of the epochs that have arrays
 FIRST_SEED = "Of several seeds the first is shown."
+Draw = Callable[[Axes], None]
 
 
 def joined(values: Iterable[int] | Iterable[str]) -> str:
@@ -39,25 +28,46 @@ def joined(values: Iterable[int] | Iterable[str]) -> str:
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
-    return legend((_group_label(label, nets, first), nets[0].style) for label, nets in page.groups.items())
+
+    def label(group: str, nets: Sequence[Net]) -> str:
+        if len(nets) == 1 or first:
+            return group if len(nets) == 1 else nets[0].label
+        band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
+        return f"{group} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
+
+    return legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
 
 
-def _group_label(label: str, nets: Sequence[Net], first: bool) -> str:
-    if len(nets) == 1 or first:
-        return label if len(nets) == 1 else nets[0].label
-    band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
-    return f"{label} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
+def curve_panel(
+    page: PageData,
+    key: str,
+    title: str,
+    line: Callable[[Net], pd.Series],
+    *,
+    y: str,
+    x: str = "epoch",
+    before: Draw | None = None,
+    after: Draw | None = None,
+    every: bool = False,
+    **scales: bool,
+) -> Panel:
+    """The curve of each group of nets, over its seeds.
 
+    Args:
+        before, after: what else is drawn, and where the axes end.
+        every: a marker at every point.
+        scales: arguments of `panel`; steps of x are whole unless these say otherwise.
+    """
 
-# -- curves ---------------------------------------------------------------------------------------------------------------
+    def draw(axes: Axes) -> None:
+        if before:
+            before(axes)
+        for nets in page.groups.values():
+            over_seeds(axes, [line(net) for net in nets], nets[0].style, every)
+        if after:
+            after(axes)
 
-
-def curves(
-    axes: Axes, groups: Iterable[Sequence[Net]], series: Callable[[Net], pd.Series], every: bool = False
-) -> None:
-    """The curve of each group of nets, over its seeds. ``every``: a marker at every point."""
-    for nets in groups:
-        over_seeds(axes, [series(net) for net in nets], nets[0].style, every)
+    return panel(key, title, draw, x=x, y=y, **{"whole_x": True, **scales})
 
 
 class Curve(NamedTuple):
@@ -68,30 +78,22 @@ class Curve(NamedTuple):
     title: str
     y: str  # label of the axis, with the unit
     log_y: bool = False
-    adjust: Callable[[Axes], None] | None = None  # what else is drawn, and where the axis ends
+    adjust: Draw | None = None  # what else is drawn, and where the axis ends
 
 
 def figure_of_curves(
-    page: PageData, key: str, caption: str, shown: Sequence[Curve], columns: int = 3, spreads: bool = True
-) -> Figure:
-    """A panel for each curve, and the data behind them: of every net, with ``spreads`` also over seeds."""
-
-    def draw(axes: Axes, curve: Curve) -> None:
-        curves(axes, page.groups.values(), lambda net: net.series(curve.name))
-        if curve.adjust:
-            curve.adjust(axes)
-
+    page: PageData, key: str, caption: str, curves: Iterable[Curve], columns: int = 3, spreads: bool = True
+) -> list[Figure]:
+    """A panel for each curve that was measured, and the data behind them: of every net, with ``spreads`` also over seeds."""
+    measured = [each for each in curves if page.having(each.name).nets]
     panels = [
-        panel(each.key, each.title, partial(draw, curve=each), x="epoch", y=each.y, log_y=each.log_y, whole_x=True)
-        for each in shown
+        curve_panel(page, key, title, partial(Net.series, name=name), y=y, after=adjust, log_y=log_y)
+        for key, name, title, y, log_y, adjust in measured
     ]
-    names = [each.name for each in shown]
+    names = [each.name for each in measured]
     data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
     more = seeds_csv(page.spreads(names)) if spreads else {}
-    return Figure(key, caption, panels, group_legend(page), data, columns=columns, more=more)
-
-
-# -- histograms -----------------------------------------------------------------------------------------------------------
+    return [Figure(key, caption, panels, group_legend(page), data, columns=columns, more=more)] if panels else []
 
 
 class Histogram(NamedTuple):
@@ -111,19 +113,23 @@ class View(NamedTuple):
     of: dict[Net, Histogram]
 
 
-Read = Callable[
-    [Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None
-]  # arrays -> counts and edges, if there
+# arrays -> counts and edges, if there
+Read = Callable[[Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
 
 
-def saved_histograms(page: PageData, family: str, when: int, read: Read) -> dict[Net, Histogram]:
-    """Of the first net of each group at the ``FIRST`` or ``LAST`` epoch with arrays; not the same epoch as both."""
-    found = {}
-    for net in page.firsts():
-        epochs = net.run.array_epochs(family)
-        if len(epochs) > (when == LAST) and (bins := read(net.arrays(family, epochs[when]))):
-            found[net] = Histogram(*bins, epochs[when])
-    return found
+def first_and_last(page: PageData, family: str, key: str, title: str, facts: tuple[str, ...], read: Read) -> list[View]:
+    """The first net of each group at the first epoch with arrays, and at the last if that is another; those there are."""
+    views = []
+    for when, place in (("first", 0), ("last", -1)):
+        found = {}
+        for net in page.firsts():
+            epochs = net.run.array_epochs(family)
+            if len(epochs) > -place and (bins := read(net.arrays(family, epochs[place]))):
+                found[net] = Histogram(*bins, epochs[place])
+        if found:
+            epoch = joined(each.epoch for each in found.values())
+            views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, found))
+    return views
 
 
 def figure_of_histograms(
@@ -140,8 +146,8 @@ def figure_of_histograms(
     log_x: Callable[[View], bool] = lambda view: False,
     log_y: bool = False,
     wide: int = 3,
-) -> Figure:
-    """A panel for each view: outlines of all its nets.
+) -> list[Figure]:
+    """A panel for each view: outlines of all its nets; nothing without views.
 
     Args:
         caption: it also says that the first of several seeds is shown, where that is so.
@@ -171,4 +177,4 @@ def figure_of_histograms(
     *facts, count = columns
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
     caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
-    return Figure(key, caption, panels, group_legend(page, first=True), data, columns=wide)
+    return [Figure(key, caption, panels, group_legend(page, first=True), data, columns=wide)] if panels else []

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.report.page_data import Final, Net, PageData
-from lightning_app.statistics.rank_correlation import Kendall, adjusted, kendall, largest_by_chance
+from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
 
 __all__ = ["GAPS", "LEVEL", "WAYS", "FinalMeasures", "Prediction", "final_measures", "predict"]
 
@@ -49,10 +49,11 @@ def final_measures(page: PageData) -> FinalMeasures:
     lost = [net for net in every if net not in twins and net.diverged is not None]
     nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
     without = [net for net in every if net not in twins + lost + nets]
-    gaps = {kind: np.array([_value(_gap(net, kind)) for net in nets]) for kind in GAPS}
+    of_kind = {kind: [_gap(net, kind) for net in nets] for kind in GAPS}
+    gaps = {kind: np.array([gap.value if gap else np.nan for gap in each]) for kind, each in of_kind.items()}
     left_out = _left_out(twins, "twins of other nets, the same functions once more")
     left_out += _left_out(lost, "diverged") + _left_out(without, "without test and training error of its last epoch")
-    return FinalMeasures(nets, gaps, _comparable(_values(nets)), left_out)
+    return FinalMeasures(nets, gaps, _values(nets), left_out)
 
 
 def _gap(net: Net, kind: str) -> Final | None:
@@ -63,24 +64,20 @@ def _gap(net: Net, kind: str) -> Final | None:
     return Final(round(test.value - train.value, DIGITS), test.epoch)
 
 
-def _value(last: Final | None) -> float:
-    return np.nan if last is None else last.value
-
-
 def _values(nets: Sequence[Net]) -> pd.DataFrame:
-    columns = {position: _of_net(net) for position, net in enumerate(nets)}
+    """What was measured of each net at the epoch of its gap, and medians over layers; those in which nets differ."""
+    columns = {}
+    for position, net in enumerate(nets):
+        gap = _gap(net, "error")
+        finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
+        found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
+        columns[position] = _with_transferred(found)
     layers = pd.DataFrame(columns)
     names = layers.index.to_series().map(lambda name: LAYER.sub(r"\1*", name))
     medians = layers[(names != layers.index).to_numpy()].groupby(names, sort=False).median()
-    return pd.concat([medians, layers])
-
-
-def _of_net(net: Net) -> dict[str, float]:
-    """What was measured at the epoch of its gap."""
-    gap = _gap(net, "error")
-    finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
-    found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
-    return _with_transferred(found)
+    values = pd.concat([medians, layers])
+    known = values.notna().sum(axis=1) * 2 >= values.shape[1]
+    return values[known & (values.max(axis=1) > values.min(axis=1))]
 
 
 def _with_transferred(found: dict[str, float]) -> dict[str, float]:
@@ -96,16 +93,8 @@ def _with_transferred(found: dict[str, float]) -> dict[str, float]:
     return {name.replace(WEIGHTS, TRANSFERRED, 1): found[name] for name in found if name.startswith(WEIGHTS)} | found
 
 
-def _comparable(values: pd.DataFrame) -> pd.DataFrame:
-    known = values.notna().sum(axis=1) * 2 >= values.shape[1]
-    return values[known & (values.max(axis=1) > values.min(axis=1))]
-
-
 def _left_out(nets: Sequence[Net], why: str) -> list[str]:
     return [f"Left out, {why}: {', '.join(net.label for net in nets)}."] if nets else []
-
-
-# -- rank correlation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -156,14 +145,12 @@ def predict(measures: FinalMeasures) -> Prediction:
         taus[kind, "within"] = kendall(values, gap, strata)
         if max(strata) > 1:  # two architectures are one pair: tau is 1 or -1 whatever they are
             taus[kind, "across"] = kendall(_means(values, strata), _means(gap[None], strata))
-    tables = {key: _table(found, measures.values.index) for key, found in taus.items()}
-    return Prediction(measures, {key: table for key, table in tables.items() if table["tau"].notna().any()})
-
-
-def _table(found: Kendall, names: Sequence[str]) -> pd.DataFrame:
-    table = pd.DataFrame(asdict(found), index=names)
-    table.insert(4, "q", adjusted(found.p))
-    return table
+    tables: dict[tuple[str, str], pd.DataFrame] = {}
+    for key, found in taus.items():
+        table = pd.DataFrame(asdict(found), index=measures.values.index)
+        table.insert(4, "q", adjusted(found.p))
+        tables |= {key: table} if table["tau"].notna().any() else {}
+    return Prediction(measures, tables)
 
 
 def _strata(measures: FinalMeasures) -> list[int]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import jinja2
@@ -14,7 +14,7 @@ from lightning_app.plots.style import COLOURS
 from lightning_app.report import claims
 from lightning_app.report.blocks import Section
 from lightning_app.report.exports import write_exports
-from lightning_app.report.page_data import PageData, common_parent, gather
+from lightning_app.report.page_data import PageData, gather
 from lightning_app.report.safety import visible
 from lightning_app.report.sections import (
     configs,
@@ -33,6 +33,7 @@ from lightning_app.report.sections import (
     weights,
 )
 from lightning_app.runs import RunFolder
+from lightning_app.runs.naming import parent_of
 
 __all__ = ["export_folder", "write_report"]
 
@@ -68,7 +69,8 @@ def write_report(
     """
     if not runs:
         raise UserError("expected at least one run to report on, got none.")
-    target = _target(runs, out)
+    target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
+    target = target / REPORT if out is None or target.is_dir() else target
     title = ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
     sections = sections_of(gather(runs, layer, made))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,12 +97,6 @@ def render(sections: Sequence[Section], title: str) -> str:
     return _template().render(title=title, sections=sections, colours=COLOURS)
 
 
-def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
-    if out is None:
-        return (runs[0].path if len(runs) == 1 else common_parent(runs)) / REPORT
-    return Path(out) / REPORT if Path(out).is_dir() else Path(out)
-
-
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
     """Everything is escaped, whatever it is, but the SVG that `drawing` made; nothing stays invisible."""
@@ -112,10 +108,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         finalize=lambda value: type(value)(visible(value)) if isinstance(value, str) else value,
     )
-    environment.filters |= {"svg": Markup, "breakable": _breakable}
+    # A narrow page may break a long dotted or hyphenated name.
+    breakable = partial(re.compile(r"(?<!\d)([._/-])(?=\w)").sub, r"\1<wbr>")
+    environment.filters |= {"svg": Markup, "breakable": lambda text: Markup(breakable(str(escape(text))))}
     return environment.get_template("page.html.jinja")
-
-
-def _breakable(text: str) -> Markup:
-    """The text, escaped, with places where a narrow page may break a long dotted or hyphenated name."""
-    return Markup(re.sub(r"(?<!\d)([._/-])(?=\w)", r"\1<wbr>", str(escape(text))))

@@ -11,10 +11,10 @@ import pandas as pd
 
 from lightning_app.plots.style import Style, styles
 from lightning_app.runs import RunFolder, reader
-from lightning_app.runs.naming import name_nets, parent_of
+from lightning_app.runs.naming import name_nets
 from lightning_app.runs.reader import Final, Run, read_runs
 
-__all__ = ["PageData", "Final", "Net", "Run", "common_parent", "gather"]
+__all__ = ["PageData", "Final", "Net", "Run", "gather"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,14 @@ class PageData:
             for epoch, *numbers in _spreads([net.series(name) for net in nets])
         ]
 
+    def with_means(self) -> list[tuple[str, list[Net]]]:
+        """What a table has a row of, label and nets: each net and, after several seeds of a group, all of them."""
+        found = []
+        for group, nets in self.groups.items():
+            found += [(net.label, [net]) for net in nets]
+            found += [(f"{group}: mean ± sd of {len(nets)}", nets)] * (len(nets) > 1)
+        return found
+
     def firsts(self) -> list[Net]:
         """The first net of each group: what is shown where several seeds would hide each other."""
         return [nets[0] for nets in self.groups.values()]
@@ -74,19 +82,16 @@ class PageData:
 
         Of several runs of one seed the one that trained longest is there, the others are `repeats`.
         """
-        return {group: _each_seed_once(nets) for group, nets in self._by_group().items()}
+        found: dict[str, list[Net]] = {}
+        for net in self.nets:
+            found.setdefault(net.group, []).append(net)
+        return {group: _each_seed_once(nets) for group, nets in found.items()}
 
     @cached_property
     def repeats(self) -> list[Net]:
         """The nets left out of `groups`."""
         counted = [net for nets in self.groups.values() for net in nets]
         return [net for net in self.nets if net not in counted]
-
-    def _by_group(self) -> dict[str, list[Net]]:
-        found: dict[str, list[Net]] = {}
-        for net in self.nets:
-            found.setdefault(net.group, []).append(net)
-        return found
 
 
 def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[int, float, float, float, float, int]]:
@@ -99,8 +104,6 @@ def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[int, float, float, fl
 
 
 def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
-    if len(nets) == 1:
-        return [*nets]
     best: dict[object, Net] = {}
     for net in nets:
         key = net.label if net.seed is None else net.seed
@@ -110,22 +113,13 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
 
 
 def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
-    """Read the runs and name their nets.
-
-    See `lightning_app.runs.naming` for how they are called.
-    """
+    """Read the runs and name their nets; see `lightning_app.runs.naming` for how they are called."""
     read = read_runs(runs)
     names = name_nets(read)
     kinds = {name.group: name.net.kind for name in names}
     looks = dict(zip(kinds, styles(kinds.values()), strict=True))
-    nets = [Net(**_facts(name.net), label=name.label, group=name.group, style=looks[name.group]) for name in names]
+    nets = []
+    for net, label, group in names:
+        facts: dict[str, Any] = {field.name: getattr(net, field.name) for field in fields(reader.Net)}
+        nets.append(Net(**facts, label=label, group=group, style=looks[group]))
     return PageData(read, nets, layer, tuple(made))
-
-
-def _facts(net: reader.Net) -> dict[str, Any]:
-    return {field.name: getattr(net, field.name) for field in fields(reader.Net)}
-
-
-def common_parent(runs: Sequence[RunFolder]) -> Path:
-    """The deepest folder that holds all runs; the run itself when there is one."""
-    return parent_of([run.path for run in runs])

@@ -45,10 +45,10 @@ def pairs(page: PageData, least: int = 2) -> tuple[list[Pair], list[str]]:
         return [], []  # of a page of one kind there is nothing to say
     for plain, residual in sides:
         if not plain or not residual:
-            notices.append(f"{_words(plain + residual)}: no {'residual' if plain else 'plain'} counterpart.")
+            notices.append(f"{' and '.join(plain + residual)}: no {'residual' if plain else 'plain'} counterpart.")
         elif len(plain) > 1 or len(residual) > 1:
             notices.append(
-                f"Which of {_words(plain)} belongs to which of {_words(residual)} follows neither from their "
+                f"Which of {' and '.join(plain)} belongs to which of {' and '.join(residual)} follows neither from their "
                 "configurations nor from their names."
             )
         else:
@@ -66,7 +66,13 @@ def counterparts(page: PageData) -> list[Sides]:
     """
     groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
     sides = _sides(groups, _architecture)
-    for finer in (_whole_training, _training, lambda net: {"run": net.run.label}, lambda net: {"stem": _stem(net)}):
+    finer_facts: tuple[Callable[[Net], Facts], ...] = (
+        lambda net: {"training": repr(sorted(_training(net).items()))},  # equal only where no option is missing
+        _training,
+        lambda net: {"run": net.run.label},
+        lambda net: {"stem": _stem(net)},
+    )
+    for finer in finer_facts:
         sides = [part for each in sides for part in _split(each, groups, finer)]
     return sides
 
@@ -77,20 +83,19 @@ def _sides(groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sid
     Compared is what both have: the configuration of an older commit lacks options that a newer one writes.
     """
     together: list[tuple[list[Facts], list[list[str]]]] = []
+
+    def agree(one: Facts, other: Facts) -> bool:
+        return all(one[key] == other[key] for key in one.keys() & other.keys())
+
     for name, net in groups.items():
         facts = facts_of(net)
-        agreeing = (each for each in together if all(_agree(facts, other) for other in each[0]))
-        alone: tuple[list[Facts], list[list[str]]] = ([], [[], [], [], []])
-        others, names = next(agreeing, alone)
-        if not others:
-            together.append(alone)
-        others.append(facts)
-        names[2 * bool(net.residual) + bool(net.twin_of)].append(name)
+        agreeing = next((each for each in together if all(agree(facts, other) for other in each[0])), None)
+        if agreeing is None:
+            agreeing = ([], [[], [], [], []])
+            together.append(agreeing)
+        agreeing[0].append(facts)
+        agreeing[1][2 * bool(net.residual) + bool(net.twin_of)].append(name)
     return [(plain or plain_twins, own or twins) for _, (plain, plain_twins, own, twins) in together]
-
-
-def _agree(one: Facts, other: Facts) -> bool:
-    return all(one[key] == other[key] for key in one.keys() & other.keys())
 
 
 def _split(sides: Sides, groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sides]:
@@ -123,24 +128,11 @@ def _training(net: Net) -> Facts:
     return _facts(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
 
 
-def _whole_training(net: Net) -> Facts:
-    """`_training`, equal only where no option is missing."""
-    return {"training": repr(sorted(_training(net).items()))}
-
-
 def _facts(leaves: Iterable[tuple[str, object]]) -> Facts:
     """Values by key, but for what only measures; of a class its name, as its module may be spelled out or not."""
-    return {
-        key: repr(_class_name(value) if _names_class(key) else value) for key, value in leaves if key not in MEASURING
-    }
-
-
-def _names_class(key: str) -> bool:
-    return key == "net" or key.endswith("class_path")
-
-
-def _class_name(path: object) -> str:
-    return str(path).rpartition(".")[2]
+    facts = {key: value for key, value in leaves if key not in MEASURING}
+    classes = {key for key in facts if key == "net" or key.endswith("class_path")}
+    return {key: repr(str(value).rpartition(".")[2] if key in classes else value) for key, value in facts.items()}
 
 
 def _stem(net: Net) -> str:
@@ -148,20 +140,23 @@ def _stem(net: Net) -> str:
 
 
 def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
-    sides = _by_seed(page.groups[plain], page.groups[residual])
+    """Nets that do not tell their seed are in no pair, unless they are the only ones."""
+    arms = [page.groups[plain], page.groups[residual]]
+    if all(len(nets) == 1 for nets in arms) and any(nets[0].seed is None for nets in arms):
+        sides: list[dict[int | None, Net]] = [{None: nets[0]} for nets in arms]
+    else:
+        sides = [{net.seed: net for net in nets if net.seed is not None} for nets in arms]
     shared = sorted(sides[0].keys() & sides[1].keys(), key=_order)
     lost = [seed for seed in shared if any(side[seed].diverged is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
-    label = _label(plain, residual)
-    pair = Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides))
-    return pair, _left_out(label, kept, lost, sides[0].keys() ^ sides[1].keys())
-
-
-def _by_seed(*sides: list[Net]) -> list[dict[int | None, Net]]:
-    """Nets that do not tell their seed are in no pair, unless they are the only ones."""
-    if all(len(nets) == 1 for nets in sides) and any(nets[0].seed is None for nets in sides):
-        return [{None: nets[0]} for nets in sides]
-    return [{net.seed: net for net in nets if net.seed is not None} for nets in sides]
+    label, alone, notices = _label(plain, residual), sides[0].keys() ^ sides[1].keys(), []
+    if alone:
+        notices.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
+    if lost:
+        notices.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
+    if len(kept) < 2:
+        notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
+    return Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides)), notices
 
 
 def _label(plain: str, residual: str) -> str:
@@ -174,19 +169,6 @@ def _label(plain: str, residual: str) -> str:
     return f"{plain} − {arm if plain.rpartition('/')[0] == home else residual}"
 
 
-def _left_out(
-    label: str, kept: Iterable[int | None], lost: Iterable[int | None], alone: Iterable[int | None]
-) -> list[str]:
-    notices = []
-    if alone:
-        notices.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
-    if lost:
-        notices.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
-    if len([*kept]) < 2:
-        notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
-    return notices
-
-
 def _seeds(seeds: Iterable[int | None]) -> str:
     listed = [*map(str, sorted(seeds, key=_order))]
     if listed == ["None"]:
@@ -196,7 +178,3 @@ def _seeds(seeds: Iterable[int | None]) -> str:
 
 def _order(seed: int | None) -> int:
     return -1 if seed is None else seed
-
-
-def _words(groups: Iterable[str]) -> str:
-    return " and ".join(groups)

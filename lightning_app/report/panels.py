@@ -43,9 +43,6 @@ LEGEND_WIDTH = 56  # letters of a line below an exported panel
 _CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
 
 
-# -- one panel ------------------------------------------------------------------------------------------------------------
-
-
 def panel(
     key: str,
     title: str,
@@ -76,25 +73,23 @@ def panel(
         if whole_x:
             axes.xaxis.set_major_locator(ticker.MaxNLocator(TICKS, integer=True, min_n_ticks=1))
 
-    return Panel(key, title, _on_page(key, title, paint), partial(_alone, key, paint))
-
-
-def _on_page(key: str, title: str, paint: Callable[[Axes], None]) -> str:
-    """As inline SVG."""
     with mpl.rc_context(RC | {"svg.hashsalt": key}):
         canvas = Canvas(figsize=SIZE)
         axes = canvas.add_axes(MARGINS)
         paint(axes)
         _make_room(axes)
-        return _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
+        svg = _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
+    return Panel(key, title, svg, partial(_alone, key, paint))
 
 
 def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence[Entry]) -> bytes:
     """As a file with its legend below, vectors with their fonts; without a date, so that it is the same twice."""
     rc = {"svg.hashsalt": key, "pdf.fonttype": 42, "font.size": 8}  # 42: TrueType, which publishers ask for
     with mpl.rc_context(RC | rc):
-        handles = [_handle(entry) for entry in entries]
-        below = 0.17 * sum(str(handle.get_label()).count("\n") + 1 for handle in handles)  # inches
+        labels = ["\n".join(textwrap.wrap(visible(entry.label), LEGEND_WIDTH)) for entry in entries]
+        looks = [line_style(entry.style) | {"marker": entry.style.marker} for entry in entries]
+        handles = [Line2D([], [], **look, label=label) for look, label in zip(looks, labels)]
+        below = 0.17 * sum(label.count("\n") + 1 for label in labels)  # inches
         canvas = Canvas(figsize=(SIZE[0], SIZE[1] + below))
         left, bottom, width, height = MARGINS
         share = SIZE[1] / (SIZE[1] + below)
@@ -106,11 +101,6 @@ def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence
         buffer = io.BytesIO()
         canvas.savefig(buffer, format=form, metadata=UNDATED[form])
         return buffer.getvalue()
-
-
-def _handle(entry: Entry) -> Line2D:
-    label = "\n".join(textwrap.wrap(visible(entry.label), LEGEND_WIDTH))
-    return Line2D([], [], **line_style(entry.style), marker=entry.style.marker, label=label)
 
 
 def _fit_names(axes: Axes) -> None:
@@ -175,9 +165,6 @@ def swatch(style: Style) -> str:
 def legend(looks: Iterable[tuple[str, Style]]) -> list[Entry]:
     """Swatch and label of each curve."""
     return [Entry(swatch(style), label, style) for label, style in looks]
-
-
-# -- bytes ----------------------------------------------------------------------------------------------------------------
 
 
 def _css(text: str) -> str:

@@ -1,8 +1,9 @@
 """Profiles over layers as a net is trained: one panel a group of nets, one line an epoch, as the paper's Figs. 1d, 2, 3."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,10 +11,11 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
+from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["SEVERAL_SEEDS", "by_layer", "by_layer_keys", "layers_with", "positions", "profiles", "stages"]
+__all__ = ["by_layer", "by_layer_keys", "layers_with", "positions", "profiles", "several_seeds", "stages"]
 
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
@@ -23,11 +25,7 @@ LOOKS = {  # where between the first and the last epoch -> marker and opacity: l
     1.0: ("v", 1.0),
 }
 LAYER = re.compile(r"(?P<prefix>[^/]+)/(?:layer|block)\d+[^/]*/(?P<field>[^/]+)")  # a key of one layer
-SEVERAL_SEEDS = " Of several seeds the mean is shown."
 LONGEST_TITLE = 44  # characters that fit above a panel
-
-Frames = dict[Net, pd.DataFrame]  # (epochs, layers) each
-Profiles = dict[str, pd.DataFrame]  # group -> the mean over seeds
 
 
 def stages(epochs: Sequence[int], at: Iterable[float]) -> dict[float, int]:
@@ -67,73 +65,68 @@ def by_layer(net: Net, prefix: str, field: str) -> pd.DataFrame:
     )
 
 
+def several_seeds(page: PageData) -> str:
+    """What a caption of profiles has to add."""
+    return " Of several seeds the mean is shown." * any(len(nets) > 1 for nets in page.groups.values())
+
+
+class _Profile(NamedTuple):
+    """One panel: a quantity of a group, by epoch and layer."""
+
+    of: tuple[str, str]  # prefix, field
+    group: str
+    mean: pd.DataFrame  # over seeds, at the epochs that all have; NaN where one diverged
+    seeds: dict[Net, pd.DataFrame]
+
+    @property
+    def drawn(self) -> dict[float, int]:
+        """Epochs by their place between the first and the last."""
+        return stages(list(self.mean.index), LOOKS)
+
+
 def profiles(
     page: PageData, key: str, caption: str, quantities: Mapping[tuple[str, str], tuple[str, str]]
-) -> Figure | None:
-    """A panel for each quantity and group; None if nothing of it was measured.
+) -> list[Figure]:
+    """A panel for each quantity and group; nothing if none of it was measured.
 
     Args:
         quantities: (prefix, field) -> title and label of the y axis.
     """
-    frames = {of: _frames(page, *of) for of in quantities}
-    found = {of: _means(page, by_net) for of, by_net in frames.items()}
-    shown = [(of, group) for of, by_group in found.items() for group in by_group]
-    if not shown:
-        return None
-    styles = {group: nets[0].style for group, nets in page.groups.items()}
-    panels = [
-        _panel(f"{key}-{number}", f"{quantities[of][0]}: {group}", found[of][group], styles[group], quantities[of][1])
-        for number, (of, group) in enumerate(shown)
+    shown = [profile for of in quantities for profile in _profiles(page, *of)]
+    panels = [_panel(f"{key}-{number}", profile, *quantities[profile.of]) for number, profile in enumerate(shown)]
+    rows = [
+        (net.label, f"{of[0]}/{layer}/{of[1]}", epoch, value)
+        for of, profile in ((profile.of, profile) for profile in shown)
+        for net, frame in profile.seeds.items()
+        for epoch in profile.drawn.values()
+        for layer, value in frame.loc[epoch].items()
     ]
-    rows = [row for of, group in shown for row in _rows(of, found[of][group], frames[of], page.groups[group])]
     data = csv_text(("net", "name", "epoch", "value"), rows)
-    columns = 2 if len({group for _, group in shown}) == 2 else 3  # so that two arms stand side by side
-    return Figure(key, caption, panels, _legend(found), data, columns=columns)
+    columns = 2 if len({profile.group for profile in shown}) == 2 else 3  # so that two arms stand side by side
+    return [Figure(key, caption, panels, _legend(shown), data, columns=columns)] if shown else []
 
 
-# -- numbers --------------------------------------------------------------------------------------------------------------
+def _profiles(page: PageData, prefix: str, field: str) -> Iterator[_Profile]:
+    """Of each group that has it."""
+    for group, nets in page.groups.items():
+        seeds = {net: frame for net in nets if len(frame := by_layer(net, prefix, field))}
+        common = reduce(pd.Index.intersection, (frame.index for frame in seeds.values())) if seeds else []
+        if len(common):
+            mean = sum(frame.loc[common] for frame in seeds.values()) / len(seeds)
+            yield _Profile((prefix, field), group, mean, seeds)
 
 
-def _frames(page: PageData, prefix: str, field: str) -> Frames:
-    nets = [net for nets in page.groups.values() for net in nets]
-    return {net: frame for net in nets if len(frame := by_layer(net, prefix, field))}
-
-
-def _means(page: PageData, frames: Frames) -> Profiles:
-    found = {group: [frames[net] for net in nets if net in frames] for group, nets in page.groups.items()}
-    means = {group: _mean(of_seeds) for group, of_seeds in found.items() if of_seeds}
-    return {group: frame for group, frame in means.items() if len(frame)}
-
-
-def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Over seeds, at the epochs that all have. A diverged seed makes it NaN."""
-    common = reduce(pd.Index.intersection, (frame.index for frame in frames))
-    return sum(frame.loc[common] for frame in frames) / len(frames)
-
-
-def _rows(of: tuple[str, str], mean: pd.DataFrame, frames: Frames, nets: Sequence[Net]) -> list[tuple]:
-    """What is behind the lines of a group: every seed at the epochs drawn."""
-    prefix, field = of
-    return [
-        (net.label, f"{prefix}/{layer}/{field}", epoch, value)
-        for net in nets
-        if net in frames
-        for epoch in stages(list(mean.index), LOOKS).values()
-        for layer, value in frames[net].loc[epoch].items()
-    ]
-
-
-# -- drawing --------------------------------------------------------------------------------------------------------------
-
-
-def _panel(key: str, title: str, frame: pd.DataFrame, style: Style, y: str) -> Panel:
-    numbered = frame.set_axis(positions(frame.columns), axis=1)
+def _panel(key: str, profile: _Profile, title: str, y: str) -> Panel:
+    numbered = profile.mean.set_axis(positions(profile.mean.columns), axis=1)
+    colour = next(iter(profile.seeds)).style.colour
 
     def draw(axes: Axes) -> None:
-        for when, epoch in stages(list(frame.index), LOOKS).items():
-            curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when), every=True)
+        for when, epoch in profile.drawn.items():
+            curve(axes, finite(numbered.loc[epoch]), _look(colour, when), every=True)
 
-    return panel(key, _short(title), draw, x="layer", y=y, whole_x=True)
+    title = f"{title}: {profile.group}"
+    title = title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
+    return panel(key, title, draw, x="layer", y=y, whole_x=True)
 
 
 def positions(layers: Sequence[str]) -> list[int]:
@@ -151,14 +144,7 @@ def _look(colour: str, when: float) -> Style:
     return Style(colour, "-", marker, alpha)
 
 
-def _short(title: str) -> str:
-    return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
-
-
-def _legend(found: Mapping[tuple[str, str], Profiles]) -> list[Entry]:
+def _legend(shown: Sequence[_Profile]) -> list[Entry]:
     """Which epoch each marker is; groups that were measured at different ones have several."""
-    drawn = [stages(list(frame.index), LOOKS) for by_group in found.values() for frame in by_group.values()]
-    epochs = {when: sorted({each[when] for each in drawn if when in each}) for when in LOOKS}
-    return legend(
-        (f"epoch {' and '.join(map(str, these))}", _look(INK, when)) for when, these in epochs.items() if these
-    )
+    epochs = {when: {profile.drawn[when] for profile in shown if when in profile.drawn} for when in LOOKS}
+    return legend((f"epoch {joined(these)}", _look(INK, when)) for when, these in epochs.items() if these)

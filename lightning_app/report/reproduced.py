@@ -20,41 +20,23 @@ def artefacts(paths: Iterable[Path]) -> list[Path]:
 
 
 def tables(folders: Iterable[Path]) -> list[Table]:
-    """The table of each artefact.
-
-    Raises:
-        UserError: a record that is not one of ours.
-    """
-    return [_table(read_record(folder)) for folder in folders]
-
-
-def _table(record: dict[str, Any]) -> Table:
-    rows = [cells for row in record["rows"] for cells in _rows(row)]
-    at = "" if record["scale"] == "paper" else f" at {record['scale']} scale"
-    return Table(CAPTION, HEAD, rows, title=f"{record['artefact']}, made by reproduce{at}", wide=True)
+    """The table of each artefact. UserError: a record that is not one of ours."""
+    found = []
+    for record in map(read_record, folders):
+        rows = [cells for row in record["rows"] for cells in _rows(row)]
+        at = "" if record["scale"] == "paper" else f" at {record['scale']} scale"
+        found.append(Table(CAPTION, HEAD, rows, title=f"{record['artefact']}, made by reproduce{at}", wide=True))
+    return found
 
 
 def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:
     """One for each reading; what is said of the claim stands with the first."""
-    for place, reading in enumerate(row["readings"]):
-        test, words = ("", ("″", "", "", reading["why"])) if place else (words_of_test(row), _of_claim(row))
-        claim, about, verdict, why = map(Cell, words)
-        paper = Cell(_rounded(row["paper"]), note=test)
-        yield [claim, about, Cell(reading["convention"]), paper, _ours(reading), verdict, why]
-
-
-def _of_claim(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    printed = row["paper"] if isinstance(row["paper"], str) else number(float(row["paper"]))
     reduced = f"; at reduced scale: {found}" if (found := reduced_of(row)) else ""
-    return row["quantity"], row["class"], verdict_of(row) + reduced, row["why"]
-
-
-def _ours(reading: dict[str, Any]) -> Cell:
-    if not reading["n"]:
-        return Cell("–")
-    mean, sd = value(reading["mean"]), value(reading["sd"])
-    return Cell(with_sd(mean, sd) if reading["n"] > 1 else number(mean), repr(mean), f"({reading['n']})")
-
-
-def _rounded(printed: float | str) -> str:
-    """A number with four digits; words as they are."""
-    return printed if isinstance(printed, str) else number(float(printed))
+    of_claim = (row["quantity"], row["class"], verdict_of(row) + reduced, row["why"])
+    for place, reading in enumerate(row["readings"]):
+        claim, about, verdict, why = map(Cell, ("″", "", "", reading["why"]) if place else of_claim)
+        paper = Cell(printed, note="" if place else words_of_test(row))
+        count, mean, sd = reading["n"], value(reading["mean"]), value(reading["sd"])
+        ours = Cell(with_sd(mean, sd) if count > 1 else number(mean), repr(mean), f"({count})") if count else Cell("–")
+        yield [claim, about, Cell(reading["convention"]), paper, ours, verdict, why]

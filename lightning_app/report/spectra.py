@@ -3,9 +3,8 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
 from lightning_app.report.page_data import Net, PageData
@@ -68,16 +67,9 @@ def last_epoch(net: Net, prefix: str) -> int | None:
 
 def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
     """Names of the eigenvalues at either end, from the outermost on: ``top`` -> ``top1``, ``top2``, ..."""
-    names = {name for net in nets for name in net.names}
-
-    def logged(end: str) -> list[str]:
-        return [
-            *itertools.takewhile(
-                lambda key: f"{prefix}/{key}" in names, (f"{end}{rank}" for rank in itertools.count(1))
-            )
-        ]
-
-    return {end: logged(end) for end in ("top", "bottom")}
+    logged = {name.removeprefix(f"{prefix}/") for net in nets for name in net.names}
+    ranks = range(1, len(logged) + 1)
+    return {end: [*itertools.takewhile(logged.__contains__, (f"{end}{rank}" for rank in ranks))] for end in ENDS}
 
 
 def doubtful(net: Net, prefix: str, epoch: int | None) -> set[str]:
@@ -89,41 +81,37 @@ def doubtful(net: Net, prefix: str, epoch: int | None) -> set[str]:
     number = net.at(prefix + MARK, epoch)
     if number is None or not math.isfinite(number):
         return set()
+
+    def ratio(key: str) -> float:
+        eigenvalue, residual = net.at(f"{prefix}/{key}", epoch), net.at(f"{prefix}/{key}_residual", epoch)
+        if eigenvalue is None or not residual:
+            return 0.0
+        return residual / abs(eigenvalue) if eigenvalue else math.inf
+
     keys = [key for keys in ends([net], prefix).values() for key in keys]
-    ratios = {key: _ratio(net, f"{prefix}/{key}", epoch) for key in keys}
-    return set(sorted(ratios, key=lambda key: ratios[key], reverse=True)[: int(number)])
-
-
-def _ratio(net: Net, name: str, epoch: int | None) -> float:
-    eigenvalue, residual = net.at(name, epoch), net.at(f"{name}_residual", epoch)
-    if eigenvalue is None or not residual:
-        return 0.0
-    return residual / abs(eigenvalue) if eigenvalue else math.inf
+    return set(sorted(keys, key=ratio, reverse=True)[: int(number)])
 
 
 def requested_samples(page: PageData, prefix: str) -> list[int]:
     """How many probe samples the mean loss is over, by the configurations; empty where they do not say."""
-    callbacks = [each for run in page.runs for each in _callbacks(run.config)]
-    arguments = [each.get("init_args") or {} for each in callbacks if str(each.get("class_path")).endswith(CALLBACK)]
+    callbacks = [each for run in page.runs for each in (run.config.get("trainer") or {}).get("callbacks") or []]
+    spectra = [each for each in callbacks if isinstance(each, dict) and str(each.get("class_path")).endswith(CALLBACK)]
+    arguments = [each.get("init_args") or {} for each in spectra]
     counts = [args.get("samples") for args in arguments if args.get("prefix") == prefix]
     return sorted({count for count in counts if isinstance(count, int)})
 
 
-def _callbacks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = (config.get("trainer") or {}).get("callbacks") or []
-    return [each for each in found if isinstance(each, dict)]
-
-
-# -- tables ---------------------------------------------------------------------------------------------------------------
-
-
 def table(page: PageData, prefix: str, title: str) -> Table:
     """A column a net; where an arm has several seeds, their mean and standard deviation beside them."""
-    names = _eigenvalues(page.nets, prefix) | FIELDS
-    names = {key: head for key, head in names.items() if any(f"{prefix}/{key}" in net.names for net in page.nets)}
-    columns = [column for group, nets in page.groups.items() for column in _columns(group, nets, prefix, [*names])]
-    heads = (Cell(head.replace(" ", "\u00a0")) for head in ["Epoch", *names.values()])
-    rows = zip(heads, *(cells for _, cells in columns), strict=True)
+    names = {
+        key: f"λ, {ORDINALS.get(rank, f'{rank}th ')}{ENDS[end]}"
+        for end, keys in ends(page.nets, prefix).items()
+        for rank, key in enumerate(keys, start=1)
+    }
+    names |= {key: head for key, head in FIELDS.items() if page.having(f"{prefix}/{key}").nets}
+    columns = page.having(prefix + MARK).with_means()
+    heads = [Cell(head.replace(" ", "\u00a0")) for head in ("Epoch", *names.values())]
+    rows = zip(heads, *(_column(nets, prefix, [*names]) for _, nets in columns), strict=True)
     return Table(CAPTION, ["", *(label for label, _ in columns)], [list(row) for row in rows], title=title)
 
 
@@ -133,43 +121,20 @@ def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
     return [_of_parts(net, prefix, names) for net, names in found if names]
 
 
-def _eigenvalues(nets: Sequence[Net], prefix: str) -> dict[str, str]:
-    return {
-        key: f"λ, {ORDINALS.get(rank, f'{rank}th ')}{ENDS[end]}"
-        for end, keys in ends(nets, prefix).items()
-        for rank, key in enumerate(keys, start=1)
-    }
-
-
-def _columns(group: str, nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[tuple[str, list[Cell]]]:
-    measured = [net for net in nets if last_epoch(net, prefix) is not None]
-    each = [(net.label, _column(net, prefix, names)) for net in measured]
-    if len(measured) < 2:
-        return each
-    return [*each, (f"{group}: mean ± sd of {len(measured)}", _means(measured, prefix, names))]
-
-
-def _column(net: Net, prefix: str, names: Sequence[str]) -> list[Cell]:
-    epoch = last_epoch(net, prefix)
-    return [Cell(str(epoch)), *_entries(net, prefix, names, epoch)]
-
-
-def _means(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]:
-    """Of one epoch only: a dash where the seeds are not equally far."""
-    epochs = {last_epoch(net, prefix) for net in nets}
-    if len(epochs) > 1:
+def _column(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]:
+    """Of one net, or of seeds at one epoch: a dash where these are not equally far."""
+    epoch, *others = {last_epoch(net, prefix) for net in nets}
+    if others:
         return [Cell("–")] * (1 + len(names))
-    (epoch,) = epochs
+    if len(nets) == 1:
+        return [Cell(str(epoch)), *_entries(nets[0], prefix, names, epoch)]
     bad = Counter(key for net in nets for key in doubtful(net, prefix, epoch))
-    values = {key: [net.at(f"{prefix}/{key}", epoch) for net in nets] for key in names}
-    return [Cell(str(epoch)), *(_mean(values[key], bad[key]) for key in names)]
-
-
-def _mean(values: Sequence[float | None], bad: int) -> Cell:
-    """With how many seeds did not converge; no mean of infinite ends."""
-    if math.inf in values:
-        return cell(math.inf, NO_BOUND)
-    return replace(mean_cell(values), note=f"{bad} {NOT_CONVERGED}" if bad else "")
+    cells = [Cell(str(epoch))]
+    for key in names:  # with how many seeds did not converge; no mean of infinite ends
+        values = [net.at(f"{prefix}/{key}", epoch) for net in nets]
+        mean = replace(mean_cell(values), note=f"{bad[key]} {NOT_CONVERGED}" if bad[key] else "")
+        cells.append(cell(math.inf, NO_BOUND) if math.inf in values else mean)
+    return cells
 
 
 def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
@@ -177,9 +142,6 @@ def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
     prefixes = {"all parameters": prefix, **{name: f"{prefix}/{name}" for name in names}}
     rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
     return Table(PARTS, ["part", *OF_PARTS.values()], rows, title=f"{net.label}, {prefix}, epoch {epoch}")
-
-
-# -- one number -----------------------------------------------------------------------------------------------------------
 
 
 def _entries(net: Net, prefix: str, names: Sequence[str], epoch: int | None) -> list[Cell]:
@@ -194,13 +156,8 @@ def _note(net: Net, prefix: str, key: str, epoch: int | None, number: float | No
         return NO_BOUND
     if key == "unconverged":
         return f"of {sum(map(len, ends([net], prefix).values()))}"
-    if key == "id/leading":
-        return _share_of_id(net, prefix, epoch)
+    if key == "id/leading":  # how much of it there would be if it were spread evenly, where ID entries were counted
+        count, size = net.final("weight_mass/id_count"), net.at(f"{prefix}/dimension", epoch)
+        return f"evenly {count.value / size:.2g}" if count and size else ""
     error = net.at(f"{prefix}/{ERRORS.get(key, f'{key}_residual')}", epoch)
     return ", ".join([*([f"± {float(f'{error:.2g}'):g}"] if error else []), *([NOT_CONVERGED] if bad else [])])
-
-
-def _share_of_id(net: Net, prefix: str, epoch: int | None) -> str:
-    """How much of the eigenvector would lie there if it were spread evenly, where weight mass counted ID entries."""
-    count, size = net.final("weight_mass/id_count"), net.at(f"{prefix}/dimension", epoch)
-    return f"evenly {count.value / size:.2g}" if count and size else ""

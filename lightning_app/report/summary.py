@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.page_data import Final, Net, PageData, gather
+from lightning_app.report.page_data import gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.weights import id_mass
 from lightning_app.runs import RunFolder
@@ -35,18 +35,10 @@ def summary(run: RunFolder) -> Summary:
     layers = measured_layers(page.nets)
     layer = choose_layer(layers) if layers else None
     head = ["net", "train risk", "train error", "test error", "ID mass of t", f"cushion {layer or ''}".strip()]
-    return Summary(_title(page), head, [_row(net, layer) for net in page.nets])
-
-
-def _title(page: PageData) -> str:
-    epochs = sorted({net.epoch for net in page.nets})
-    return f"{page.runs[0].label} after epoch {' and '.join(map(str, epochs))}"
-
-
-def _row(net: Net, layer: str | None) -> list[str]:
-    names = ["train/risk", "train/error", "test/error", id_mass(net), f"cushion/{layer}/median"]
-    return [net.label, *(_text(net.final(name)) for name in names)]
-
-
-def _text(last: Final | None) -> str:
-    return NOT_MEASURED if last is None else number(last.value)
+    rows = []
+    for net in page.nets:
+        names = ("train/risk", "train/error", "test/error", id_mass(net), f"cushion/{layer}/median")
+        finals = [net.final(name) for name in names]
+        rows.append([net.label, *(NOT_MEASURED if last is None else number(last.value) for last in finals)])
+    epochs = " and ".join(str(epoch) for epoch in sorted({net.epoch for net in page.nets}))
+    return Summary(f"{page.runs[0].label} after epoch {epochs}", head, rows)

@@ -12,21 +12,8 @@ if TYPE_CHECKING:
     from lightning_app.runs.notebook import OpenRun, frames, open_run
     from lightning_app.runs.reader import Net, Run, read_runs
 
-__all__ = [
-    # files
-    "LayerRow",
-    "MemberRow",
-    "Row",
-    "RunFolder",
-    "find_runs",
-    # what they hold
-    "Net",
-    "Run",
-    "read_runs",
-    # pandas frames of that
-    "OpenRun",
-    "frames",
-    "open_run",
-]
+__all__ = ["LayerRow", "MemberRow", "Row", "RunFolder", "find_runs"]  # files
+__all__ += ["Net", "Run", "read_runs"]  # what they hold
+__all__ += ["OpenRun", "frames", "open_run"]  # pandas frames of that
 
 __getattr__ = lazy(__name__)

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,8 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
     from safetensors.torch import save
 
     said = {key: checkpoint[key] for key in SAID if key in checkpoint}
-    weights = {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in checkpoint["state_dict"].items()
-    }
+    copied = partial(torch.clone, memory_format=torch.contiguous_format)
+    weights = {name: copied(tensor.detach()) for name, tensor in checkpoint["state_dict"].items()}
     return save(weights, {CHECKPOINT: json.dumps(said)})
 
 
@@ -95,25 +94,18 @@ def _read_weights(file: Path) -> dict[str, Any]:
 
 
 def _check(file: Path) -> None:
-    """Can what has just been written be resumed from?
-
-    Raises:
-        UserError: if not, before it replaces a checkpoint that can.
-    """
+    """Can what has just been written be resumed from? UserError: if not, before it replaces a checkpoint that can."""
     try:
         read_torch(file)
     except UserError as error:
+        # torch says first what to do at one's own risk, then what it met
+        lines = [line.strip() for line in str(error.__cause__).splitlines()]
+        reason = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0]).rstrip(".")
         raise UserError(
-            f"the checkpoint just written could not be loaded again ({_reason(error)}), and the one before it is kept. Either "
+            f"the checkpoint just written could not be loaded again ({reason}), and the one before it is kept. Either "
             "the disk loses data, or something else than tensors and plain Python values is in the state_dict of a callback "
             "or in save_hyperparameters."
         ) from error
-
-
-def _reason(error: UserError) -> str:
-    """torch says first what to do at one's own risk, then what it met."""
-    lines = [line.strip() for line in str(error.__cause__).splitlines()]
-    return next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0]).rstrip(".")
 
 
 class SaveCheckpoint(Checkpoint):
@@ -152,7 +144,9 @@ class SaveCheckpoint(Checkpoint):
         epoch = trainer.current_epoch + 1
         if self.keep_every_n_epochs and epoch % self.keep_every_n_epochs == 0:
             self._save(trainer, f"epoch={epoch:04d}.ckpt")  # first: a run killed in between resumes before it
-        if epoch % self.every_n_epochs == 0 or self._is_due(trainer) or _is_final(trainer):
+        # The last epoch as far as it can be known: by number of epochs or steps, or since somebody asked for the end.
+        final = epoch == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step or trainer.should_stop
+        if epoch % self.every_n_epochs == 0 or self._is_due(trainer) or final:
             self._save(trainer, LAST)
 
     @override
@@ -176,12 +170,6 @@ class SaveCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.folder / name)
             if name == LAST:
                 self._saved = trainer.global_step
-
-
-def _is_final(trainer: pl.Trainer) -> bool:
-    """Is this the last epoch, as far as it can be known: by number of epochs or steps, or since somebody asked for the end?"""
-    last = trainer.current_epoch + 1 == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
-    return last or trainer.should_stop
 
 
 class Stopper(pl.Callback):

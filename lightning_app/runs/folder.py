@@ -40,17 +40,7 @@ from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, re
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ARRAYS",
-    "CONFIG",
-    "LOG",
-    "LOG_PACKED",
-    "LayerRow",
-    "MemberRow",
-    "Row",
-    "RunFolder",
-    "find_runs",
-]
+__all__ = ["ARRAYS", "CONFIG", "LOG", "LOG_PACKED", "LayerRow", "MemberRow", "Row", "RunFolder", "find_runs"]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
@@ -66,6 +56,7 @@ KEYS = "keys.csv"
 NOTES = "notes.txt"
 MADE = "made.jsonl"
 FINISHED = "finished"
+SMALL_FILES = (CONFIG, MADE, MEMBERS, LAYERS, KEYS, NOTES, ID, FINISHED)
 BOOLEANS = {"true": True, "false": False, "": None}
 COLUMNS = ("member", "epoch", "step", "name", "value")
 KEY_COLUMNS = ("name", "meaning")
@@ -122,8 +113,7 @@ class RunFolder:
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed.
 
-        Raises:
-            MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
+        MachineError: if it cannot be written. Half a line may then stand at its end, which no reader takes.
         """
         log = with_folder(self.path / LOG)
         text = io.StringIO()
@@ -134,7 +124,7 @@ class RunFolder:
             if not log.exists() or not log.stat().st_size:
                 writer.writerow(COLUMNS)
             writer.writerows((row.member, row.epoch, row.step, row.name, repr(float(row.value))) for row in rows)
-            with log.open("a", newline="") as file:
+            with log.open("a", encoding="utf-8", newline="") as file:
                 file.write(text.getvalue())
                 file.flush()
                 os.fsync(file.fileno())  # a checkpoint on the disk must not know of epochs that the log there does not
@@ -148,16 +138,8 @@ class RunFolder:
         return target
 
     def save_members(self, rows: Iterable[MemberRow]) -> None:
-        """Write which nets the run has; those of an earlier part of the run stay.
-
-        A list that something else has damaged is kept beside it, and is no reason to stop a run.
-        """
-        try:
-            earlier = self.members()
-        except UserError:
-            earlier = []
-            self._set_aside(MEMBERS)
-        known = {row.name: row for row in earlier} | {row.name: row for row in rows}
+        """Write which nets the run has; those of an earlier part of the run stay."""
+        known = {row.name: row for row in [*(self._undamaged(MEMBERS, self.members) or []), *rows]}
         _save_rows(self.path / MEMBERS, MemberRow._fields, known.values())
 
     def save_layers(self, rows: Iterable[LayerRow]) -> None:
@@ -165,33 +147,24 @@ class RunFolder:
         _save_rows(self.path / LAYERS, LayerRow._fields, rows)
 
     def describe_keys(self, meanings: Mapping[str, str]) -> None:
-        """Write what numbers mean, by their name; names that are described already get the new meaning.
-
-        A file that something else has damaged is kept beside it, and is no reason to stop a run.
-        """
-        try:
-            known = self.described_keys()
-        except UserError:
-            known = {}
-            self._set_aside(KEYS)
+        """Write what numbers mean, by their name; names that are described already get the new meaning."""
+        known = self._undamaged(KEYS, self.described_keys) or {}
         _save_rows(self.path / KEYS, KEY_COLUMNS, {**known, **meanings}.items())
 
     def add_notes(self, sentences: Iterable[str]) -> None:
-        """Write down what could not be measured; what is noted already is not repeated.
-
-        Notes that something else has damaged are kept beside them, and are no reason to stop a run.
-        """
+        """Write down what could not be measured; what is noted already is not repeated."""
         new = [" ".join(sentence.split()) for sentence in sentences]
-        try:
-            known = dict.fromkeys([*self.notes(), *new])
-        except UserError:
-            known = dict.fromkeys(new)
-            self._set_aside(NOTES)
+        known = dict.fromkeys([*(self._undamaged(NOTES, self.notes) or []), *new])
         write_atomically(with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
 
-    def _set_aside(self, name: str) -> None:
-        with writing(self.path / name):
-            os.replace(self.path / name, self.path / f"damaged-{name}")
+    def _undamaged(self, name: str, read: Callable[[], T]) -> T | None:
+        """What a file says so far. One that something else has damaged is set aside, and is no reason to stop a run."""
+        try:
+            return read()
+        except UserError:
+            with writing(self.path / name):
+                os.replace(self.path / name, self.path / f"damaged-{name}")
+            return None
 
     def add_made(self, facts: Mapping[str, Any]) -> None:
         """Write down what trains from here on: one JSON object a line, one line for each start and resume."""
@@ -201,17 +174,15 @@ class RunFolder:
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
 
-        Raises:
-            UserError: for a file that holds no id: it becomes a part of W&B's paths.
+        UserError: for a file that holds no id: it becomes a part of W&B's paths.
         """
         file = self.path / ID
         if not file.exists():
             write_atomically(with_folder(self.path / ID), f"{uuid.uuid4().hex[:12]}\n".encode())
         found = read_text(file).strip()
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
-            raise UserError(
-                f"{file} should hold an id of letters, digits, - and _, got {found[:40]!r}: remove the file."
-            )
+            said = f"an id of letters, digits, - and _, got {found[:40]!r}"
+            raise UserError(f"{file} should hold {said}: remove the file.")
         return found
 
     def finish(self, epochs: int) -> None:
@@ -241,9 +212,8 @@ class RunFolder:
             return None
         text = read_text(file).strip()
         if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise UserError(
-                f"{file} should hold a number of epochs, got {text[:40]!r}: remove it if the run is not finished."
-            )
+            said = f"a number of epochs, got {text[:40]!r}"
+            raise UserError(f"{file} should hold {said}: remove it if the run is not finished.")
         return int(text)
 
     @property
@@ -254,24 +224,18 @@ class RunFolder:
     def last_epoch(self) -> int | None:
         """Completed epochs as of the last whole row of the log, read from its end; None without any."""
         log = self.path / LOG
-        if not log.exists():
-            return self._last_epoch(read_xz(packed)[-4096:]) if (packed := self.path / LOG_PACKED).exists() else None
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            return self._last_epoch(file.read(4096))  # no more: a device has no end
-
-    @staticmethod
-    def _last_epoch(tail: bytes) -> int | None:
+        if log.exists():
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - 4096))
+                tail = file.read(4096)  # no more: a device has no end
+        else:
+            tail = read_xz(packed)[-4096:] if (packed := self.path / LOG_PACKED).exists() else b""
         lines = tail.decode(errors="replace").split("\n")[:-1]
         found = [line.split(",")[1] for line in lines if line.count(",") == len(COLUMNS) - 1]
         return int(found[-1]) if found and found[-1].isdigit() else None
 
     def config(self) -> dict:
-        """config.yaml as nested dicts; empty when the run has none.
-
-        Raises:
-            UserError: if it is not YAML, or no mapping.
-        """
+        """config.yaml as nested dicts; empty when the run has none. A UserError if it is not YAML, or no mapping."""
         file = self.path / CONFIG
         return read_yaml(file) if file.exists() else {}
 
@@ -286,7 +250,11 @@ class RunFolder:
         """
         import pandas as pd
 
-        log, text = self._whole_log()
+        log, packed = self.path / LOG, self.path / LOG_PACKED
+        if not self.has_log:
+            raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
+        text = read_bytes(log, TEXT_OF_A_LOG) if log.exists() else read_xz(packed)
+        log = log if log.exists() else packed
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
@@ -302,37 +270,18 @@ class RunFolder:
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
 
-    def _whole_log(self) -> tuple[Path, bytes]:
-        """The log as it was written, whichever way it is kept."""
-        log, packed = self.path / LOG, self.path / LOG_PACKED
-        if log.exists():
-            return log, read_bytes(log, TEXT_OF_A_LOG)
-        if packed.exists():
-            return packed, read_xz(packed)
-        raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
+    # Each of these raises a UserError for a file that cannot be read, and is empty where nobody wrote any.
 
     def members(self) -> list[MemberRow]:
-        """The nets of the run; empty if nobody wrote them down, as before there was a members.csv.
-
-        Raises:
-            UserError: if they cannot be read.
-        """
+        """The nets of the run; none as before there was a members.csv."""
         return _read_rows(self.path / MEMBERS, MemberRow._fields, _member_row)
 
     def layers(self) -> list[LayerRow]:
-        """The layers of each net in forward order; empty if nobody wrote them down.
-
-        Raises:
-            UserError: if they cannot be read.
-        """
+        """The layers of each net in forward order."""
         return _read_rows(self.path / LAYERS, LayerRow._fields, _layer_row)
 
     def described_keys(self) -> dict[str, str]:
-        """What numbers mean, by their name; empty if no measure described its own.
-
-        Raises:
-            UserError: if they cannot be read.
-        """
+        """What numbers mean, by their name, of measures that describe their own."""
         return dict(_read_rows(self.path / KEYS, KEY_COLUMNS, lambda name, meaning: (name, meaning)))
 
     def notes(self) -> list[str]:
@@ -341,21 +290,16 @@ class RunFolder:
         return read_text(file).splitlines() if file.exists() else []
 
     def made(self) -> list[dict[str, Any]]:
-        """What trained this run, a part for each start and resume; empty where nobody wrote it down.
-
-        Raises:
-            UserError: if the file holds something else.
-        """
+        """What trained this run, a part for each start and resume."""
         file = self.path / MADE
         lines = read_text(file).splitlines() if file.exists() else []
+        wrong, without = f"{file} should hold one JSON object a line", "remove it to go on without."
         try:
             parts = [json.loads(line) for line in lines]
         except ValueError as error:
-            raise UserError(
-                f"{file} should hold one JSON object a line ({error}): remove it to go on without."
-            ) from error
+            raise UserError(f"{wrong} ({error}): {without}") from error
         if not all(isinstance(part, dict) for part in parts):
-            raise UserError(f"{file} should hold one JSON object a line: remove it to go on without.")
+            raise UserError(f"{wrong}: {without}")
         return parts
 
     def array_epochs(self, family: str) -> list[int]:
@@ -364,11 +308,7 @@ class RunFolder:
         return sorted(int(name.removeprefix("epoch=")) for name in folders if EPOCH.fullmatch(name))
 
     def arrays(self, epoch: int, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted; loaded without pickle.
-
-        Raises:
-            UserError: as `safe_io.read_npz`.
-        """
+        """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted (`safe_io.read_npz`)."""
         return read_npz(self._arrays_path(epoch, family), wanted)
 
     def _arrays_path(self, epoch: int, family: str) -> Path:
@@ -385,18 +325,16 @@ def _check_counts(frame: "pd.DataFrame") -> None:
 
 
 def _save_rows(file: Path, columns: Sequence[str], rows: Iterable[tuple]) -> None:
+    """As CSV: None is empty, True is true, a shape is 4x3x3."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return "x".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(map(_cell, row) for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([columns, *(map(cell, row) for row in rows)])
     write_atomically(with_folder(file), text.getvalue().encode())
-
-
-def _cell(value: object) -> str:
-    """A value in a CSV file: None is empty, True is true, a shape is 4x3x3."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "x".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
 def _read_rows(file: Path, columns: tuple[str, ...], row: Callable[..., T]) -> list[T]:
@@ -427,11 +365,7 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
-    """The run folders at or below the given paths, sorted by path.
-
-    Raises:
-        ValueError: if a path holds no run, naming it.
-    """
+    """The run folders at or below the given paths, sorted by path. ValueError: if a path holds no run, naming it."""
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
         logs = [path / name for name in (LOG, LOG_PACKED) if (path / name).exists()]
@@ -445,8 +379,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
 def _drop_torn_line(log: Path) -> None:
     """Cut what a killed process left behind the last line break.
 
-    Raises:
-        UserError: for a link to another file, which is not ours to change: a folder that somebody sent may have one.
+    UserError: for a link to another file, which is not ours to change: a folder that somebody sent may have one.
     """
     if log.is_symlink() and log.is_file():
         raise UserError(f"{log} is a link to another file, expected the run's own log: remove the link.")

@@ -1,23 +1,32 @@
 """Locks: one process at a time makes a thing, and one process at a time writes into a run folder.
 
-The operating system frees a lock on any death of those who hold it, so that nothing stale is ever left to clean up.
+The operating system frees a lock on any death of those who hold it, so that nothing stale is ever left to clean up. The
+package filelock would not do: it empties the file, in which the holder's name stands, and a process that is started cannot
+take its lock along.
 """
 
 import contextlib
 import errno
-import fcntl
+import importlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from lightning_app.common.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["claimed", "take"]
 
 LOCK = ".lock"  # in a run folder
+FAR = 1 << 30  # Windows locks bytes, and nobody could read the holder's name in those that are locked
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say
 log = logging.getLogger(__name__)
 
@@ -25,13 +34,12 @@ log = logging.getLogger(__name__)
 def take(folder: Path) -> IO:
     """The lock of a run folder, for as long as the returned file is open.
 
-    Raises:
-        UserError: if another process writes into this folder, saying which.
+    UserError: if another process writes into this folder, saying which.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
-    lock = os.fdopen(os.open(folder / LOCK, flags, 0o666), "r+")
+    no_link = getattr(os, "O_NOFOLLOW", 0)  # a folder that somebody sent may have a link there
+    lock = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | no_link, 0o666), "r+", encoding="utf-8")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except BlockingIOError as error:
         lock.seek(0)
         holder = " ".join(lock.read(200).split()) or "another process"
@@ -62,13 +70,36 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
-        lock = (home / f".{name}.lock").open("w")
+        lock = (home / f".{name}.lock").open("w", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
         except BlockingIOError:
             print(f"{what}: another process is at it; waiting.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock, wait=True)
         yield lock
+
+
+def _lock(file: IO, wait: bool = False) -> None:
+    """Lock an open file, which is at its start.
+
+    Raises:
+        BlockingIOError: if another process has locked it, unless it is waited for.
+    """
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    msvcrt: Any = importlib.import_module("msvcrt")
+    while True:
+        os.lseek(file.fileno(), FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return
+        except PermissionError as error:
+            if not wait:
+                raise BlockingIOError(error.errno, error.strerror) from error
+            time.sleep(1)
+        finally:
+            os.lseek(file.fileno(), 0, os.SEEK_SET)

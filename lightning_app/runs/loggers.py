@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -28,16 +28,8 @@ from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
 
-__all__ = [
-    "AutoWandbLogger",
-    "RunLogger",
-    "best_effort",
-    "log_to_wandb",
-    "make_best_effort",
-    "spell_seed",
-    "tags_of",
-    "wandb_runs",
-]
+__all__ = ["AutoWandbLogger", "RunLogger", "best_effort", "make_best_effort"]
+__all__ += ["log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +42,7 @@ SEED = "seed"  # in the configuration of a W&B run that is about one seed
 def make_best_effort(logger: Logger) -> None:
     """Let training go on where this one logger fails in a call by Lightning; its class stays what it is."""
     for name in CALLED:
-        setattr(logger, name, functools.partial(_call, logger, name))  # can be pickled, unlike a closure
+        setattr(logger, name, partial(_call, logger, name))  # can be pickled, unlike a closure
 
 
 def _call(logger: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -60,11 +52,7 @@ def _call(logger: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def best_effort(logger: Logger) -> Iterator[None]:
-    """Warn of what a logger raises, once for each logger, and go on.
-
-    Raises:
-        UserError: unchanged: its message says what to do.
-    """
+    """Warn of what a logger raises, once for each logger, and go on. UserError: unchanged: its message says what to do."""
     try:
         yield
     except UserError:
@@ -101,10 +89,7 @@ class RunLogger(Logger):
     def save_dir(self) -> str:
         return str(self.folder.path)
 
-    @property
-    @override
-    def log_dir(self) -> str:
-        return str(self.folder.path)
+    log_dir = save_dir
 
     @override
     @rank_zero_only
@@ -216,11 +201,11 @@ class AutoWandbLogger(WandbLogger):
             "job_type": os.environ.get("WANDB_JOB_TYPE") or job_type,
             "tags": list(dict.fromkeys([*own, *tags])),
         }
-        self._plans = self._plan_seeds(seeds) if self._run_per == "seed" and len(seeds) > 1 else self._plan_job(seeds)
-
-    def _plan_job(self, seeds: Sequence[int]) -> dict[int | None, dict[str, Any]]:
-        config = {"config": {SEED: seeds[0]}} if len(seeds) == 1 else {}
-        return {None: {"name": self._name, "id": self._id, **config}}
+        if self._run_per == "seed" and len(seeds) > 1:
+            self._plans = self._plan_seeds(seeds)
+        else:
+            config = {"config": {SEED: seeds[0]}} if len(seeds) == 1 else {}
+            self._plans = {None: {"name": self._name, "id": self._id, **config}}
 
     def _plan_seeds(self, seeds: Sequence[int]) -> dict[int | None, dict[str, Any]]:
         import wandb
@@ -280,33 +265,24 @@ class AutoWandbLogger(WandbLogger):
                 log.warning("W&B did not start %s (%s).", mode, reason)
                 self._runs.clear()
                 wandb.teardown()  # its service would hold the runs' ids
-        self._experiment = next(iter(self._runs.values()))
-        self._say_where(mode)
-
-    def _say_where(self, mode: str) -> None:
-        first, others = next(iter(self._runs.values())), len(self._runs) - 1
+        first, *others = self._runs.values()
+        self._experiment = first
         if mode in ("offline", "dryrun"):
             folder = _short(Path(first.dir).parent)
             target = folder.parent / "offline-run-*" if others else folder
             which = "these runs" if others else "this run"
             print(f"W&B is offline; upload {which} later with: wandb sync {target}", flush=True)
         elif mode == "online":
-            print(f"W&B: {first.url}" + (f" and {others} more, one a seed" if others else ""), flush=True)
+            more = f" and {len(others)} more, one a seed" if others else ""
+            print(f"W&B: {first.url}{more} (uploads nothing with WANDB_MODE=offline)", flush=True)
 
     def _start(self, mode: str, seed: int | None) -> Any:
         """Start the run of one seed (None: of the job) as WandbLogger does."""
         import wandb
 
-        once: dict[str, Any] = (
-            {"console": "off", "x_disable_stats": True} if self._runs else {}
-        )  # the machine's output and load
-        settings = wandb.Settings(
-            init_timeout=self._timeout,
-            finish_timeout=self._finish_timeout,
-            finish_timeout_raises=True,
-            silent=True,
-            **once,
-        )
+        once: dict[str, Any] = {"console": "off", "x_disable_stats": True} if self._runs else {}  # output, load
+        limits: dict[str, Any] = {"init_timeout": self._timeout, "finish_timeout": self._finish_timeout}
+        settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits, **once)
         self._wandb_init |= {"mode": mode, "settings": settings, **self._plans[seed]}
         self._experiment = None
         deadline = time.monotonic() + self._timeout
@@ -352,21 +328,19 @@ class AutoWandbLogger(WandbLogger):
             return
         with ThreadPoolExecutor(len(self._runs)) as threads:
             errors = [*threads.map(partial(_finish, exit_code=0 if status == "success" else 1), self._runs.values())]
-        self._say_lost([run for run, error in zip(self._runs.values(), errors) if isinstance(error, TimeoutError)])
+        lost = [run for run, error in zip(self._runs.values(), errors) if isinstance(error, TimeoutError)]
+        if lost:
+            log.warning(
+                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload the rest "
+                "later with: wandb sync --include-online %s",  # without it, sync skips what began online
+                "this run" if len(lost) == 1 else f"{len(lost)} runs",
+                self._finish_timeout,
+                " ".join(str(_short(Path(run.dir).parent)) for run in lost),
+            )
         for error in errors:
             if error and not isinstance(error, TimeoutError):
                 _warn_once(f"W&B did not finish ({error}).")
         self._experiment, self._runs = None, {}
-
-    def _say_lost(self, runs: Sequence[Any]) -> None:
-        if runs:
-            log.warning(
-                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload the rest "
-                "later with: wandb sync --include-online %s",  # without it, sync skips what began online
-                "this run" if len(runs) == 1 else f"{len(runs)} runs",
-                self._finish_timeout,
-                " ".join(str(_short(Path(run.dir).parent)) for run in runs),
-            )
 
 
 def _finish(run: Any, exit_code: int) -> Exception | None:
@@ -428,15 +402,13 @@ def tags_of(config: Mapping[str, Any]) -> list[str]:
     model = config["model"]
     arms = model.get("arms") or {"net": {"net": model["net"]}}
     nets = [arm["net"] for arm in arms.values() if arm.get("net")]
-    classes = [_class_name(spec) for spec in (config["data"], *nets)]
+    paths = [  # of a class with its arguments, or of a function that makes a net
+        spec["class_path"] if isinstance(spec, Mapping) else getattr(spec, "__name__", str(spec))
+        for spec in (config["data"], *nets)
+    ]
     arguments = [net.get("init_args") or {} for net in nets if isinstance(net, Mapping)]
     depths = [f"depth {given['depth']}" for given in arguments if "depth" in given]
     kinds = ["residual" if given["residual"] else "plain" for given in arguments if "residual" in given]
     twins = ["twin" for arm in arms.values() if arm.get("twin_of")]
+    classes = [path.split(".")[-1] for path in paths]
     return [tag[:TAG_LENGTH] for tag in dict.fromkeys([*classes, *depths, *kinds, *twins])]
-
-
-def _class_name(spec: Mapping[str, Any] | Callable | str) -> str:
-    """Of what a configuration names: a class with its arguments, or a function that makes a net."""
-    path = spec["class_path"] if isinstance(spec, Mapping) else getattr(spec, "__name__", str(spec))
-    return path.split(".")[-1]

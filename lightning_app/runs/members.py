@@ -4,7 +4,7 @@ A module names its nets in an attribute ``members``, pairs (name, net); without 
 net, or else the module itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeGuard
 
 import pytorch_lightning as pl
@@ -29,11 +29,7 @@ class Member(NamedTuple):
 
 
 def members_of(pl_module: pl.LightningModule) -> list[Member]:
-    """The nets of a module.
-
-    Raises:
-        UserError: if the module neither names its nets nor leaves one answer.
-    """
+    """The nets of a module. UserError: if the module neither names its nets nor leaves one answer."""
     members = getattr(pl_module, "members", None)
     return [Member("net", _network_in(pl_module))] if members is None else _named(members, type(pl_module).__name__)
 
@@ -41,37 +37,27 @@ def members_of(pl_module: pl.LightningModule) -> list[Member]:
 def named_members(pl_module: pl.LightningModule) -> dict[str, Member]:
     """By name the nets that a module names itself, in ``members``; none where it names none.
 
-    Raises:
-        UserError: if its ``members`` are something else.
+    UserError: if its ``members`` are something else.
     """
     named = getattr(pl_module, "members", None) is not None
     return {member.name: member for member in members_of(pl_module)} if named else {}
 
 
 def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
-    """A row for each net of a module. Of other people's modules arm and seed are unknown.
+    """A row for each net of a module; raises as `members_of`. Of other people's modules arm and seed are unknown.
 
-    Raises:
-        UserError: as `members_of`.
+    It has what the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes.
     """
-    return [_row(member) for member in members_of(pl_module)]
-
-
-def _row(member: Member) -> MemberRow:
-    """What the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes."""
-    plain = unwrapped(member.net)
-    residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
-    weights = [*plain.parameters()]
-    return MemberRow(
-        name=member.name,
-        arm=member.arm,
-        seed=member.seed,
-        class_path=f"{type(plain).__module__}.{type(plain).__qualname__}",
-        residual=residual if isinstance(residual, bool) else None,
-        twin_of=member.twin_of,
-        depth=depth if _is_count(depth) else None,
-        parameters=None if any(map(is_lazy, weights)) else sum(weight.numel() for weight in weights),
-    )
+    rows = []
+    for name, net, arm, seed, twin_of in members_of(pl_module):
+        plain = unwrapped(net)
+        class_path = f"{type(plain).__module__}.{type(plain).__qualname__}"
+        residual, depth = (getattr(plain, attribute, None) for attribute in ("residual", "depth"))
+        residual, depth = residual if isinstance(residual, bool) else None, depth if _is_count(depth) else None
+        weights = [*plain.parameters()]
+        parameters = None if any(map(is_lazy, weights)) else sum(weight.numel() for weight in weights)
+        rows.append(MemberRow(name, arm, seed, class_path, residual, twin_of, depth, parameters))
+    return rows
 
 
 def _named(members: Any, owner: str) -> list[Member]:
@@ -110,22 +96,16 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:
-    holders = [child for child in pl_module.children() if any(True for _ in child.parameters())]
-    if len(holders) == 1 and not any(True for _ in pl_module.parameters(recurse=False)) and _has_forward(holders[0]):
-        return holders[0]
+    holders = {name: child for name, child in pl_module.named_children() if any(True for _ in child.parameters())}
+    only = next(iter(holders.values())) if len(holders) == 1 else None
+    # A ModuleList has no forward: the LightningModule calls what is in it.
+    called = only is not None and getattr(only.forward, "__func__", None) is not nn.Module.forward
+    if only is not None and called and not any(True for _ in pl_module.parameters(recurse=False)):
+        return only
     if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
         return pl_module
-    names = [name for name, child in pl_module.named_children() if any(True for _ in child.parameters())]
+    listed = f"parameters in {', '.join(holders)}" if holders else "no parameters"
     raise UserError(
-        f"which network of {type(pl_module).__name__} is to be measured? It has {_listed(names)} and no forward(). Give it an "
+        f"which network of {type(pl_module).__name__} is to be measured? It has {listed} and no forward(). Give it an "
         "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
     )
-
-
-def _has_forward(net: nn.Module) -> bool:
-    """A ModuleList has none: the LightningModule calls what is in it."""
-    return getattr(net.forward, "__func__", None) is not nn.Module.forward
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"parameters in {', '.join(names)}" if names else "no parameters"

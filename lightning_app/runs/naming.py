@@ -79,13 +79,13 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
     groups = run_groups({run.label: run.config for run in runs})
-    return [_named(net, without_seed(groups[run.label])) for run in runs for net in run.nets]
-
-
-def _named(net: "Net", group: str) -> NetName:
-    if len(net.run.nets) == 1:
-        return NetName(net, net.run.label, group or "nets")
-    return NetName(net, f"{net.run.label}/{net.name}", f"{group}/{net.arm}" if group else net.arm)
+    named = []
+    for run in runs:
+        group, alone = without_seed(groups[run.label]), len(run.nets) == 1
+        for net in run.nets:
+            label, arm = (run.label, "") if alone else (f"{run.label}/{net.name}", net.arm)
+            named.append(NetName(net, label, "/".join(filter(None, (group, arm))) or "nets"))
+    return named
 
 
 def parent_of(paths: Sequence[Path]) -> Path:
@@ -127,16 +127,13 @@ def _groups(base: str, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     keys = dict.fromkeys(key for values in runs.values() for key in values)
     differing = [key for key in keys if len({repr(values.get(key)) for values in runs.values()}) > 1]
     same = {label: repr([values.get(key) for key in differing]) for label, values in runs.items()}
-    words = {label: _words(differing, values) for label, values in runs.items()}
+    words = {}
+    for label, values in runs.items():  # "depth=20, plain"
+        words[label] = ", ".join(dict.fromkeys(_word(key.split(".")[-1], values.get(key)) for key in differing))
     if len(differing) > SHOWN or len(set(words.values())) < len(set(same.values())):
         firsts: dict[str, str] = {}  # each by the label of the first that is equal to it
         return {label: firsts.setdefault(values, label) for label, values in same.items()}
     return {label: f"{base} ({text})" if text else base for label, text in words.items()}
-
-
-def _words(keys: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The values of some keys: "depth=20, plain"."""
-    return ", ".join(dict.fromkeys(_word(key.split(".")[-1], values.get(key)) for key in keys))
 
 
 def _word(key: str, value: Any) -> str:

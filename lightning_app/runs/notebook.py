@@ -88,8 +88,7 @@ class OpenRun:
     def nets(self) -> pd.DataFrame:
         """A row for each net: its arm, its seed (missing: unknown), completed epochs.
 
-        Raises:
-            UserError: if what the run recorded of its nets cannot be read.
+        UserError: if what the run recorded of its nets cannot be read.
         """
         nets = self.run.nets
         self.run.check()
@@ -112,13 +111,8 @@ class OpenRun:
         names = self.run.log["name"].cat
         parts = names.categories.to_series().str.extract(OF_LAYER)[["family", "layer", "field"]]
         own = parts.iloc[names.codes].set_index(self.run.log.index)
-        return (
-            self.run.log[["member", "epoch"]]
-            .astype({"member": str})
-            .join(own)
-            .join(self.run.log["value"])
-            .dropna(subset=["layer"], ignore_index=True)
-        )
+        log = self.run.log[["member", "epoch"]].astype({"member": str}).join(own).join(self.run.log["value"])
+        return log.dropna(subset=["layer"], ignore_index=True)
 
     def modules(self) -> pd.DataFrame:
         """What the layers are: member, layer, path in the net, kind, shape, reason why it has no cushion; may be empty."""
@@ -137,13 +131,17 @@ class OpenRun:
         """
         epochs = self._array_epochs(file, epoch)
         found = [
-            (at, *_parts(key)[:3], _sampled(key, values))
+            (key, at, *_parts(key)[:3], values)
             for at in epochs
             for key, values in self.folder.arrays(at, file, lambda key: _parts(key)[-1] == field).items()
         ]
         if not found:
-            raise UserError(f"no array '{field}' in {file}.npz; there are {', '.join(self._fields(file, epochs[-1]))}.")
-        *whose, values = zip(*found)
+            fields = sorted({_parts(key)[-1] for key in self.folder.arrays(epochs[-1], file)})
+            raise UserError(f"no array '{field}' in {file}.npz; there are {', '.join(fields)}.")
+        for key, *_, of_key in found:
+            if of_key.ndim != 1:
+                raise UserError(f"{key} has shape {of_key.shape}, which is no list of samples: take RunFolder.arrays.")
+        _, *whose, values = zip(*found)
         sizes = [len(one) for one in values]
         columns = dict(zip(("epoch", "member", "family", "layer"), whose, strict=True))
         frame = pd.DataFrame(columns)[["member", "epoch", "family", "layer"]]
@@ -167,9 +165,6 @@ class OpenRun:
         if epoch is not None and epoch not in there:
             raise UserError(f"{file} has no arrays of epoch {epoch}; it has {', '.join(map(str, there))}.")
         return there if epoch is None else [epoch]
-
-    def _fields(self, file: str, epoch: int) -> list[str]:
-        return sorted({_parts(key)[-1] for key in self.folder.arrays(epoch, file)})
 
     def __repr__(self) -> str:
         return f"OpenRun({str(self.folder.path)!r}, {self._standing()})"
@@ -233,9 +228,3 @@ def _parts(key: str) -> tuple[str, str, str, str]:
         return member, found["family"], found["layer"], found["field"]
     family, _, field = name.partition("/")
     return member, family, "", field
-
-
-def _sampled(key: str, values: np.ndarray) -> np.ndarray:
-    if values.ndim != 1:
-        raise UserError(f"{key} has shape {values.shape}, which is no list of samples: take RunFolder.arrays.")
-    return values

@@ -67,8 +67,6 @@ class Run:
         recorded = {row.name: row for row in rows}
         return [_net(self, name, recorded.get(name)) for name in self.last_epochs if name]
 
-    # -- numbers ------------------------------------------------------------------------------------------------------
-
     def names(self, member: str = "") -> list[str]:
         """What was measured of a member, in the order of the log; of the whole run for ''."""
         return [name for owner, name in self._rows if owner == member]
@@ -76,13 +74,12 @@ class Run:
     def series(self, name: str, member: str = "") -> pd.Series:
         """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
         if (member, name) not in self._series:
-            self._series[member, name] = self._read_series(self._rows.get((member, name), np.empty(0, int)))
+            rows = self._rows.get((member, name), np.empty(0, int))
+            epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
+            order = epochs.argsort(kind="stable")
+            found = pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
+            self._series[member, name] = found
         return self._series[member, name]
-
-    def _read_series(self, rows: np.ndarray) -> pd.Series:
-        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
-        order = epochs.argsort(kind="stable")
-        return pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
@@ -103,8 +100,6 @@ class Run:
         last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
         return {str(member): int(epoch) for member, epoch in last.items()}
 
-    # -- other files --------------------------------------------------------------------------------------------------
-
     def array_epochs(self, family: str) -> list[int]:
         """Epochs at which a family's arrays were saved, ascending; looked up once."""
         if family not in self._epochs:
@@ -118,19 +113,21 @@ class Run:
             self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
         return self._arrays[key]
 
+    # Each is empty for a damaged file, which `damage` then names.
+
     @cached_property
     def layers(self) -> list[LayerRow]:
-        """Of each net, in forward order; none of a damaged file, which `damage` then names."""
+        """Of each net, in forward order."""
         return self._undamaged(self.folder.layers, [])
 
     @cached_property
     def described(self) -> dict[str, str]:
-        """What numbers of a user's own measures mean; none of a damaged file, which `damage` then names."""
+        """What numbers of a user's own measures mean."""
         return self._undamaged(self.folder.described_keys, {})
 
     @cached_property
     def notes(self) -> list[str]:
-        """Messages on what could not be measured; none of a damaged file, which `damage` then names."""
+        """Messages on what could not be measured."""
         return self._undamaged(self.folder.notes, [])
 
     def check(self) -> None:

@@ -144,22 +144,15 @@ def test_a_twin_is_told_which_penalty_it_had(tmp_path, capsys):
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     """Two epochs of a bank of four; one member, extracted after the first, repeats its second alone."""
-    bank = (
-        *TINY,
-        "--model.seeds",
-        "2",
-        "--trainer.callbacks",
-        "TrainingMetrics",
-        "--save_checkpoint.keep_every_n_epochs",
-        "1",
-    )
+    bank = (*TINY, "--model.seeds", "2", "--trainer.callbacks", "TrainingMetrics")
+    bank += ("--save_checkpoint.keep_every_n_epochs", "1")
     assert command(*bank, cwd=tmp_path).returncode == 0
     run = tmp_path / "runs/digits/quickstart"
     first = run / "checkpoints/epoch=0001.ckpt"
     done = command("extract", first, "one.ckpt", "--member", "residual-seed01", cwd=tmp_path)
     assert done.returncode == 0 and "--model.seeds 1-1" in done.stdout, done.stderr
     net = ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--model.net.residual", "true")
-    single = (*TINY[:-4], "--model.arms", "null", *net, "--model.seeds", "1-1", "--run.name", "alone")
+    single = (*TINY[:-8], "--model.arms", "null", *net, "--model.seeds", "1-1", "--run.name", "alone")
     done = command(*single, "--trainer.callbacks", "TrainingMetrics", "--ckpt_path", "one.ckpt", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ours = [row[1:] for row in log_rows(tmp_path / "runs/digits/alone") if row[0] == "net" and row[1] == "2"]

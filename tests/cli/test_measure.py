@@ -17,46 +17,24 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
 from lightning_app.runs import RunFolder
-from tests.helpers import command
+from tests.helpers import command, refused
 
-SAME = (
-    "weight_mass",
-    "weight_norm",
-    "cushion",
-    "probe",
-    "test/",
-    "train/risk",
-    "train/error",
-    "bn_lambda/l2",
-    "hessian",
-)
+SAME = ("weight_mass", "weight_norm", "cushion", "probe", "test/", "train/risk", "train/error")
+SAME += ("bn_lambda/l2", "hessian")
 FEW = ("--data", "Digits", "--data.train_limit", "100", "--data.test_limit", "50", "--data.probe_size", "40")
-TINY = {
-    "trainer": {
-        "callbacks": [
-            {"class_path": "TrainingMetrics"},
-            {"class_path": "WeightMass"},
-            {"class_path": "LayerCushion"},
-            {"class_path": "BnLambda"},
-            {"class_path": "HessianSpectrum", "init_args": {"samples": 16, "steps": 4, "k": 1, "exact": 0}},
-        ]
-    }
-}
+SPECTRUM = {"class_path": "HessianSpectrum", "init_args": {"samples": 16, "steps": 4, "k": 1, "exact": 0}}
+NAMES = ("TrainingMetrics", "WeightMass", "LayerCushion", "BnLambda")
+TINY = {"trainer": {"callbacks": [*({"class_path": name} for name in NAMES), SPECTRUM]}}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Two arms, two epochs, the light callbacks above."""
     folder = tmp_path_factory.mktemp("fit")
-    nets = {
-        name: {
-            "net": {
-                "class_path": "SimplifiedNet",
-                "init_args": {"depth": 5, "width": 4, "residual": name == "residual"},
-            }
-        }
-        for name in ("plain", "residual")
-    }
+    nets = {}
+    for name in ("plain", "residual"):
+        arguments = {"depth": 5, "width": 4, "residual": name == "residual"}
+        nets[name] = {"net": {"class_path": "SimplifiedNet", "init_args": arguments}}
     config = {"model": {"arms": nets}, "trainer": TINY["trainer"] | {"max_epochs": 2, "logger": []}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
     done = command("fit", "--config", "tiny.yaml", *FEW, "--run.name", "tiny", cwd=folder)
@@ -90,17 +68,8 @@ def test_everything_is_measured_by_default_and_shown(run, tmp_path):
     done = command("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     names = RunFolder(tmp_path / "here").log()["name"]
-    families = {
-        "weight_mass",
-        "cushion",
-        "bn_lambda",
-        "weight_norm",
-        "depth",
-        "drive",
-        "hessian",
-        "interlayer",
-        "noise",
-    }
+    families = {"weight_mass", "cushion", "bn_lambda", "weight_norm", "depth", "drive", "hessian"}
+    families |= {"interlayer", "noise"}
     assert families - {name.split("/")[0] for name in names} == {"bn_lambda"}  # a net without normalisation
     for words in ("blocks.0.conv", "4x3x3x3", "weight_mass/id_entries", "residual: interlayer cushions", "block01"):
         assert words in done.stdout
@@ -142,14 +111,8 @@ def test_timms_nets_with_safetensors(tmp_path):
     net = timm.create_model("resnet10t", num_classes=10)
     save_file(net.state_dict(), tmp_path / "net.safetensors")
     (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
-    words = (
-        "--model.net",
-        "timm.create_model",
-        "--model.net.model_name",
-        "resnet10t",
-        "--model.net.dict_kwargs.num_classes",
-        "10",
-    )
+    words = ("--model.net", "timm.create_model", "--model.net.model_name", "resnet10t")
+    words += ("--model.net.dict_kwargs.num_classes", "10")
     done = command("measure", "--config", "light.yaml", *words, "--weights", "net.safetensors", *FEW, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     measured = RunFolder(tmp_path / "runs" / "measured" / "create_model")
@@ -174,14 +137,8 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         "        x = self.twice(self.twice(x)).mean((2, 3)) @ self.scale\n"
         "        return self.fc(x)\n"
     )
-    done = command(
-        "measure",
-        "--model.net",
-        "odd.Odd",
-        *FEW,
-        cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
-    )
+    path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = command("measure", "--model.net", "odd.Odd", *FEW, cwd=tmp_path, env=path)
     assert done.returncode == 0, done.stderr
     reasons = {row.path: row.reason for row in RunFolder(tmp_path / "runs" / "measured" / "odd").layers()}
     assert reasons["fc"] == "" and all(reasons[path] for path in ("stem", "twice", "scale"))
@@ -196,18 +153,15 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
     ("words", "sentence"),
     [
         (("--ckpt_path", "none.ckpt"), "found no file none.ckpt"),
-        (
-            ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--weights", "none.pth"),
-            "expected weights at none.pth",
-        ),
+        (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth"),
         (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) for a sample, the data have 10 classes"),
         (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'"),
         (("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"), "there is no option 'classes'"),
     ],
 )
-def test_mistakes_are_sentences(tmp_path, words, sentence):
-    done = command("measure", *words, *FEW, cwd=tmp_path)
-    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
     assert not list(tmp_path.rglob("log.csv"))
 
 
@@ -216,11 +170,8 @@ def test_mistakes_are_sentences(tmp_path, words, sentence):
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    config = {
-        "model": {"seeds": 2},
-        "data": {"class_path": "Digits"},
-        "trainer": {"precision": "64-true", "devices": 4},
-    }
+    config = {"model": {"seeds": 2}, "data": {"class_path": "Digits"}}
+    config["trainer"] = {"precision": "64-true", "devices": 4}
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
     Path(checkpoint).touch()
@@ -292,16 +243,8 @@ def test_a_folder_of_pictures_of_any_size(tmp_path):
                 Image.fromarray(picture).save(folder / f"{number}.png")
     (tmp_path / "classes.txt").write_text("birds\ncats\ndogs\n")
     (tmp_path / "light.yaml").write_text(yaml.safe_dump(TINY))
-    pictures = (
-        "--data",
-        "ImageFolder",
-        "--data.root",
-        "photos",
-        "--data.image_size",
-        "32",
-        "--data.class_names",
-        "classes.txt",
-    )
+    pictures = ("--data", "ImageFolder", "--data.root", "photos", "--data.image_size", "32")
+    pictures += ("--data.class_names", "classes.txt")
     words = ("--model.net", "torchvision.models.resnet18", "--model.net.num_classes", "3")
     done = command("measure", "--config", "light.yaml", *words, *pictures, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

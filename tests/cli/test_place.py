@@ -39,7 +39,7 @@ def test_last_is_a_newer_run_of_ours_that_was_killed_before_its_first_checkpoint
 
 def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):
     finish(RunPlace(str(tmp_path), "g", "lr-5").claim())
-    assert RunPlace(str(tmp_path), "g", "lr").latest() is None
+    assert RunPlace(str(tmp_path), "g", "lr").checkpoint("last") is None
 
 
 def test_an_earlier_checkpoint_of_the_same_run_starts_a_new_folder(tmp_path):

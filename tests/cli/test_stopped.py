@@ -92,8 +92,7 @@ def unstopped(tmp_path_factory) -> Callable[[str], Path]:
     return unstopped
 
 
-@pytest.mark.parametrize("everyone", [False, True], ids=["the first process", "all processes"])
-@pytest.mark.parametrize("strategy", ["seeds", "ddp"])
+@pytest.mark.parametrize(("strategy", "everyone"), [("seeds", False), ("ddp", True)])  # else: the first process alone
 def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, strategy, everyone):
     ranks = (*LONG, *FEW, *TWO, "--trainer.strategy", strategy)
     code, said = stopped(tmp_path, "epoch 1/3", signal.SIGTERM, everyone, *ranks)
@@ -160,25 +159,17 @@ def test_another_configuration_does_not_begin_in_a_killed_runs_folder(tmp_path):
     assert {folder.name for folder in (tmp_path / RUN).parent.iterdir()} == {"quickstart", "quickstart~2"}
 
 
-def test_a_folder_in_use_is_refused(tmp_path):
+def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_stays_as_it_is(tmp_path):
     assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
     with take(tmp_path / RUN):
         refused = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert refused.returncode == 2
     assert f"is written to by process {os.getpid()}" in refused.stderr and "Traceback" not in refused.stderr
-
-
-def test_a_job_that_slurm_starts_again_goes_on(tmp_path):
-    assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
-    again = command(*TINY, *FEW, cwd=tmp_path, env={"SLURM_RESTART_COUNT": "1"})
-    assert again.returncode == 0, again.stderr
-    assert "going on after epoch 1" in again.stdout
-    assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]
-
-
-def test_a_finished_run_started_again_stays_as_it_is(tmp_path):
-    assert command(*TINY, *FEW, cwd=tmp_path).returncode == 0
+    restarted = command(*TINY, *FEW, cwd=tmp_path, env={"SLURM_RESTART_COUNT": "1"})  # by SLURM
+    assert restarted.returncode == 0, restarted.stderr
+    assert "going on after epoch 1" in restarted.stdout
     before = weights(tmp_path / RUN)
     again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert all((before[key] == value).all() for key, value in weights(tmp_path / RUN).items())
+    assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from lightning_app.papers import PAPERS, paper
 from lightning_app.runs import RunFolder
 from tests.helpers import LEARNING, ROOT, TINY, command, on_terminal
 
@@ -16,14 +17,8 @@ ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 def shown(tmp_path_factory) -> tuple[str, RunFolder]:
     """What a fit says on a terminal, and its run."""
     cwd = tmp_path_factory.mktemp("terminal")
-    words = [
-        sys.executable,
-        ROOT / "main.py",
-        *TINY,
-        *LEARNING,
-        "--data.eval_batch_size",
-        "1",
-    ]  # a bar is drawn by time
+    slowly = ("--data.eval_batch_size", "1")  # a bar is drawn by time
+    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, *slowly]
     code, said = on_terminal(*words, cwd=cwd, columns=110)
     assert code == 0, said
     return said, RunFolder(cwd / "runs" / "digits" / "quickstart")
@@ -54,6 +49,12 @@ def test_a_pipe_sees_lines_only(tmp_path):
     assert not re.search(r"[\x1b\r━─]", done.stdout + done.stderr)
     assert [line[:9] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]
     assert "\nquickstart after epoch 2\nnet " in done.stdout
+    first, second, third, *_ = done.stdout.splitlines()
+    assert first == "training: plain, residual (seed 0) on Digits, 2 epochs, cpu, precision 32-true"
+    assert second == "run folder: runs/digits/quickstart"
+    assert third.startswith("W&B is offline")
+    forecasts = [line for line in done.stdout.splitlines() if line.startswith("an epoch takes about ")]
+    assert len(forecasts) == 1 and re.search(r"; 1 to go: about [\d.]+ \w+$", forecasts[0])
 
 
 def test_a_dumb_terminal_sees_what_a_pipe_sees(tmp_path):
@@ -69,4 +70,7 @@ def test_a_table_of_all_artefacts(tmp_path):
     assert code == 0, said
     lines = ESCAPE.sub("", said).splitlines()
     assert max(map(len, lines)) <= 90
+    assert "\x1b[2mnot run" in said and "\x1b[32m" not in said  # nothing is there
+    titles = [line for line in lines if line in {paper(key).title for key in PAPERS}]
+    assert len(titles) == len(PAPERS)
     assert any(line.startswith("yu-tomasi/table-1 ") for line in lines)

@@ -23,21 +23,17 @@ def test_finds_runs_below_a_folder(make, tmp_path, capsys):
     assert "layer03" in out.read_text()
 
 
-def mistakes(folder: Path) -> dict[str, list[str]]:
-    return {
-        "required": [],
-        "found no log.csv": [str(folder / "nowhere")],
-        "unrecognized arguments: --nonsense": [str(folder), "--nonsense"],
-        "got layer99": [str(folder), "--layer", "layer99"],
-    }
-
-
-@pytest.mark.parametrize("said", list(mistakes(Path())))
-def test_mistakes_are_one_sentence(run, capsys, said):
-    assert main(mistakes(run.path)[said]) == 2
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        *[("required", []), ("found no log.csv", ["{run}/nowhere"]), ("got layer99", ["{run}", "--layer", "layer99"])],
+        *[("unrecognized arguments: --nonsense", ["{run}", "--nonsense"])],
+    ],
+)
+def test_mistakes_are_one_sentence(finished, capsys, said, words):
+    assert main([word.format(run=finished.path) for word in words]) == 2
     error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in error and error.count("\n") == 1
 
 
 def test_foreign_log_and_broken_config(run, capsys):

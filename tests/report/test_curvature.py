@@ -1,5 +1,6 @@
 """The curvature section: its numbers are the run folder's, and what a spectrum leaves open is said beside them."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -48,14 +49,8 @@ def spectrum(rng: np.random.Generator, **known: float) -> dict[str, float]:
         "unresolved": 0.98,
         "condition10_low": 900 + rng.random(),
         "condition10_high": 5000 + rng.random(),
-        "top1": top,
-        "top1_residual": 1e-5,
-        "top2": top / 2,
-        "top2_residual": 0.5,
-        "bottom1": bottom,
-        "bottom1_residual": 1e-4,
-        "bottom2": bottom / 2,
-        "bottom2_residual": 0.125,
+        **{"top1": top, "top1_residual": 1e-5, "top2": top / 2, "top2_residual": 0.5},
+        **{"bottom1": bottom, "bottom1_residual": 1e-4, "bottom2": bottom / 2, "bottom2_residual": 0.125},
     } | known
 
 
@@ -116,13 +111,6 @@ def data(text: str, head: str) -> Iterator[list[str]]:
     return (line.split(",") for line in found.splitlines()[1:])
 
 
-# -- numbers --------------------------------------------------------------------------------------------------------------
-
-
-def test_there_is_no_section_without_a_spectrum(page):
-    assert 'id="curvature"' not in page
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_the_table_is_the_last_epoch_of_the_log(measured, shown, head):
     exact = [title for _, title in row(shown, head)]
@@ -131,26 +119,14 @@ def test_the_table_is_the_last_epoch_of_the_log(measured, shown, head):
 
 def test_the_curves_data_is_the_log(measured, shown):
     found = {(net, name, int(epoch)): float(number) for net, name, epoch, number in data(shown, "net,name,epoch,value")}
-    for name in (
-        "top1",
-        "bottom1",
-        "top1_residual",
-        "trace",
-        "trace_error",
-        "index_low",
-        "condition10_high",
-        "id/leading",
-    ):
-        for net in ("plain", "residual"):
-            for epoch in (0, 3, 6):
-                assert found[net, f"hessian/{name}", epoch] == value(measured, net, f"hessian/{name}", epoch)
+    names = ("top1", "bottom1", "top1_residual", "trace", "trace_error", "index_low", "condition10_high", "id/leading")
+    for net, name, epoch in itertools.product(("plain", "residual"), names, (0, 3, 6)):
+        assert found[net, f"hessian/{name}", epoch] == value(measured, net, f"hessian/{name}", epoch)
 
 
 def test_the_density_has_every_eigenvalue_at_both_ends_of_training(shown):
     found = [*data(shown, "net,epoch,bin_from")]
-    assert {(net, epoch) for net, epoch, *_ in found} == {
-        (net, epoch) for net in ("plain", "residual") for epoch in "06"
-    }
+    assert {(net, epoch) for net, epoch, *_ in found} == {*itertools.product(("plain", "residual"), "06")}
     for _, _, low, high, count in found:
         assert sum(float(low) <= x < float(high) for x in (-2.0, 1e-8, 3.5, 30.0)) == float(count) == 1
     assert len(found) == 2 * 2 * 4
@@ -162,13 +138,8 @@ def test_eigenvalues_beyond_the_bins_are_counted(run):
 
 def test_the_leading_eigenvector_by_layer_is_the_array(measured, shown):
     share = measured.arrays(6, "hessian")["residual/hessian/leading"]
-    found = [
-        float(x) for net, what, *_, x in data(shown, "net,quantity,layer") if (net, what) == ("residual", "leading")
-    ]
-    assert found == share.tolist()
-
-
-# -- what is left open ----------------------------------------------------------------------------------------------------
+    found = [x for net, what, *_, x in data(shown, "net,quantity,layer") if (net, what) == ("residual", "leading")]
+    assert [*map(float, found)] == share.tolist()
 
 
 def test_what_did_not_converge_says_so_beside_the_number(shown):
@@ -178,6 +149,7 @@ def test_what_did_not_converge_says_so_beside_the_number(shown):
         assert not any("not converged" in text for text, _ in row(shown, head))
     assert [text for text, _ in row(shown, "Not converged")] == ["2 of 4"] * 2
     assert all(text.endswith("± 4.2") for text, _ in row(shown, "Trace"))
+    assert "unresolved at the last epoch: plain 0.98, residual 0.98." in shown
 
 
 def test_as_many_are_marked_as_were_counted(run):
@@ -214,10 +186,6 @@ def highest(path: str) -> float:
     return min(float(y) for y in re.findall(r"[ML] \S+ (\S+)", path))
 
 
-def test_the_unresolved_share_is_said(shown):
-    assert "unresolved at the last epoch: plain 0.98, residual 0.98." in shown
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_a_diverged_spectrum_is_kept(run, lost):
@@ -241,8 +209,6 @@ def test_the_samples_are_those_of_the_configuration(run):
     assert "over 77 probe samples" in curvature(measure(run))
 
 
-# -- several --------------------------------------------------------------------------------------------------------------
-
 SEEDS = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
 
 
@@ -259,16 +225,12 @@ def test_several_seeds_have_a_mean_and_say_what_did_not_converge(make):
     assert not any(name.startswith("hessian/condition10") for _, _, name, *_ in data(text, "epoch,group,name"))
 
 
-def test_an_infinite_end_of_one_seed_has_no_mean(make):
+def test_an_infinite_end_of_one_seed_has_no_mean_nor_have_seeds_that_are_not_equally_far(make):
     run = measure(make("bank", SEEDS, 2), SEEDS, epochs=(0, 2))
     run.append([Row("plain-seed01", 2, 1, "hessian/condition10_high", math.inf)])
     found = row(curvature(run), "|λ|max / |λ|10 %, at most")
     assert found[3][0] == "inf no upper bound"
     assert " ± " in found[7][0]
-
-
-def test_seeds_that_are_not_equally_far_have_no_mean(make):
-    run = measure(make("bank", SEEDS, 2), SEEDS, epochs=(0, 2))
     run.append([Row("plain-seed01", 3, 1, "hessian/unconverged", 0.0)])
     assert row(curvature(run), "Trace")[3][0] == "–"
 
@@ -279,27 +241,18 @@ def test_every_prefix_is_shown_under_its_name(run):
     text = curvature(run)
     assert [text.count(f"<h3>{prefix}</h3>") for prefix in ("hessian", "hessian_full")] == [1, 1]
     assert [row(text, "Products H v", part)[0][0] for part in (0, 1)] == ["12", "100"]
-    assert all(
-        f'id="curvature-{prefix}-{figure}"' in text for prefix in ("hessian", "hessian_full") for figure in FIGURES
-    )
+    figures = itertools.product(("hessian", "hessian_full"), ("curves", "density", "layers"))
+    assert all(f'id="curvature-{prefix}-{figure}"' in text for prefix, figure in figures)
     assert "hessian_full: Trace" in text
-
-
-FIGURES = ("curves", "density", "layers")
 
 
 def test_parts_are_no_prefixes_and_have_a_row_each(run):
     measure(run, parts=("id", "rest", "layer01", "layer02"))
     text = curvature(run)
     assert text.count("<h3>") == 2
-    parts = {
-        found[0][0]: found for found in Page(text).rows if found and found[0][0] in ("id", "rest", "layer01", "layer02")
-    }
-    for part, found in parts.items():
-        assert found[1][1] == repr(
-            value(run, "residual", f"hessian/{part}/top1", 6)
-        )  # the second table's, as it comes last
+    for part in ("id", "rest", "layer01", "layer02"):
+        found = Page(text).row(part, 1)  # the second table's
+        assert found[1][1] == repr(value(run, "residual", f"hessian/{part}/top1", 6))
         assert found[3][0] == "2 of 4"
-    assert len(parts) == 4
     by_layer = [float(x) for net, what, *_, x in data(text, "net,quantity,layer") if (net, what) == ("plain", "trace")]
     assert by_layer == [value(run, "plain", f"hessian/layer{number:02d}/trace", 6) for number in (1, 2)]

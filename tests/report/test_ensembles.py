@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightning_app.report.profiles import positions, stages
+from lightning_app.report.profiles import stages
 from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import of_member, only, rows
@@ -31,15 +33,9 @@ FIGURES = {  # family -> anchors of its figures
 def depth(rng: np.random.Generator) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     lengths, outputs, gradients = np.arange(1, 5), rng.random(4), rng.random(4)
     effective = float(lengths @ outputs / outputs.sum())
-    numbers = {
-        "effective": effective,
-        "coherent": 5 * rng.random() - 0.5,
-        "gradient": float(lengths @ gradients / gradients.sum()),
-        "longest": 4.0,
-        "relative": effective / 4,
-        "effective_input": 1 + rng.random(),
-        "bias_share": rng.random() - 0.5,
-    }
+    numbers = {"effective": effective, "coherent": 5 * rng.random() - 0.5, "longest": 4.0, "relative": effective / 4}
+    numbers |= {"gradient": float(lengths @ gradients / gradients.sum())}
+    numbers |= {"effective_input": 1 + rng.random(), "bias_share": rng.random() - 0.5}
     return numbers, {"lengths": lengths, "outputs": outputs, "gradients": gradients}
 
 
@@ -115,11 +111,7 @@ def shown(measured) -> str:
 
 def ensembles(*runs: RunFolder) -> str:
     """The section's HTML; the others' panels would take seconds."""
-    return section(whole(*runs), "ensembles")
-
-
-def whole(*runs: RunFolder) -> str:
-    return only(ensembles_section, *runs)
+    return section(only(ensembles_section, *runs), "ensembles")
 
 
 def data(text: str, figure: str, number: int = 0) -> list[dict[str, str]]:
@@ -142,9 +134,6 @@ def legend(text: str, figure: str) -> list[str]:
 def panels(text: str, figure: str) -> list[str]:
     found = re.search(rf'<figure id="{figure}">(.*?)</figure>', text, re.DOTALL)[1]
     return re.findall(r'aria-label="(.*?)"', found)
-
-
-# -- effective depth ------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_both_ends_of_the_log(measured, shown):
@@ -178,17 +167,6 @@ def test_distributions_are_the_arrays_at_the_first_middle_and_last_epoch(measure
         if what == "outputs":
             mean = float(part["length"].astype(int) @ shares)
             assert mean == pytest.approx(value(measured, "residual", "depth/effective", int(epoch)), rel=1e-12)
-
-
-def test_numbers_without_their_arrays(tmp_path):
-    run = measure(tmp_path / "run", epochs=(0,))
-    next(run.path.rglob("depth.npz")).unlink()
-    text = ensembles(run)
-    assert 'id="ensembles-depth"' in text
-    assert 'id="ensembles-lengths"' not in text
-
-
-# -- lambda and norms -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("figure", ["ensembles-lambda", "ensembles-weight-norm", "ensembles-forces"])
@@ -229,13 +207,6 @@ def test_later_epochs_are_darker(shown):
     assert len(opacities) == 5
 
 
-def test_nets_without_normalisation_have_no_lambda_and_nothing_absorbed(tmp_path):
-    text = ensembles(measure(tmp_path / "run", normalised=False))
-    assert "ensembles-lambda" not in text
-    assert panels(text, "ensembles-weight-norm") == ["Own norm", "All weights together"]
-    assert panels(text, "ensembles-weight-norm-layers") == ["Own norm: plain", "Own norm: residual"]
-
-
 def test_every_norm_has_figures_of_its_own(tmp_path):
     run = measure(tmp_path / "run", families=["weight_norm"])
     run.append([Row("plain", 0, 0, f"weight_norm_rms/{name}", 0.5) for name in ("own", "total", "layer01/own")])
@@ -245,47 +216,26 @@ def test_every_norm_has_figures_of_its_own(tmp_path):
     assert "root mean square" in text
 
 
-def test_a_stage_is_an_epoch_once_and_the_ends_come_first():
-    fractions = (0, 0.25, 0.5, 0.75, 1)
-    for count in range(1, 30):
-        found = stages([*range(count)], fractions)
-        assert len({*found.values()}) == len(found) == min(count, 5)
-        assert (found[0], max(found.values())) == (0, count - 1)
-        assert [*found] == sorted(found)
-        assert [*found.values()] == sorted(found.values())
-    assert stages([], fractions) == {}
-
-
-def test_layers_with_numbers_of_their_own_keep_them():
-    assert positions(["layer01", "layer03", "layer10"]) == [1, 3, 10]
-    assert positions(["norm", "layer01", "layer02"]) == [1, 2, 3]
-    assert positions(["layer01", "layer01_2", "layer02"]) == [1, 2, 3]
-
-
-# -- forces ---------------------------------------------------------------------------------------------------------------
+@given(st.integers(1, 30))
+def test_a_stage_is_an_epoch_once_and_the_ends_come_first(count):
+    found = stages([*range(count)], (0, 0.25, 0.5, 0.75, 1))
+    assert len({*found.values()}) == len(found) == min(count, 5)
+    assert (found[0], max(found.values())) == (0, count - 1)
+    assert [*found] == sorted(found) and [*found.values()] == sorted(found.values())
 
 
 def test_forces_are_counted_over_layers_and_epochs(tmp_path):
     """By hand: two layers, three epochs; the first has nothing to compare with."""
     run = RunFolder(tmp_path / "run")
+    fields = ("second_order", "first_order", *AGREE)
     known = {
-        "layer01": {"second_order": (1, -1, 2), "first_order": (-1, -1, 0), "agrees": (1, 0), "agrees_first": (0, 1)},
-        "layer02": {
-            "second_order": (3, 1, 0),
-            "first_order": (1, 1, 1),
-            "agrees": (math.nan, 1),
-            "agrees_first": (0, 0),
-        },
-        "scale": {
-            "second_order": (1, 1, -5),
-            "first_order": (-1, 1, 1),
-            "agrees": (1, 0),
-            "agrees_first": (math.nan, 1),
-        },
+        "layer01": ((1, -1, 2), (-1, -1, 0), (1, 0), (0, 1)),
+        "layer02": ((3, 1, 0), (1, 1, 1), (math.nan, 1), (0, 0)),
+        "scale": ((1, 1, -5), (-1, 1, 1), (1, 0), (math.nan, 1)),
     }
-    for name, fields in known.items():
+    for name, numbers in known.items():
         run.append([Row("net", epoch, epoch, f"drive/{name}/size", 1.0) for epoch in range(3)])
-        for field, values in fields.items():
+        for field, values in zip(fields, numbers, strict=True):
             for epoch, x in enumerate(values, start=3 - len(values)):
                 run.append([Row("net", epoch, epoch, f"drive/{name}/{field}", float(x))])
     head, row = table(ensembles(run), "Driving force")
@@ -295,19 +245,15 @@ def test_forces_are_counted_over_layers_and_epochs(tmp_path):
     assert [text.split(" ", 1)[1] for text, _ in row[1:]] == [f"of {n}" for n in (6, 6, 3, 4, 3, 3, 2, 1)]
 
 
-def test_without_normalisation_there_is_c_only(tmp_path):
+def test_without_normalisation_there_is_no_lambda_nothing_absorbed_and_of_forces_c_only(tmp_path):
     text = ensembles(measure(tmp_path / "run", normalised=False))
+    assert "ensembles-lambda" not in text
+    assert panels(text, "ensembles-weight-norm") == ["Own norm", "All weights together"]
+    assert panels(text, "ensembles-weight-norm-layers") == ["Own norm: plain", "Own norm: residual"]
     for row in table(text, "Driving force")[1:]:
         assert [cell for cell, _ in row[1:5]] == ["–"] * 4
         assert all(title for _, title in row[5:])
     assert 'id="ensembles-forces"' not in text
-
-
-# -- one, none, several ---------------------------------------------------------------------------------------------------
-
-
-def test_there_is_no_section_without_any_of_it(page):
-    assert 'id="ensembles"' not in page
 
 
 @pytest.mark.filterwarnings("error")
@@ -334,22 +280,20 @@ def test_a_diverged_net_is_kept(tmp_path, lost):
     assert any(row["value"] == str(lost) for row in data(text, "ensembles-lambda-layers"))
 
 
+MEAN = "residual: mean ± sd of 3"
+
+
 def test_seeds_have_a_mean(tmp_path):
     seeds = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
     run = measure(tmp_path / "bank", seeds, epochs=(0, 1, 2))
     text = ensembles(run)
-    (row,) = (
-        row for row in table(text, "Effective depth") if row[0][0].startswith("residual: mean") and row[1][0] == "2"
-    )
-    assert row[0][0] == "residual: mean ± sd of 3"
+    (row,) = (row for row in table(text, "Effective depth") if (row[0][0], row[1][0]) == (MEAN, "2"))
     values = [value(run, f"residual-seed{seed:02d}", "depth/effective", 2) for seed in range(3)]
     mean, sd = map(float, row[2][1].split(" ± "))
     assert (mean, sd) == pytest.approx((np.mean(values), np.std(values, ddof=1)), rel=1e-12)
     assert row[6][0] == "4 ± 0.0"
-    spread = [
-        each for each in data(text, "ensembles-depth", 1) if (each["epoch"], each["name"]) == ("2", "depth/effective")
-    ]
-    assert [float(each["mean"]) for each in spread] == pytest.approx([np.mean(values)], rel=1e-12)
+    spreads = {(each["epoch"], each["name"]): each for each in data(text, "ensembles-depth", 1)}
+    assert float(spreads["2", "depth/effective"]["mean"]) == pytest.approx(np.mean(values), rel=1e-12)
     assert "Of several seeds the mean is shown." in text
     forces_of_seeds = [row for row in table(text, "Driving force")[1:] if row[0][0].startswith("plain")]
     shares = [float(row[1][1]) for row in forces_of_seeds[:3]]

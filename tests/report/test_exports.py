@@ -11,8 +11,9 @@ from lightning_app.common.errors import UserError
 from lightning_app.report import main
 from lightning_app.report.blocks import Cell, Table, csv_text
 from lightning_app.report.exports import FORMATS, formats, latex
-from lightning_app.report.page import export_folder, sections_of
+from lightning_app.report.page import export_folder
 from lightning_app.report.page_data import gather
+from lightning_app.report.sections import learning
 from tests.report.conftest import make_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -59,21 +60,10 @@ def test_pdf_is_vectors_with_embedded_truetype(exported):
         assert b"/Subtype /Image" not in content
 
 
-@pytest.mark.parametrize("form", ["pdf", "svg"])
-def test_the_same_twice(finished, form):
-    (section,) = [section for section in sections_of(gather([finished])) if section.key == "learning"]
-    figure = section.blocks[0]
-    assert figure.panels[0].save(form, figure.legend) == figure.panels[0].save(form, figure.legend)
-
-
-@pytest.mark.slow
-def test_data_are_the_log_s_numbers(exported):
-    _, folder = exported
-    rows = list(csv.DictReader((folder / "learning-curves.csv").open()))
-    (row,) = [row for row in rows if (row["net"], row["name"], row["epoch"]) == ("plain", "train/risk", "2")]
-    table = list(csv.reader((folder / "headline-table-1.csv").open()))
-    assert table[0][:3] == ["net", "epochs", "train risk L (nats)"]
-    assert table[1][2] == row["value"]
+def test_the_same_twice(finished):
+    figure = learning.section(gather([finished])).blocks[0]
+    for form in ("pdf", "svg"):
+        assert figure.panels[0].save(form, figure.legend) == figure.panels[0].save(form, figure.legend)
 
 
 def test_only_what_was_asked_for_and_beside_the_page(run, tmp_path, capsys):
@@ -104,17 +94,15 @@ def test_tables_in_latex():
     assert all(line.count("&") - line.count(r"\&") == 1 for line in body.strip().splitlines())
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1"])
-def test_no_cell_of_a_csv_is_a_formula(name):
-    rows = list(csv.reader(io.StringIO(csv_text(("net", "value"), [(name, -0.5), ("net", float("nan"))]), newline="")))
-    assert rows[1:] == [[f"'{name}", "-0.5"], ["net", "nan"]]
-
-
-def test_numbers_stay_numbers_in_a_csv():
-    text = csv_text(("a", "b"), [("-0.5", -1e-300), ("-0.5 ± 0.1", float("-inf")), ("−1", 3)])
-    assert text.splitlines()[1:] == ["-0.5,-1e-300", "-0.5 ± 0.1,-inf", "−1,3"]
-
-
-def test_a_hidden_line_end_makes_no_row_of_its_own():
-    text = csv_text(("net", "value"), [("a\r=1", 1.0), ("b\u202ec", 2.0)])
-    assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [["a⟨U+000D⟩=1", "1.0"], ["b⟨U+202E⟩c", "2.0"]]
+@pytest.mark.parametrize(
+    ("cells", "read"),
+    [
+        *[((name, -0.5), (f"'{name}", "-0.5")) for name in ("=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1")],
+        *[(("net", float("nan")), ("net", "nan")), (("-0.5", -1e-300), ("-0.5", "-1e-300"))],  # numbers stay numbers
+        *[(("-0.5 ± 0.1", float("-inf")), ("-0.5 ± 0.1", "-inf")), (("−1", 3), ("−1", "3"))],
+        *[(("a\r=1", 1.0), ("a⟨U+000D⟩=1", "1.0")), (("b\u202ec", 2.0), ("b⟨U+202E⟩c", "2.0"))],  # no rows of their own
+    ],
+)
+def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(cells, read):
+    text = csv_text(("net", "value"), [cells, cells])
+    assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [[*read]] * 2

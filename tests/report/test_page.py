@@ -12,7 +12,7 @@ import yaml
 
 from lightning_app.common.errors import UserError
 from lightning_app.report import write_report
-from lightning_app.report.blocks import Data, csv_text
+from lightning_app.report.blocks import SHOWN, Data, csv_text
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
@@ -20,18 +20,21 @@ SECTIONS = ("claims", "headline", "learning", "weights", "cushions", "prediction
 
 
 class Page(HTMLParser):
-    """Rows of the tables as lists of (text, title), the texts of <pre>, and every tag and attribute met."""
+    """Rows of the tables as lists of (text, title), the texts of <pre>, all text, and every tag and attribute met."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.rows: list[list[tuple[str, str]]] = []
         self.pre: list[str] = []
         self.attributes: list[tuple[str, str, str]] = []
+        self.tags: set[str] = set()
+        self.text = ""
         self.open: list[str] = []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
         self.attributes += [(tag, name, value or "") for name, value in attrs]
         if tag == "tr":
             self.rows.append([])
@@ -47,6 +50,7 @@ class Page(HTMLParser):
             self.open.pop()
 
     def handle_data(self, data):
+        self.text += data
         if self.open and self.open[-1] == "pre":
             self.pre[-1] += data
         elif self.open:
@@ -70,19 +74,15 @@ def section(text: str, key: str) -> str:
     return re.search(rf'<section id="{key}">(.*?)</section>', text, re.DOTALL)[1]
 
 
-# -- content --------------------------------------------------------------------------------------------------------------
-
-
 def test_headline_is_the_final_epoch_of_the_log(finished, page):
     row = Page(page).row("residual")
     exact = [title for _, title in row[2:]]
     names = ["train/risk", "train/cost", "train/cost_paper", "train/error", "test/error", "test/risk"]
     assert row[1][0] == "6"
-    assert exact[:-1] == [repr(value(finished, "residual", name, 6)) for name in names]
-    assert float(exact[-1]) == value(finished, "residual", "test/error", 6) - value(
-        finished, "residual", "train/error", 6
-    )
-    assert float(row[2][0]) == pytest.approx(value(finished, "residual", "train/risk", 6), rel=1e-3)
+    logged = {name: value(finished, "residual", name, 6) for name in names}
+    assert exact[:-1] == [repr(number) for number in logged.values()]
+    assert float(exact[-1]) == logged["test/error"] - logged["train/error"]
+    assert float(row[2][0]) == pytest.approx(logged["train/risk"], rel=1e-3)
 
 
 def test_final_epoch_is_shown_even_if_an_earlier_one_was_better(run):
@@ -99,10 +99,7 @@ def test_weight_table_has_both_ends_of_w_and_t(finished, page):
     assert [title for _, title in row[1:]] == [
         repr(value(finished, "residual", f"{prefix}/id_entries", epoch)) for prefix, epoch in ends
     ]
-
-
-def test_plain_net_has_w_and_t_in_one(page):
-    assert len(Page(page).row("Mass of ID entries")) == 3
+    assert len(Page(page).row("Mass of ID entries")) == 3  # of the plain net, where t is w
 
 
 def test_data_behind_the_curves_is_the_log(finished, page):
@@ -133,9 +130,6 @@ def test_costs_sum_up(finished, page):
     assert float(row[4][1]) == pytest.approx(seconds.sum(), rel=1e-12)
 
 
-# -- one file, and a safe one ---------------------------------------------------------------------------------------------
-
-
 def test_page_needs_nothing_else(page):
     text = page
     assert not re.search(r"https?:|<script|@import|\burl\((?!#)", text)
@@ -163,7 +157,8 @@ def test_colours_follow_the_page(page):
     assert not re.search(r"(fill|stroke): #", svg)  # nothing black on a dark page
 
 
-def test_long_data_is_a_compressed_file_with_every_digit():
+def test_long_data_is_shown_in_part_and_a_compressed_file_with_every_digit():
+    assert Data("short", "a\n").shown == "a\n"
     rows = [("net", epoch, math.sqrt(epoch)) for epoch in range(20_000)]
     data = Data("curves", csv_text(("net", "epoch", "value"), rows))
     packed = base64.b64decode(data.uri.removeprefix("data:application/gzip;base64,"))
@@ -171,16 +166,14 @@ def test_long_data_is_a_compressed_file_with_every_digit():
     assert gzip.decompress(packed).decode() == data.csv
     assert len(data.uri) < 0.6 * len(data.csv)
     assert data.csv.splitlines()[3] == f"net,2,{math.sqrt(2)!r}"
-    assert "more lines in the file" in data.shown
+    assert data.shown.endswith(f"... and {20_001 - SHOWN} more lines in the file\n")
+    assert data.csv.startswith(data.shown.partition("...")[0])
 
 
 def test_nets_differ_without_colour(page):
     svg = re.search(r'<svg class="panel".*?</svg>', page, re.DOTALL)[0]
     dashes = {bool(re.search("stroke-dasharray", line)) for line in re.findall(r"<path[^>]*stroke: var\([^>]*>", svg)}
     assert dashes == {True, False}
-
-
-# -- what is missing or broken ---------------------------------------------------------------------------------------------
 
 
 def test_missing_families_are_said(tmp_path):
@@ -192,6 +185,9 @@ def test_missing_families_are_said(tmp_path):
     assert "Neither epoch times nor costs" in section(text, "costs")
     assert "no config.yaml" in section(text, "configs")
     assert "test/error" in section(text, "learning")
+    empty = RunFolder(tmp_path / "empty")
+    empty.append([])
+    assert "No net has logged a number yet" in page_of(empty)
 
 
 @pytest.mark.parametrize("model", ["resnet18", {"net": "resnet18"}, {"arms": [1, 2]}, {"net": {"init_args": 3}}])
@@ -217,12 +213,6 @@ def test_numbers_without_their_arrays(run):
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_short_runs(make, epochs):
     assert "Where the weights are" in page_of(make("short", epochs=epochs))
-
-
-def test_empty_log(tmp_path):
-    run = RunFolder(tmp_path / "empty")
-    run.append([])
-    assert "No net has logged a number yet" in page_of(run)
 
 
 @pytest.mark.filterwarnings("error")
@@ -258,9 +248,6 @@ def test_broken_files_are_named_and_hide_nothing_else(run, page):
     after = page_of(run)
     assert all(f"Left out, {run.path / name}" in after.replace("<wbr>", "") for name in names)
     assert len(after) > 0.8 * len(page)
-
-
-# -- several ----------------------------------------------------------------------------------------------------------------
 
 
 def test_several_runs_side_by_side(make):

@@ -19,6 +19,7 @@ from lightning_app.statistics.rank_correlation import adjusted, kendall
 ARMS = {"plain": 0.10, "residual": 0.05, "wide": 0.15}
 SEEDS = 6
 EPOCHS = 3
+NETS = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
 LUCK = np.random.default_rng(0).permutation(SEEDS)  # the order of gaps within an arm
 
 
@@ -85,18 +86,11 @@ def rows(text: str) -> dict[str, dict[str, str]]:
     return {row["measure"]: row for row in csv.DictReader(io.StringIO(text))}
 
 
-# -- the answer
-
-
 def test_a_measure_in_the_order_of_the_gap_has_tau_one_in_all_ways(bank):
     row = rows(figure(section(bank())).csv)["hessian/top1"]
     assert [float(row[f"error gap {way} tau"]) for way in ("all", "within", "across")] == [1, 1, 1]
     assert float(row["risk gap all tau"]) == -1
-    assert (row["error gap all pairs"], row["error gap within pairs"], row["error gap across pairs"]) == (
-        "153",
-        "45",
-        "3",
-    )
+    assert [row[f"error gap {way} pairs"] for way in ("all", "within", "across")] == ["153", "45", "3"]
 
 
 def test_what_tells_architectures_apart_only_does_not_predict_within_them(bank):
@@ -108,12 +102,11 @@ def test_what_tells_architectures_apart_only_does_not_predict_within_them(bank):
 
 def test_numbers_are_those_of_kendall(bank):
     found = tables(section(bank()))[0]
-    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
-    gaps = np.array([gap(*net) for net in nets])
-    noise = np.array([numbers(*net)["noise/response_0.1"] for net in nets])
+    gaps = np.array([gap(*net) for net in NETS])
+    noise = np.array([numbers(*net)["noise/response_0.1"] for net in NETS])
     strata = np.repeat(range(3), SEEDS)
     count, over_all, _, within, _, across, *_ = found["noise/response_0.1"]
-    assert count == str(len(nets))
+    assert count == str(len(NETS))
     assert float(over_all) == kendall(noise, gaps).tau.item()
     assert float(within) == kendall(noise, gaps, strata).tau.item()
     assert across == "–"  # all architectures have the same mean
@@ -153,9 +146,6 @@ def test_findings_are_counted_and_chance_is_said(bank):
     assert 0.3 < found.limit("all") < found.limit("within") < 1
 
 
-# -- what is compared
-
-
 def test_neither_what_the_gap_is_made_of_nor_constants_nor_old_numbers(bank):
     names = [*final_measures(gather([bank()])).values.index]
     assert {"hessian/top1", "bn_lambda/l2"} <= set(names)
@@ -165,24 +155,18 @@ def test_neither_what_the_gap_is_made_of_nor_constants_nor_old_numbers(bank):
 
 
 def test_half_of_the_nets_have_to_have_a_measure(bank):
-    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
-    without = {net: {"hessian/top1": None} for net in nets[:9]}
+    without = {net: {"hessian/top1": None} for net in NETS[:9]}
     assert tables(section(bank(changed=without)))[0]["hessian/top1"][0] == "9"
-    fewer = without | {nets[9]: {"hessian/top1": None}}
+    fewer = without | {NETS[9]: {"hessian/top1": None}}
     assert "hessian/top1" not in final_measures(gather([bank(changed=fewer, name="fewer")])).values.index
 
 
 def test_of_plain_nets_t_is_w(bank):
     """Layer by layer t is logged where T changes something: in residual nets."""
-    changed = {
-        (arm, seed): {
-            "weight_mass/layer02/all": 5.0 + seed,
-            "weight_mass_transferred/all": 9.0,
-            **({"weight_mass_transferred/layer02/all": 8.0} if arm == "residual" else {}),
-        }
-        for arm in ARMS
-        for seed in range(SEEDS)
-    }
+    changed = {}
+    for arm, seed in NETS:
+        changed[arm, seed] = {"weight_mass/layer02/all": 5.0 + seed, "weight_mass_transferred/all": 9.0}
+        changed[arm, seed] |= {"weight_mass_transferred/layer02/all": 8.0} if arm == "residual" else {}
     measures = final_measures(gather([bank(changed=changed)]))
     transferred = measures.values.loc["weight_mass_transferred/layer02/all"]
     expected = [8.0 if net.kind == "residual" else 5.0 + net.seed for net in measures.nets]
@@ -221,9 +205,6 @@ def test_gaps_that_are_equal_are_ties(bank):
     assert gaps[0] == gaps[1] == 0.3
 
 
-# -- what cannot be said
-
-
 def test_fewer_than_five_nets_are_too_few(bank, finished):
     found = section(bank({"plain": range(2), "residual": range(2)}))
     assert not found.blocks
@@ -254,19 +235,15 @@ def test_two_architectures_are_no_correlation_and_three_have_no_interval(bank):
 
 def test_without_measures_or_without_differences_it_is_said(bank):
     names = [name for name in numbers("plain", 0) if not name.startswith(("train/", "test/"))]
-    nets = [(arm, seed) for arm in ARMS for seed in range(SEEDS)]
-    found = section(bank(changed={net: dict.fromkeys(names) for net in nets}))
+    found = section(bank(changed={net: dict.fromkeys(names) for net in NETS}))
     assert not found.blocks
     assert "nothing to compare" in found.notices[0]
-    same = section(bank(changed={net: {"test/error": 0.5} for net in nets}, name="same"))
+    same = section(bank(changed={net: {"test/error": 0.5} for net in NETS}, name="same"))
     assert "same gap" in same.notices[0]
 
 
-# -- on the page
-
-
 def test_the_section_stands_on_the_page_and_names_are_text(bank):
-    hostile = {(arm, seed): {"hessian/<b>$x$</b>": gap(arm, seed)} for arm in ARMS for seed in range(SEEDS)}
+    hostile = {net: {"hessian/<b>$x$</b>": gap(*net)} for net in NETS}
     text = write_report([bank(changed=hostile)]).read_text()
     assert all(f'id="{key}"' in text for key in ("prediction", "prediction-intervals", "prediction-scatter-0"))
     assert "<b>$x$</b>" not in text
@@ -284,8 +261,6 @@ def test_the_data_hold_all_measures_and_all_nets(bank):
     block = figure(section(run))
     assert rows(block.csv).keys() == set(final_measures(gather([run])).values.index)
     nets = [*csv.DictReader(io.StringIO(block.more["nets"]))]
-    assert [float(row["error gap"]) for row in nets] == pytest.approx(
-        [gap(arm, seed) for arm in ARMS for seed in range(SEEDS)]
-    )
+    assert [float(row["error gap"]) for row in nets] == pytest.approx([gap(*net) for net in NETS])
     best = block.panels[1].title
     assert [float(row[best]) for row in nets] == [*final_measures(gather([run])).values.loc[best]]

@@ -36,9 +36,8 @@ def add_twins(run: RunFolder, names: tuple[str, ...] = ("plain",), epochs: int =
             if epoch:
                 after = max(0, epoch * steps - FLIP + 1)
                 counts = {"power_steps": epoch * steps - after, "exponential_steps": after}
-                rows |= {f"growth/{law}": value for law, value in (LAWS | ERRORS | counts).items()} | {
-                    "first_flip_step": flipped
-                }
+                rows |= {f"growth/{law}": value for law, value in (LAWS | ERRORS | counts).items()}
+                rows["first_flip_step"] = flipped
                 risk = 2.3 * np.exp(-number / 300)
                 apart = 0.1 * divergence(number)
                 columns = {"number": number, "divergence": divergence(number), "divergence_id": divergence(number) / 2}
@@ -70,11 +69,6 @@ def cells(run: RunFolder) -> list[Cell]:
     return section(run).blocks[-1].rows[0]
 
 
-def test_a_run_without_twins_has_no_such_section(finished, page):
-    assert twins.section(gather([finished])) is None
-    assert 'id="twins"' not in page
-
-
 def test_the_section_stands_on_the_page(run):
     text = write_report([add_twins(run)]).read_text()
     assert 'href="#twins"' in text
@@ -87,11 +81,8 @@ def test_the_table_is_the_end_of_the_log(run):
     end = float(divergence(np.array(3 * STEPS)))
     assert [cell.exact for cell in row[1:4]] == [repr(end), repr(end / 2), repr(end * 3)]
     assert [cell.text for cell in row[4:6]] == ["step 90, layer 2", "original -2.498e-13\ntwin 2.690e-10"]
-    assert [(cell.exact, cell.note) for cell in row[6:]] == [
-        ("0.5", "89 steps, rms 0.1000"),
-        ("0.05", "31 steps, rms 0.02000"),
-        ("0.003", ""),
-    ]
+    laws = [("0.5", "89 steps, rms 0.1000"), ("0.05", "31 steps, rms 0.02000"), ("0.003", "")]
+    assert [(cell.exact, cell.note) for cell in row[6:]] == laws
 
 
 def test_before_the_first_flip_that_is_said(run):
@@ -119,9 +110,7 @@ def test_four_panels_with_the_flip_and_the_laws(run):
     panels = {panel.key: panel.svg for panel in section(add_twins(run)).blocks[0].panels}
     assert list(panels) == ["twin-risks", "twin-difference", "twin-power", "twin-exponential"]
     dashed = {key: svg.count("stroke-dasharray") for key, svg in panels.items()}
-    twin = (
-        section(run).blocks[0].legend[1].swatch.count("stroke-dasharray")
-    )  # the curve itself, if its style has dashes
+    twin = section(run).blocks[0].legend[1].swatch.count("stroke-dasharray")  # the curve itself, if it has dashes
     assert dashed["twin-difference"] == twin + 1  # the flip
     assert dashed["twin-power"] == dashed["twin-exponential"] == twin + 1 + 2  # the laws
 
@@ -150,10 +139,7 @@ def test_seeds_of_twins_come_together(make):
     members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(2)]
     run = add_twins(make("bank", members, 3), ("plain-seed00", "plain-seed01"))
     drawn, table = section(run).blocks
-    assert [entry.label for entry in drawn.legend] == [
-        "original of plain-seed00",
-        "plain (bold: mean of 2 seeds, thin: minimum and maximum)",
-        "fitted law",
-    ]
+    several = "plain (bold: mean of 2 seeds, thin: minimum and maximum)"
+    assert [entry.label for entry in drawn.legend] == ["original of plain-seed00", several, "fitted law"]
     assert [row[0].text for row in table.rows] == ["plain-seed00", "plain-seed01"]
     assert {row[0] for row in figure(run)[1]} == {"plain-seed00", "plain-seed01"}

@@ -72,46 +72,37 @@ def test_files_go_where_the_run_is_even_from_a_service_with_another_working_dire
     assert Path(logger.save_dir) == tmp_path / "runs/g/r"
 
 
-def test_online_when_logged_in(started):
-    assert started({}) == ["online"]
+SEEDS = {"seeds": (3, 4, 5), "run_per": "seed"}
 
 
-def test_offline_when_not_logged_in_with_the_line_that_says_how_to_sync(started, capsys):
-    assert started({}, logged_in=False) == ["offline"]
-    assert "wandb sync folder/wandb/run" in capsys.readouterr().out
-
-
-def test_offline_when_the_server_does_not_answer(started):
-    assert started({"online": ["timeout"]}) == ["online", "offline"]
-
-
-def test_a_run_id_held_by_a_killed_process_is_waited_for(started):
-    assert started({"offline": ["run ID a is in use"] * 3}, logged_in=False) == ["offline"] * 4
-
-
-def test_disabled_when_nothing_works(started):
-    assert started({"online": ["no"], "offline": ["disk"]}) == ["online", "offline", "disabled"]
+@pytest.mark.parametrize(
+    ("failures", "options", "modes", "said"),
+    [
+        ({}, {}, ["online"], "W&B: https://example.org/run"),
+        ({}, {"logged_in": False}, ["offline"], "wandb sync folder/wandb/run"),
+        ({"online": ["timeout"]}, {}, ["online", "offline"], ""),  # the server does not answer
+        ({"offline": ["run ID a is in use"] * 3}, {"logged_in": False}, ["offline"] * 4, ""),  # by a killed process
+        ({"online": ["no"], "offline": ["disk"]}, {}, ["online", "offline", "disabled"], ""),
+        # the second of three is not let in: all start again, offline
+        ({"online": ["", "no"]}, SEEDS, ["online"] * 2 + ["offline"] * 3, "these runs later with: wandb sync folder/"),
+        (
+            {},
+            SEEDS,
+            ["online"] * 3,
+            "W&B: https://example.org/run and 2 more, one a seed (uploads nothing with WANDB_MODE=offline)\n",
+        ),
+        ({}, {"seeds": (3,), "run_per": "seed"}, ["online"], ""),
+    ],
+)
+def test_online_when_it_can_else_offline_else_not_at_all(started, capsys, failures, options, modes, said):
+    failures = {mode: [*reasons] for mode, reasons in failures.items()}
+    assert started(failures, **options) == modes
+    assert said in capsys.readouterr().out
 
 
 def test_online_as_an_order_is_refused_in_a_sentence(started):
     with pytest.raises(UserError, match="set the logger's mode to auto"):
         started({"online": ["no"]}, mode="online")
-
-
-def test_runs_of_seeds_go_to_one_place_all_of_them(started, capsys):
-    """The second of three is not let in: all start again, offline."""
-    failures = {"online": ["", "no"]}
-    assert started(failures, seeds=(3, 4, 5), run_per="seed") == ["online"] * 2 + ["offline"] * 3
-    assert "upload these runs later with: wandb sync folder/wandb/offline-run-*" in capsys.readouterr().out
-
-
-def test_online_runs_of_seeds_say_how_many(started, capsys):
-    started({}, seeds=(3, 4, 5), run_per="seed")
-    assert "W&B: https://example.org/run and 2 more, one a seed" in capsys.readouterr().out
-
-
-def test_one_seed_is_an_ordinary_run(started):
-    assert started({}, seeds=(3,), run_per="seed") == ["online"]
 
 
 @pytest.fixture

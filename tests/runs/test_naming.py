@@ -61,10 +61,8 @@ def test_the_seed_a_configuration_says(seeds, only):
 def test_runs_of_a_job_array_are_seeds(leave):
     runs = [leave(f"pair20-seed{i:02d}", ["plain", "residual"]) for i in (0, 1, 11)]
     groups = gather(runs).groups
-    assert {group: [net.seed for net in nets] for group, nets in groups.items()} == {
-        "pair20/plain": [0, 1, 11],
-        "pair20/residual": [0, 1, 11],
-    }
+    seeds = {group: [net.seed for net in nets] for group, nets in groups.items()}
+    assert seeds == {f"pair20/{arm}": [0, 1, 11] for arm in ("plain", "residual")}
     assert [nets[0].kind for nets in groups.values()] == ["plain", "residual"]
 
 

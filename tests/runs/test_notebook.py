@@ -1,6 +1,7 @@
 """Runs as pandas frames: every number of the files, no other, exactly, under the names that the report uses."""
 
 import csv
+import itertools
 import math
 
 import numpy as np
@@ -23,13 +24,8 @@ def trained(tmp_path_factory) -> RunFolder:
     """A real run of two arms and two seeds, with cushions of all layers."""
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "pair")
     callbacks = [TrainingMetrics(), LayerCushion()]
-    fit(
-        classifier(seeds="0-1"),
-        data=digits(train_limit=64),
-        callbacks=callbacks,
-        logger=[RunLogger(folder.path)],
-        num_sanity_val_steps=-1,
-    )
+    options = {"callbacks": callbacks, "logger": [RunLogger(folder.path)], "num_sanity_val_steps": -1}
+    fit(classifier(seeds="0-1"), data=digits(train_limit=64), **options)
     return folder
 
 
@@ -41,18 +37,11 @@ def rows(folder: RunFolder) -> dict[tuple[str, int, str], float]:
 
 def write(path, members, epochs=(0, 1), names=("test/error",), config=None) -> RunFolder:
     folder = RunFolder(path)
-    folder.append(
-        Row(member, epoch, 10 * epoch, name, 0.5 / (1 + epoch))
-        for epoch in epochs
-        for member in members
-        for name in names
-    )
+    keys = itertools.product(epochs, members, names)
+    folder.append(Row(member, epoch, 10 * epoch, name, 0.5 / (1 + epoch)) for epoch, member, name in keys)
     if config is not None:
         (path / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
-
-
-# -- one run --------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_is_the_log_read_slowly(trained):
@@ -66,12 +55,7 @@ def test_the_table_is_the_log_read_slowly(trained):
 def test_numbers_come_back_exactly(tmp_path):
     RunFolder(tmp_path).append(Row("net", epoch, 0, "a/layer01/b", value) for epoch, value in enumerate(AWKWARD))
     run = open_run(tmp_path)
-    for values in (
-        run.table()["a/layer01/b"],
-        run.layers()["value"],
-        run.log()["value"],
-        frames(tmp_path)["value"],
-    ):
+    for values in (run.table()["a/layer01/b"], run.layers()["value"], run.log()["value"], frames(tmp_path)["value"]):
         assert list(map(repr, values.tolist())) == list(map(repr, AWKWARD))
 
 
@@ -137,11 +121,9 @@ def test_arrays_that_are_no_lists_are_refused(tmp_path):
 
 def test_finals_are_the_last_numbers_never_the_best_and_nan_where_nan_was_measured(tmp_path):
     run = RunFolder(tmp_path)
-    run.append(
-        [Row("net-seed07", 1, 1, "a", 0.1), Row("net-seed07", 2, 2, "a", 0.9), Row("net-seed07", 1, 1, "b", 3.0)]
-    )
-    run.append([Row("net-seed07", 1, 1, "c", 0.5), Row("net-seed07", 2, 2, "c", math.nan), Row("", 2, 2, "lr", 0.1)])
-    run.append([Row("net-seed07", 2, 2, "a", 0.8)])  # after a resume
+    numbers = [(1, "a", 0.1), (2, "a", 0.9), (1, "b", 3.0), (1, "c", 0.5), (2, "c", math.nan), (2, "a", 0.8)]
+    run.append(Row("net-seed07", epoch, epoch, name, x) for epoch, name, x in numbers)  # a of 2 again: after a resume
+    run.append([Row("", 2, 2, "lr", 0.1)])
     finals = open_run(tmp_path).finals()
     assert set(finals.columns) == {"arm", "seed", "epoch", "a", "b", "c"}
     assert finals.loc["net-seed07", ["arm", "seed", "epoch", "a", "b"]].tolist() == ["net", 7, 2, 0.8, 3.0]
@@ -150,12 +132,8 @@ def test_finals_are_the_last_numbers_never_the_best_and_nan_where_nan_was_measur
 
 def test_the_configuration_is_flat(tmp_path):
     write(tmp_path, ["net"], config={"model": {"seeds": 3, "betas": [0.9, 0.99]}, "empty": {}})
-    assert open_run(tmp_path).config().to_dict() == {
-        "model.seeds": 3,
-        "model.betas.0": 0.9,
-        "model.betas.1": 0.99,
-        "empty": {},
-    }
+    flat = {"model.seeds": 3, "model.betas.0": 0.9, "model.betas.1": 0.99, "empty": {}}
+    assert open_run(tmp_path).config().to_dict() == flat
 
 
 def test_a_run_without_numbers_shows_itself_too(tmp_path):
@@ -203,14 +181,6 @@ def test_a_folder_that_is_no_run_names_the_runs_below_it(tmp_path):
         open_run(tmp_path / "nowhere")
 
 
-# -- several --------------------------------------------------------------------------------------------------------
-
-
-def job_array(root):
-    for seed in (3, 12):
-        write(root / f"res20-seed{seed:02d}", ["net"])
-
-
 def banks(root):
     for name, seeds in (("fig2", "0-1"), ("fig2~2", "2-3")):
         members = [f"{arm}-seed{seed:02d}" for seed in map(int, seeds.split("-")) for arm in ("plain", "residual")]
@@ -223,11 +193,7 @@ def sweep(root):
         write(root / ("net" if number == 1 else f"net~{number}"), ["net"], config=config)
 
 
-def one_alone(root):
-    write(root / "pair", ["plain", "residual"], config={"model": {"seeds": "5-5"}})
-
-
-@pytest.mark.parametrize("layout", [job_array, banks, sweep, one_alone])
+@pytest.mark.parametrize("layout", [banks, sweep])
 def test_arms_and_seeds_are_the_report_s(tmp_path, layout):
     layout(tmp_path)
     found = frames(tmp_path).drop_duplicates(["run", "member"])[["run", "member", "arm", "seed"]]
@@ -242,11 +208,9 @@ def test_all_numbers_of_all_runs_are_there_once(tmp_path, trained):
     assert both.columns.tolist() == ["run", "arm", "seed", "member", "epoch", "step", "name", "value"]
     found = {(row.run, row.member, row.epoch, row.name): row.value for row in both.itertuples(index=False)}
     labels = [run.label for run in gather([trained, other]).runs]
-    expected = {
-        (label, *key): value for label, run in zip(labels, (trained, other)) for key, value in rows(run).items()
-    }
-    assert found == expected
-    assert len(both) == len(expected)
+    runs = zip(labels, (trained, other), strict=True)
+    assert found == {(label, *key): value for label, run in runs for key, value in rows(run).items()}
+    assert len(both) == len(found)
 
 
 def test_only_some_numbers_and_none_for_the_whole_run(tmp_path):

@@ -22,20 +22,11 @@ from tests.runs.wandb_stub import Recorded, WandbStub
 pytestmark = pytest.mark.slow
 
 EPOCHS = 3
-FINISH = 4  # seconds
+FINISH = 2  # seconds
 SLACK = 45  # for a machine that is busy with other things; without a limit, wandb was seen to wait for more than 400
-OPTIONS = (
-    *(
-        "--trainer.callbacks",
-        "[TrainingMetrics, WeightMass]",
-        "--trainer.max_epochs",
-        str(EPOCHS),
-        "--data.test_limit",
-        "40",
-    ),
-    "--trainer.logger",
-    f"[{{class_path: AutoWandbLogger, init_args: {{mode: auto, timeout: 10, finish_timeout: {FINISH}}}}}]",
-)
+OPTIONS = ("--trainer.callbacks", "[TrainingMetrics, WeightMass]", "--trainer.max_epochs", f"{EPOCHS}")
+OPTIONS += ("--data.test_limit", "40")
+LOGGER = "[{{class_path: AutoWandbLogger, init_args: {{mode: auto, timeout: {timeout}, finish_timeout: {finish}}}}}]"
 
 
 def environment(more: dict[str, str]) -> dict[str, str]:
@@ -47,14 +38,14 @@ def environment(more: dict[str, str]) -> dict[str, str]:
 class Fit:
     """A command line under way, in a folder of its own."""
 
-    def __init__(self, folder: Path, more: dict[str, str], *words: str) -> None:
-        call = [sys.executable, MAIN, *TINY, *OPTIONS, *words]
+    def __init__(self, folder: Path, more: dict[str, str], *words: str, timeout: int = 10) -> None:
+        logger = LOGGER.format(timeout=timeout, finish=FINISH)
+        call = [sys.executable, MAIN, *TINY, *OPTIONS, "--trainer.logger", logger, *words]
         self.folder, self.errors = folder, folder / "stderr.txt"
         folder.mkdir(exist_ok=True)
         with self.errors.open("w") as errors:
-            self.process = Popen(
-                call, cwd=folder, env=environment(more), stdout=subprocess.PIPE, stderr=errors, text=True
-            )
+            pipes = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+            self.process = Popen(call, cwd=folder, env=environment(more), **pipes)
 
     def lines(self) -> Iterator[str]:
         return iter(self.process.stdout)
@@ -204,7 +195,7 @@ def test_a_server_that_is_never_there(whole, tmp_path, how):
     """With a key: offline within the connection's timeout, one line, and everything recorded."""
     with WandbStub() as server:
         server.lose(how)
-        fit = Fit(tmp_path, server.environment)
+        fit = Fit(tmp_path, server.environment, timeout=2)  # all of it is waited for
         said, errors = fit.ended()
     assert sum("W&B is offline; upload this run later with: wandb sync" in line for line in said) == 1
     assert "Traceback" not in errors

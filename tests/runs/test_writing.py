@@ -109,13 +109,6 @@ def test_a_folder_without_permission_is_a_sentence(tmp_path, name):
     assert list(folder.iterdir()) == []
 
 
-def test_notes_are_added_once_each_in_a_line_of_their_own(tmp_path):
-    run = RunFolder(tmp_path)
-    run.add_notes(["one", "two\nlines"])
-    run.add_notes(["three", "one"])
-    assert run.notes() == ["one", "two lines", "three"]
-
-
 def test_a_folder_below_the_working_directory_is_written_where_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = RunFolder(Path("runs/one"))

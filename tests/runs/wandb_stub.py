@@ -72,8 +72,6 @@ class WandbStub:
         if how == "closed":
             self._server.socket.close()
 
-    # -- what is answered ---------------------------------------------------------------------------------------------
-
     def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         operation = re.search(r"(?:query|mutation)\s+(\w+)", query)[1]
         with self._lock:
@@ -107,19 +105,11 @@ class WandbStub:
     def _answer_RunResumeStatus(self, variables):
         run = self.runs.get(variables["name"])
         bucket = run and {
-            "id": run.id,
-            "name": run.id,
-            "displayName": run.id,
-            "config": json.dumps(run.config),
-            "tags": [],
-            "notes": "",
-            "summaryMetrics": run.summary,
+            **{"id": run.id, "name": run.id, "displayName": run.id, "config": json.dumps(run.config), "tags": []},
+            **{"notes": "", "summaryMetrics": run.summary, "logLineCount": 0, "eventsLineCount": 0, "eventsTail": "[]"},
             "wandbConfig": '{"t": {}}',  # without t, a run was made and never started
-            "logLineCount": 0,
             "historyLineCount": len(run.lines),
-            "eventsLineCount": 0,
             "historyTail": json.dumps([run.lines[max(run.lines)]] if run.lines else []),
-            "eventsTail": "[]",
         }
         return {"model": {"id": "1", "name": variables["project"], "entity": ENTITY, "bucket": bucket or None}}
 
@@ -131,13 +121,8 @@ class WandbStub:
             run.config = json.loads(variables["config"])
         project = {"id": "1", "name": variables.get("project") or "skipscope", "entity": ENTITY}
         bucket = {
-            "id": name,
-            "name": name,
-            "displayName": variables.get("displayName") or name,
-            "description": "",
-            "config": json.dumps(run.config),
-            "sweepName": None,
-            "project": project,
+            **{"id": name, "name": name, "displayName": variables.get("displayName") or name, "description": ""},
+            **{"config": json.dumps(run.config), "sweepName": None, "project": project},
             "historyLineCount": len(run.lines),
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}

@@ -1,5 +1,8 @@
 """What was run: facts and configuration of each run, where they differ, and every number of the last epoch."""
 
+import itertools
+from collections.abc import Mapping
+
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Block, Cell, Section, Table, Text, csv_text
 from lightning_app.report.page_data import PageData, Run
@@ -14,54 +17,32 @@ ABSENT = "–"
 def section(page: PageData) -> Section:
     """Commands, versions and configurations of the runs, and the last value of every number."""
     configs = {run.label: run.config for run in page.runs}
-    blocks: list[Block] = [_facts(page), *_differences(configs), *_texts(page), _everything(page)]
-    missing = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
-    damage = [f"Left out, {message}" for run in page.runs for message in _damage(run)]
-    return Section("configs", "What was run", blocks=blocks, notices=[*missing, *_guesses(page), *damage])
+    texts = {run: read_text(file) if (file := run.folder.path / CONFIG).exists() else "" for run in page.runs}
+    shown = [Text(f"Configuration of {run.label}", text) for run, text in texts.items() if text]
+    blocks: list[Block] = [_facts(texts), *_differences(configs), *shown, _everything(page)]
+    notices = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
+    if guessed := [net.label for net in page.nets if net.guessed]:
+        nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
+        notices.append(f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}.")
+    for run in page.runs:  # all other sections that read files come before this one, but that of keys.csv
+        _ = run.described
+        notices += [f"Left out, {message}" for message in run.damage]
+    return Section("configs", "What was run", blocks=blocks, notices=notices)
 
 
-def _damage(run: Run) -> list[str]:
-    """Files that could not be read. All other sections that read files come before this one, but that of keys.csv."""
-    _ = run.described
-    return run.damage
-
-
-def _guesses(page: PageData) -> list[str]:
-    guessed = [net.label for net in page.nets if net.guessed]
-    nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
-    return [f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}."] if guessed else []
-
-
-def _facts(page: PageData) -> Table:
-    rows = [
-        [
-            Cell(run.label),
-            Cell(", ".join(net.name for net in run.nets) or ABSENT),
-            Cell(str(run.log["epoch"].max()) if len(run.log) else ABSENT),
-            Cell(str(run.log["step"].max()) if len(run.log) else ABSENT),
-            Cell(_head(run) or ABSENT),
-        ]
-        for run in page.runs
-    ]
+def _facts(texts: Mapping[Run, str]) -> Table:
+    """With the lines on top of config.yaml, where the command line notes itself, the commit and versions."""
+    rows = []
+    for run, text in texts.items():
+        head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+        facts = [", ".join(net.name for net in run.nets)]
+        facts += [str(run.log[column].max()) if len(run.log) else "" for column in ("epoch", "step")]
+        facts.append("\n".join(filter(None, (line.lstrip("# ").rstrip() for line in head))))
+        rows.append([Cell(run.label), *(Cell(fact or ABSENT) for fact in facts)])
     caption = (
         "Completed epochs and optimizer steps at the end of the log; the rest as noted on top of the configuration."
     )
     return Table(caption, ["run", "nets", "epochs", "steps", "command and versions"], rows)
-
-
-def _head(run: Run) -> str:
-    """Comment lines at the top of config.yaml, where the command line notes itself, the commit and versions."""
-    head = []
-    for line in _text(run).splitlines():
-        if not line.startswith("#"):
-            break
-        head.append(line.lstrip("# ").rstrip())
-    return "\n".join(filter(None, head))
-
-
-def _text(run: Run) -> str:
-    file = run.folder.path / CONFIG
-    return read_text(file) if file.exists() else ""
 
 
 def _differences(configs: dict[str, dict]) -> list[Table]:
@@ -71,17 +52,10 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
     flat = {label: dict(flatten(config)) for label, config in configs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     differing = [key for key in keys if len({repr(values.get(key, ABSENT)) for values in flat.values()}) > 1]
-    caption = (
-        f"Every key of the configurations that differs; {ABSENT}: not set."
-        if differing
-        else "The configurations are equal."
-    )
+    caption = f"Every key of the configurations that differs; {ABSENT}: not set."
+    caption = caption if differing else "The configurations are equal."
     rows = [[Cell(key), *(Cell(str(values.get(key, ABSENT))) for values in flat.values())] for key in differing]
     return [Table(caption, ["key", *flat], rows, title="Differences between the runs")]
-
-
-def _texts(page: PageData) -> list[Text]:
-    return [Text(f"Configuration of {run.label}", text) for run in page.runs if (text := _text(run))]
 
 
 def _everything(page: PageData) -> Text:

@@ -24,7 +24,7 @@ from lightning_app.report.conventions import (
     typical,
     values_of,
 )
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.paired import ENOUGH
@@ -66,11 +66,12 @@ def section(page: PageData) -> Section:
     entries = [entry for pair in found for entry in compare(pair, quantities())]
     entries.sort(key=lambda entry: quantities().index(entry.quantity))
     compared = [entry.quantity for entry in entries]
-    others = (_side_by_side(page, quantity) for quantity in quantities() if quantity not in compared)
-    alone = [table for table in others if table]
+    alone = [table for each in quantities() if each not in compared for table in _side_by_side(page, each)]
     if not entries and not alone:
         return Section("conventions", TITLE, notices=[NOTHING])
-    blocks: list[Block] = [_summary(entries), *_figure(entries), *_details(entries)] if entries else []
+    blocks: list[Block] = [_summary(entries), *_figure(entries)] if entries else []
+    for quantity in dict.fromkeys(compared):
+        blocks.append(_detail(quantity, [entry for entry in entries if entry.quantity is quantity]))
     return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices])
 
 
@@ -84,45 +85,21 @@ def _decided(entries: Sequence[Comparison]) -> list[str]:
     return [notice.format("; ".join(titles)) for notice, titles in listed.items() if titles]
 
 
-# -- plain against residual -----------------------------------------------------------------------------------------------
-
-
 def _summary(entries: Sequence[Comparison]) -> Table:
     several = len({entry.pair for entry in entries}) > 1
     head = ["quantity", *["pair"] * several, "conventions", *CONCLUSIONS, "least ratio", "greatest", "decides"]
-    rows = [
-        [
-            Cell(entry.quantity.title),
-            *[Cell(entry.pair.label)] * several,
-            Cell(str(len(entry.conventions))),
-            *_counted(entry),
-        ]
-        for entry in entries
-    ]
-    return Table(SUMMARY + _seeds(entries), head, rows, title="What the choice of convention does")
-
-
-def _counted(entry: Comparison) -> list[Cell]:
-    counts = (Cell(str(entry.count(conclusion))) for conclusion in CONCLUSIONS)
-    ends = (cell(end(entry.ratios) if entry.ratios else None) for end in (min, max))
-    return [*counts, *ends, Cell(_effect(entry))]
-
-
-def _effect(entry: Comparison) -> str:
-    if entry.reverses:
-        return "yes: larger or smaller"
-    return "yes: whether one is resolved" if entry.decides else "no"
-
-
-def _seeds(entries: Sequence[Comparison]) -> str:
-    counts = {len(entry.pair.seeds) for entry in entries}
-    several = counts - {1}
-    return SEEDS * bool(several) + FEW * any(count < ENOUGH for count in several) + ONE * (1 in counts)
-
-
-def _details(entries: Sequence[Comparison]) -> list[Table]:
-    quantities = dict.fromkeys(entry.quantity for entry in entries)
-    return [_detail(quantity, [entry for entry in entries if entry.quantity is quantity]) for quantity in quantities]
+    rows = []
+    for entry in entries:
+        texts = [entry.quantity.title, *[entry.pair.label] * several, len(entry.conventions)]
+        counts = [entry.count(conclusion) for conclusion in CONCLUSIONS]
+        ends = (cell(end(entry.ratios) if entry.ratios else None) for end in (min, max))
+        effect = "yes: whether one is resolved" if entry.decides else "no"
+        effect = "yes: larger or smaller" if entry.reverses else effect
+        rows.append([*(Cell(str(text)) for text in (*texts, *counts)), *ends, Cell(effect)])
+    seeds = {len(entry.pair.seeds) for entry in entries}
+    few = FEW * any(1 < count < ENOUGH for count in seeds)
+    caption = SUMMARY + SEEDS * bool(seeds - {1}) + few + ONE * (1 in seeds)
+    return Table(caption, head, rows, title="What the choice of convention does")
 
 
 def _detail(quantity: Quantity, entries: Sequence[Comparison]) -> Table:
@@ -140,41 +117,26 @@ def _meanings(conventions: Iterable[Convention]) -> str:
 
 
 def _row(each: Compared, several: bool) -> list[Cell]:
-    values = [_mean(side) for side in (each.plain, each.residual)]
+    sides = [mean_cell(side.tolist()) for side in (each.plain, each.residual)]
     at = [Cell(f"{each.above} of {each.items}")] if "*" in each.convention.value else []
     pair = [Cell(each.pair.label)] * several
-    return [Cell(each.convention.label), *pair, *values, _ratio(each), Cell(each.conclusion), *at]
-
-
-def _mean(values: np.ndarray) -> Cell:
-    return cell(float(values[0])) if len(values) == 1 else mean_cell(values.tolist())
-
-
-def _ratio(each: Compared) -> Cell:
-    if np.isnan(each.ratio):
-        return Cell("–")
-    return cell(each.ratio, "" if np.isnan(each.low) else f"[{number(each.low)}, {number(each.high)}]")
-
-
-# -- figure ---------------------------------------------------------------------------------------------------------------
+    interval = "" if np.isnan(each.low) else f"[{number(each.low)}, {number(each.high)}]"
+    ratio = cell(None if np.isnan(each.ratio) else each.ratio, interval)
+    return [Cell(each.convention.label), *pair, *sides, ratio, Cell(each.conclusion), *at]
 
 
 def _figure(entries: Sequence[Comparison]) -> list[Figure]:
     """Ratios under all conventions, a line a quantity; none where nothing has a ratio."""
     shown = [entry for entry in entries if len(entry.ratios) > 1]
-    if not shown:
-        return []
     quantities = [*dict.fromkeys(entry.quantity for entry in shown)]
-    looks = dict(
-        zip(found := [*dict.fromkeys(entry.pair for entry in shown)], styles(["other"] * len(found)), strict=True)
-    )
-    parts = np.array_split(np.arange(len(quantities)), -(-len(quantities) // LINES))
-    panels = [
-        _panel(number, [entry for entry in shown if quantities.index(entry.quantity) in part], looks)
-        for number, part in enumerate(parts)
-    ]
+    found = [*dict.fromkeys(entry.pair for entry in shown)]
+    looks = dict(zip(found, styles(["other"] * len(found)), strict=True))
+    panels: list[Panel] = []
+    for part in np.array_split(np.arange(len(quantities)), -(-len(quantities) // LINES) or 1):
+        of_part = [entry for entry in shown if quantities.index(entry.quantity) in part]
+        panels.append(_panel(len(panels), of_part, looks))
     marks = legend((pair.label, look) for pair, look in looks.items())
-    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
+    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)] if shown else []
 
 
 def _panel(part: int, entries: Sequence[Comparison], looks: dict[Pair, Style]) -> Panel:
@@ -193,56 +155,25 @@ def _panel(part: int, entries: Sequence[Comparison], looks: dict[Pair, Style]) -
 
 
 def _csv(entries: Sequence[Comparison]) -> str:
-    columns = (
-        "quantity",
-        "convention",
-        "keys",
-        "pair",
-        "seeds",
-        "plain",
-        "residual",
-        "ratio",
-        "low",
-        "high",
-        "conclusion",
-    )
-    rows = [
-        (
-            *(
-                entry.quantity.title,
-                each.convention.label,
-                " ".join(each.convention.keys),
-                each.pair.label,
-                len(each.plain),
-            ),
-            *(each.plain.mean(), each.residual.mean(), each.ratio, each.low, each.high, each.conclusion),
-            *(each.above, each.items),
-        )
-        for entry in entries
-        for each in entry.conventions
-    ]
-    return csv_text((*columns, "residual larger at", "of"), rows)
+    columns = ["quantity", "convention", "keys", "pair", "seeds", "plain", "residual", "ratio", "low", "high"]
+    rows: list[tuple[object, ...]] = []
+    compared = [(entry, each) for entry in entries for each in entry.conventions]
+    for entry, each in compared:
+        keys = " ".join(each.convention.keys)
+        named = (entry.quantity.title, each.convention.label, keys, each.pair.label, len(each.plain))
+        numbers = (each.plain.mean(), each.residual.mean(), each.ratio, each.low, each.high)
+        rows.append((*named, *numbers, each.conclusion, each.above, each.items))
+    return csv_text((*columns, "conclusion", "residual larger at", "of"), rows)
 
 
-# -- without a pair -------------------------------------------------------------------------------------------------------
-
-
-def _side_by_side(page: PageData, quantity: Quantity) -> Table | None:
-    """All conventions for all groups, without a conclusion; None where no group has two."""
-    columns = {group: _side(nets, quantity) for group, nets in page.groups.items()}
-    columns = {group: values for group, values in columns.items() if len(values) > 1}
-    shown = [each for each in quantity.conventions if any(each in values for values in columns.values())]
-    if not shown:
-        return None
-    rows = [[Cell(each.label), *(_alone(values.get(each)) for values in columns.values())] for each in shown]
+def _side_by_side(page: PageData, quantity: Quantity) -> list[Table]:
+    """All conventions for all groups, without a conclusion; nothing where no group has two."""
+    columns: dict[str, dict[Convention, Cell]] = {}
+    for group, nets in page.groups.items():
+        found = {each: [values_of(net, each) for net in nets] for each in quantity.conventions}
+        cells = {each: mean_cell(typical(values).tolist()) for each, values in found.items() if all(values)}
+        columns |= {group: cells} if len(cells) > 1 else {}
+    shown = [each for each in quantity.conventions if any(each in cells for cells in columns.values())]
+    rows = [[Cell(each.label), *(cells.get(each, Cell("–")) for cells in columns.values())] for each in shown]
     over = OVER_ALONE.format(quantity.over) if quantity.over else ""
-    return Table(over + _meanings(shown), ["convention", *columns], rows, title=quantity.title)
-
-
-def _side(nets: Sequence[Net], quantity: Quantity) -> dict[Convention, np.ndarray]:
-    found = {each: [values_of(net, each) for net in nets] for each in quantity.conventions}
-    return {each: typical(values) for each, values in found.items() if all(values)}
-
-
-def _alone(values: np.ndarray | None) -> Cell:
-    return Cell("–") if values is None else _mean(values)
+    return [Table(over + _meanings(shown), ["convention", *columns], rows, title=quantity.title)] if shown else []

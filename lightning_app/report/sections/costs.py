@@ -5,7 +5,7 @@ from statistics import median
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
-from lightning_app.plots.style import Style, styles
+from lightning_app.plots.style import styles
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
 from lightning_app.report.page_data import PageData, Run
 from lightning_app.report.panels import legend, panel
@@ -21,21 +21,15 @@ CAPTION = (
 
 
 def section(page: PageData) -> Section:
-    """Seconds of epochs and measures of each run."""
-    families = _families(page)
-    if not families:
-        return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
-    rows = [_row(run, name) for run in page.runs for name in families if len(run.series(name))]
-    table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
-    missing = [] if EPOCH in families else ["Epoch times were not logged."]
-    return Section("costs", "What it cost", blocks=[table, _figure(page, families)], notices=missing)
-
-
-def _families(page: PageData) -> list[str]:
-    """Names of what has a time: epochs first, then measures in the order of the log."""
+    """Seconds of epochs and measures of each run: epochs first, then measures in the order of the log."""
     names = dict.fromkeys(name for run in page.runs for name in run.names())
-    costs = [name for name in names if name.startswith(COST)]
-    return [EPOCH, *costs] if EPOCH in names else costs
+    times = [*[EPOCH] * (EPOCH in names), *(name for name in names if name.startswith(COST))]
+    if not times:
+        return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
+    rows = [_row(run, name) for run in page.runs for name in times if len(run.series(name))]
+    table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
+    missing = [] if EPOCH in times else ["Epoch times were not logged."]
+    return Section("costs", "What it cost", blocks=[table, _figure(page, times)], notices=missing)
 
 
 def _row(run: Run, name: str) -> list[Cell]:
@@ -49,52 +43,28 @@ def _title(name: str) -> str:
     return "epoch" if name == EPOCH else name.removeprefix(COST)
 
 
-def _figure(page: PageData, families: list[str]) -> Figure:
-    looks = dict(zip((run.label for run in page.runs), styles(["other"] * len(page.runs)), strict=True))
-    rows = [
-        (run.label, name, epoch, seconds)
-        for name in families
-        for run in page.runs
-        for epoch, seconds in run.series(name).items()
-    ]
-    panels = [
-        panel(
-            "cost-medians",
-            "Median cost each time",
-            lambda axes: _draw_medians(axes, page, families, looks),
-            x="seconds",
-            y="",
-            log_x=True,
-        )
-    ]
-    if EPOCH in families:
-        panels.append(
-            panel(
-                "cost-epochs",
-                "Time of each epoch",
-                lambda axes: _draw_epochs(axes, page, looks),
-                x="epoch",
-                y="seconds",
-                whole_x=True,
-            )
-        )
+def _figure(page: PageData, names: list[str]) -> Figure:
+    looks = dict(zip(page.runs, styles(["other"] * len(page.runs)), strict=True))
+
+    def draw_medians(axes: Axes) -> None:
+        shift = 0.6 / len(looks)  # runs one below the other: equal costs would hide each other
+        for i, (run, look) in enumerate(looks.items()):
+            seconds = {place: median(times) for place, name in enumerate(names) if len(times := run.series(name))}
+            dots(axes, list(seconds.values()), [place + shift * (i - (len(looks) - 1) / 2) for place in seconds], look)
+        axes.set_yticks(range(len(names)), [_title(name) for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+
+    def draw_epochs(axes: Axes) -> None:
+        for run, look in looks.items():
+            if len(times := run.series(EPOCH)):
+                curve(axes, finite(times), look)
+        from_zero(axes)
+
+    panels = [panel("cost-medians", "Median cost each time", draw_medians, x="seconds", y="", log_x=True)]
+    if EPOCH in names:
+        panels += [panel("cost-epochs", "Time of each epoch", draw_epochs, x="epoch", y="seconds", whole_x=True)]
+    rows = [(run.label, name, *each) for name in names for run in page.runs for each in run.series(name).items()]
     data = csv_text(("run", "name", "epoch", "seconds"), rows)
     caption = "Median seconds of one epoch and of one measurement (logarithmic), and seconds of every epoch."
-    return Figure("costs-figure", caption, panels, legend(looks.items()), data)
-
-
-def _draw_medians(axes: Axes, page: PageData, families: list[str], looks: dict[str, Style]) -> None:
-    shift = 0.6 / len(page.runs)  # runs one below the other: equal costs would hide each other
-    for i, run in enumerate(page.runs):
-        seconds = {place: median(times) for place, name in enumerate(families) if len(times := run.series(name))}
-        places = [place + shift * (i - (len(page.runs) - 1) / 2) for place in seconds]
-        dots(axes, list(seconds.values()), places, looks[run.label])
-    axes.set_yticks(range(len(families)), [_title(name) for name in families])
-    axes.set_ylim(len(families) - 0.5, -0.5)
-
-
-def _draw_epochs(axes: Axes, page: PageData, looks: dict[str, Style]) -> None:
-    for run in page.runs:
-        if len(times := run.series(EPOCH)):
-            curve(axes, finite(times), looks[run.label])
-    from_zero(axes)
+    marks = legend((run.label, look) for run, look in looks.items())
+    return Figure("costs-figure", caption, panels, marks, data)

@@ -1,7 +1,7 @@
 """Curvature: the spectrum of the Hessian of the risk, plain against residual, as far as a few dozen products tell it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.plots.drawing import curve, filled, finite, from_zero, group_mean, symmetric_log, with_zero
-from lightning_app.report.blocks import Figure, Panel, Section, csv_text, seeds_csv
-from lightning_app.report.figures import (
-    FIRST,
-    LAST,
-    View,
-    curves,
-    figure_of_histograms,
-    group_legend,
-    joined,
-    saved_histograms,
+from lightning_app.plots.drawing import (
+    curve,
+    filled,
+    finite,
+    from_zero,
+    group_mean,
+    over_seeds,
+    symmetric_log,
+    with_zero,
 )
+from lightning_app.report.blocks import Block, Figure, Panel, Section, csv_text, seeds_csv
+from lightning_app.report.figures import View, curve_panel, figure_of_histograms, first_and_last, group_legend
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
@@ -39,8 +39,20 @@ WHAT = (
 )
 CURVES = ("top1", "bottom1", "trace", "index_low", "index_high", "unresolved", "condition10_low", "condition10_high")
 LEADING = "id/leading"
-ERRORS = ("top1_residual", "bottom1_residual", "trace_error")
-SPREADABLE = ("top1", "bottom1", "trace", LEADING)  # what is a number, and no end of an interval
+# quantity -> its error
+ENDS, TRACE = {"top1": "top1_residual", "bottom1": "bottom1_residual"}, {"trace": "trace_error"}
+OVER_EPOCHS = (
+    "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the true "
+    "ends. Shaded: the norm of the residual, and of the trace one standard error. Index and condition number lie between the "
+    "two lines. Eigenvalues, trace and index are drawn on logarithmic axes where they span more than a decade, linear ones "
+    "next to zero; the condition number always."
+)
+SEVERAL_SEEDS = (
+    "Of several seeds a band is of the seeds, as the legend says, without the errors of each; an interval runs from the mean "
+    "lower to the mean upper end, thin lines are the outermost ends of any seed."
+)
+UNRESOLVED = "Share of eigenvalues whose sign is unresolved at the last epoch: {}."
+ENDLESS = "No finite upper end of the condition number, because the percentile may be 0, and drawn to the top of the axes: {}."
 
 NO_LAYERS = ("id", "rest")
 PANELS = {  # title, y axis, what is drawn
@@ -54,7 +66,6 @@ LAYERS = (
 )
 BLOCKS = " λ and trace: of the diagonal block of H of one layer's parameters; errors are in the table."
 
-Lines = dict[str, dict[Net, pd.Series]]  # quantity -> net -> values by layer, from 1
 LEAST = 1e-3  # eigenvalues a bin: fewer are not drawn
 DENSITY = (
     "Expected number of eigenvalues a bin, eight bins a decade to both sides of zero; both axes logarithmic, the horizontal "
@@ -62,126 +73,83 @@ DENSITY = (
     "it is not resolved, and the highest peaks, next to zero, stand for eigenvalues on either side of it."
 )
 
-Pick = Callable[[Net], pd.Series]
-
 
 def section(page: PageData) -> Section | None:
-    """None without a spectrum."""
+    """None without a spectrum; of several, figures and tables bear the prefix of each."""
     found = prefixes(page.nets)
     if not found:
         return None
-    shown = [_blocks(page, prefix, len(found) > 1) for prefix in found]
-    return Section("curvature", TITLE, _what(page, found), list(chain.from_iterable(shown)), families=found)
+    blocks: list[Block] = []
+    for prefix in found:
+        key, title = "curvature-" + re.sub(r"\W+", "-", prefix), prefix if len(found) > 1 else ""
+        about = (page, prefix, key, f"{title}: " if title else "")
+        figures = [_over_epochs(*about), *_density(*about), *_by_layer(*about)]
+        blocks += [table(page, prefix, title), *figures, *tables_of_parts(page, prefix)]
+    return Section("curvature", TITLE, WHAT.format(samples=_samples(page, found)), blocks, families=found)
 
 
-def _what(page: PageData, found: Sequence[str]) -> str:
+def _samples(page: PageData, found: Sequence[str]) -> str:
+    """Over how many the mean loss is."""
     samples = {prefix: " or ".join(map(str, requested_samples(page, prefix))) for prefix in found}
     if len(found) == 1:
-        return WHAT.format(samples=f"{samples[found[0]]} probe samples".strip())
+        return f"{samples[found[0]]} probe samples".strip()
     each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in samples.items())
-    return WHAT.format(samples=f"probe samples ({each})")
-
-
-def _blocks(page: PageData, prefix: str, several: bool) -> list:
-    """What is shown of the spectra under one prefix; with its name, if there are ``several``."""
-    key = "curvature-" + re.sub(r"\W+", "-", prefix)
-    name = f"{prefix}: " if several else ""
-    figures = [make(page, prefix, key, name) for make in (_over_epochs, _density, _by_layer)]
-    blocks = [table(page, prefix, prefix if several else ""), *figures, *tables_of_parts(page, prefix)]
-    return [block for block in blocks if block is not None]
-
-
-# -- over epochs ----------------------------------------------------------------------------------------------------------
+    return f"probe samples ({each})"
 
 
 def _over_epochs(page: PageData, prefix: str, key: str, name: str) -> Figure:
     """The ends, trace, index and condition as the nets are trained."""
-    drawn = [*CURVES, *([LEADING] if _measured(page, f"{prefix}/{LEADING}") else [])]
     panels = [
-        _ends_panel(page, prefix, key, name),
-        _trace_panel(page, prefix, key, name),
+        _panel_with_errors(page, prefix, f"{key}-ends", f"{name}Largest and smallest λ", "eigenvalue λ", ENDS),
+        _panel_with_errors(page, prefix, f"{key}-trace", f"{name}Trace", "trace of H", TRACE),
         _index_panel(page, prefix, key, name),
         _condition_panel(page, prefix, key, name),
-        *([_leading_panel(page, prefix, key, name)] if LEADING in drawn else []),
     ]
-    data = csv_text(("net", "name", "epoch", "value"), page.rows(f"{prefix}/{each}" for each in (*drawn, *ERRORS)))
-    more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in SPREADABLE if each in drawn))
+    drawn, spread = [*CURVES], [*ENDS, *TRACE]  # a spread is of what is a number, and no end of an interval
+    if page.having(f"{prefix}/{LEADING}").nets:
+        title, leading = f"{name}Leading eigenvector on ID entries", partial(Net.series, name=f"{prefix}/{LEADING}")
+        panels.append(curve_panel(page, f"{key}-id", title, leading, y="share of its square", after=from_zero))
+        drawn, spread = [*drawn, LEADING], [*spread, LEADING]
+    errors = (*ENDS.values(), *TRACE.values())
+    data = csv_text(("net", "name", "epoch", "value"), page.rows(f"{prefix}/{each}" for each in (*drawn, *errors)))
+    more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in spread))
     caption = name + " ".join(_caption(page, prefix))
     return Figure(f"{key}-curves", caption, panels, group_legend(page), data, more=more)
 
 
-def _measured(page: PageData, name: str) -> bool:
-    return any(name in net.names for net in page.nets)
-
-
 def _caption(page: PageData, prefix: str) -> list[str]:
     """The caption in parts: convention first, then what these runs leave open."""
-    parts = [
-        "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the "
-        "true ends.",
-        "Shaded: the norm of the residual, and of the trace one standard error.",
-        "Index and condition number lie between the two lines. Eigenvalues, trace and index are drawn on logarithmic axes "
-        "where they span more than a decade, linear ones next to zero; the condition number always.",
-    ]
+    parts = [OVER_EPOCHS]
     if any(len(nets) > 1 for nets in page.groups.values()):
-        parts.append(
-            "Of several seeds a band is of the seeds, as the legend says, without the errors of each; an interval runs from "
-            "the mean lower to the mean upper end, thin lines are the outermost ends of any seed."
-        )
-    if shares := _by_group(page, lambda net: net.at(f"{prefix}/unresolved", last_epoch(net, prefix))):
-        parts.append(f"Share of eigenvalues whose sign is unresolved at the last epoch: {shares}.")
-    if endless := [text for group, nets in page.groups.items() if (text := _endless(group, nets, prefix))]:
-        parts.append(
-            f"No finite upper end of the condition number, because the percentile may be 0, and drawn to the top of the axes: "
-            f"{', '.join(endless)}."
-        )
-    return parts
+        parts.append(SEVERAL_SEEDS)
+    shares, endless = [], []
+    for group, nets in page.groups.items():
+        of_seeds = [x for net in nets if (x := net.at(f"{prefix}/unresolved", last_epoch(net, prefix))) is not None]
+        if of_seeds:
+            ends = sorted({f"{x:.4g}" for x in (min(of_seeds), max(of_seeds))})
+            shares.append(f"{group} {' to '.join(ends)}")
+        highs = pd.concat([net.series(f"{prefix}/condition10_high") for net in nets])
+        if count := int(np.isposinf(highs.to_numpy(float)).sum()):
+            endless.append(f"{group} ({count} of {len(highs)} spectra)")
+    parts += [UNRESOLVED.format(", ".join(shares))] * bool(shares)
+    return parts + [ENDLESS.format(", ".join(endless))] * bool(endless)
 
 
-def _by_group(page: PageData, pick: Callable[[Net], float | None]) -> str:
-    """Of each group, from the smallest to the largest over its seeds."""
-    found = {group: [x for net in nets if (x := pick(net)) is not None] for group, nets in page.groups.items()}
-    ranges = {
-        group: sorted({f"{x:.4g}" for x in (min(values), max(values))}) for group, values in found.items() if values
-    }
-    return ", ".join(f"{group} {' to '.join(ends)}" for group, ends in ranges.items())
+def _panel_with_errors(page: PageData, prefix: str, key: str, title: str, y: str, errors: Mapping[str, str]) -> Panel:
+    """Curves of quantities, and around those of single nets the errors: what each value may be off."""
 
-
-def _endless(group: str, nets: Sequence[Net], prefix: str) -> str:
-    highs = pd.concat([net.series(f"{prefix}/condition10_high") for net in nets])
-    endless = int(np.isposinf(highs.to_numpy(float)).sum())
-    return f"{group} ({endless} of {len(highs)} spectra)" if endless else ""
-
-
-def _ends_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
     def draw(axes: Axes) -> None:
-        for end in ("top1", "bottom1"):
-            _with_error(axes, page, f"{prefix}/{end}", f"{prefix}/{end}_residual")
-        with_zero(axes)
-        _wide(axes, page, [f"{prefix}/{end}" for end in ("top1", "bottom1")])
+        for name, error in errors.items():
+            for nets in page.groups.values():
+                over_seeds(axes, [net.series(f"{prefix}/{name}") for net in nets], nets[0].style)
+            for (net,) in (nets for nets in page.groups.values() if len(nets) == 1):
+                line, off = (finite(net.series(f"{prefix}/{each}")) for each in (name, error))
+                filled(axes, line - off, line + off, net.style)
+        if len(errors) > 1:  # ends on both sides of zero
+            with_zero(axes)
+        _wide(axes, page, [f"{prefix}/{name}" for name in errors])
 
-    return panel(f"{key}-ends", f"{name}Largest and smallest λ", draw, x="epoch", y="eigenvalue λ", whole_x=True)
-
-
-def _trace_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
-    def draw(axes: Axes) -> None:
-        _with_error(axes, page, f"{prefix}/trace", f"{prefix}/trace_error")
-        _wide(axes, page, [f"{prefix}/trace"])
-
-    return panel(f"{key}-trace", f"{name}Trace", draw, x="epoch", y="trace of H", whole_x=True)
-
-
-def _with_error(axes: Axes, page: PageData, value: str, error: str) -> None:
-    """Curves, and around those of single nets what each value may be off."""
-    curves(axes, page.groups.values(), _series(value))
-    for nets in page.groups.values():
-        if len(nets) == 1:
-            line, off = (finite(nets[0].series(each)) for each in (value, error))
-            filled(axes, line - off, line + off, nets[0].style)
-
-
-def _series(name: str) -> Pick:
-    return lambda net: net.series(name)
+    return panel(key, title, draw, x="epoch", y=y, whole_x=True)
 
 
 def _wide(axes: Axes, page: PageData, names: Iterable[str]) -> None:
@@ -200,20 +168,18 @@ def _index_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
 
 
 def _condition_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
-    low, high = (_all(page, f"{prefix}/condition10_{end}") for end in ("low", "high"))
-    top = 10 * max(chain(low, high), default=1.0)
+    lows, highs = (
+        [x for net in page.nets for x in net.series(f"{prefix}/condition10_{end}") if np.isfinite(x) and x > 0]
+        for end in ("low", "high")
+    )
+    top = 10 * max(chain(lows, highs), default=1.0)
 
     def draw(axes: Axes) -> None:
         _intervals(axes, page, f"{prefix}/condition10", top)
-        axes.set_ylim(min(low, default=1.0) / 2, top)
+        axes.set_ylim(min(lows, default=1.0) / 2, top)
 
     title = f"{name}|λ|max / |λ|10 %: interval"
     return panel(f"{key}-condition", title, draw, x="epoch", y="condition number", log_y=True, whole_x=True)
-
-
-def _all(page: PageData, name: str) -> list[float]:
-    """All finite values, positive as the axis needs them."""
-    return [x for net in page.nets for x in net.series(name) if np.isfinite(x) and x > 0]
 
 
 def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
@@ -225,58 +191,27 @@ def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
         style, low, high = nets[0].style, group_mean(lows), group_mean(highs)
         filled(axes, finite(low), high.clip(upper=top), style)
         for ends, outermost in ((lows, "min"), (highs, "max")):
-            seeds = pd.concat(ends, axis=1, join="inner")
             curve(axes, finite(group_mean(ends)), style)
             if len(ends) > 1:
-                line = finite(seeds.agg(outermost, axis=1))
+                line = finite(pd.concat(ends, axis=1, join="inner").agg(outermost, axis=1))
                 axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
 
 
-def _leading_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
-    def draw(axes: Axes) -> None:
-        curves(axes, page.groups.values(), _series(f"{prefix}/{LEADING}"))
-        from_zero(axes)
-
-    title = f"{name}Leading eigenvector on ID entries"
-    return panel(f"{key}-id", title, draw, x="epoch", y="share of its square", whole_x=True)
-
-
-# -- density --------------------------------------------------------------------------------------------------------------
-
-
-def _density(page: PageData, prefix: str, key: str, name: str) -> Figure | None:
-    """How eigenvalues are distributed, at the first and the last epoch with a spectrum; None if no density was saved."""
-    views = [
-        View(
-            f"{key}-density-{when}", f"{name}Density, epoch {joined(each.epoch for each in found.values())}", (), found
-        )
-        for when, epoch in (("first", FIRST), ("last", LAST))
-        if (found := saved_histograms(page, prefix, epoch, partial(_bins, prefix=prefix)))
-    ]
-    if not views:
-        return None
+def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
+    """How eigenvalues are distributed, at the first and the last epoch with a spectrum; nothing if no density was saved."""
+    views = first_and_last(page, prefix, f"{key}-density", f"{name}Density", (), partial(_bins, prefix=prefix))
 
     def adjust(axes: Axes, view: View) -> None:
-        at = np.concatenate([_occupied(*each[:2]) for each in view.of.values()])
+        drawn = [(each.edges, each.counts >= LEAST) for each in view.of.values()]
+        at = np.concatenate([[*edges[:-1][those], *edges[1:][those]] for edges, those in drawn])
         symmetric_log(axes.xaxis, at, decades=10)
         margin = 10**0.25  # a quarter of a decade beyond the outermost bins
         axes.set_xlim(margin * at.min(initial=-LEAST), margin * at.max(initial=LEAST))
         axes.set_ylim(_floor(view), 2 * max(_counts(view).max(initial=0), 10 * _floor(view)))
 
-    caption, x, y = name + _density_caption(views, prefix), "eigenvalue λ", "eigenvalues per bin"
-    return figure_of_histograms(
-        page,
-        f"{key}-density",
-        caption,
-        views,
-        ("eigenvalues",),
-        x=x,
-        y=y,
-        adjust=adjust,
-        floor=_floor,
-        log_y=True,
-        wide=2,
-    )
+    caption = name + _density_caption(views, prefix)
+    draw = partial(figure_of_histograms, x="eigenvalue λ", y="eigenvalues per bin", log_y=True, wide=2)
+    return draw(page, f"{key}-density", caption, views, ("eigenvalues",), adjust=adjust, floor=_floor)
 
 
 def _bins(arrays: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -296,12 +231,6 @@ def _floor(view: View) -> float:
     return max(LEAST, float(10 ** np.floor(np.log10(counts[counts > 0].min(initial=1.0)))))
 
 
-def _occupied(counts: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Edges of the bins that are drawn."""
-    drawn = counts >= LEAST
-    return np.concatenate([edges[:-1][drawn], edges[1:][drawn]])
-
-
 def _density_caption(views: Sequence[View], prefix: str) -> str:
     parts = [DENSITY]
     histograms = [(net, each) for view in views for net, each in view.of.items()]
@@ -314,15 +243,14 @@ def _density_caption(views: Sequence[View], prefix: str) -> str:
     return " ".join(parts)
 
 
-# -- by layer -------------------------------------------------------------------------------------------------------------
-
-
-def _by_layer(page: PageData, prefix: str, key: str, name: str) -> Figure | None:
-    """Profiles over layers at the last epoch; None without any."""
+def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
+    """Profiles over layers at the last epoch; nothing without any."""
     lines = {what: _profiles(page, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
-    if not any(lines.values()):
-        return None
-    panels = [_layer_panel(page, lines, what, key, name) for what, (_, _, drawn) in PANELS.items() if lines[drawn[0]]]
+    panels = [
+        _layer_panel(page, {quantity: lines[quantity] for quantity in drawn}, f"{key}-layers-{what}", name + title, y)
+        for what, (title, y, drawn) in PANELS.items()
+        if lines[drawn[0]]
+    ]
     rows = [
         (net.label, what, layer, last_epoch(net, prefix), x)
         for what, by_net in lines.items()
@@ -331,41 +259,35 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> Figure | None
     ]
     data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
     caption = name + LAYERS + BLOCKS * bool(lines["trace"])
-    return Figure(f"{key}-layers", caption, panels, group_legend(page), data)
+    return [Figure(f"{key}-layers", caption, panels, group_legend(page), data)] if any(lines.values()) else []
 
 
 def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
-    pick: Callable[[Net, str, str], Sequence[float | None]] = _leading_by_layer if what == "leading" else _of_blocks
-    found = {net: pd.Series(pick(net, prefix, what), dtype=float) for net in page.nets}
-    return {net: line.set_axis(range(1, 1 + len(line))) for net, line in found.items() if len(line)}
-
-
-def _leading_by_layer(net: Net, prefix: str, what: str) -> Sequence[float]:
-    """The array of the last epoch; empty if there is none."""
-    epoch = last_epoch(net, prefix)
-    return [] if epoch is None else [*net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())]
-
-
-def _of_blocks(net: Net, prefix: str, what: str) -> Sequence[float | None]:
-    epoch = last_epoch(net, prefix)
-    layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
-    return [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
-
-
-def _layer_panel(page: PageData, lines: Lines, what: str, key: str, name: str) -> Panel:
-    title, y, drawn = PANELS[what]
-
-    def draw(axes: Axes) -> None:
-        for quantity in drawn:
-            curves(axes, page.groups.values(), _of(lines[quantity]), every=True)
+    """By layer, from 1: the array of the leading eigenvector, or what was logged of each layer's block."""
+    found = {}
+    for net in page.nets:
+        epoch = last_epoch(net, prefix)
+        values: Sequence[float | None] | np.ndarray
         if what == "leading":
+            values = () if epoch is None else net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())
+        else:
+            layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
+            values = [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
+        if len(values):
+            found[net] = pd.Series(values, range(1, 1 + len(values)), dtype=float)
+    return found
+
+
+def _layer_panel(page: PageData, lines: Mapping[str, Mapping[Net, pd.Series]], key: str, title: str, y: str) -> Panel:
+    def draw(axes: Axes) -> None:
+        for by_net in lines.values():
+            for nets in page.groups.values():
+                shown = [by_net.get(net, pd.Series(dtype=float)) for net in nets]
+                over_seeds(axes, shown, nets[0].style, every=True)
+        if "leading" in lines:
             from_zero(axes)
         else:
             with_zero(axes)  # so that rounding errors of zero are drawn there
-            symmetric_log(axes.yaxis, (x for quantity in drawn for line in lines[quantity].values() for x in line))
+            symmetric_log(axes.yaxis, (x for by_net in lines.values() for line in by_net.values() for x in line))
 
-    return panel(f"{key}-layers-{what}", f"{name}{title}", draw, x="layer", y=y, whole_x=True)
-
-
-def _of(by_net: dict[Net, pd.Series]) -> Callable[[Net], pd.Series]:
-    return lambda net: by_net.get(net, pd.Series(dtype=float))
+    return panel(key, title, draw, x="layer", y=y, whole_x=True)

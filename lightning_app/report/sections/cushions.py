@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,24 +10,18 @@ from matplotlib.axes import Axes
 
 from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark
-from lightning_app.report.blocks import Figure, Panel, Section, csv_text
-from lightning_app.report.figures import Histogram, View, curves, figure_of_histograms, group_legend, joined
+from lightning_app.report.blocks import Figure, Section, csv_text
+from lightning_app.report.figures import Histogram, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.report.panels import panel
 
 __all__ = ["choose_layer", "measured_layers", "section"]
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
-MEDIANS = {
-    "Paper’s convention": "median",
-    "Transferred": "median_transferred",
-    "Branch": "median_branch",
-}
-SAMPLES = {
-    "Paper’s convention": "samples",
-    "Transferred": "samples_transferred",
-    "Branch": "samples_branch",
-}
+CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
+MEDIANS = (
+    "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as in the paper, from the "
+    "first convolution on. Logarithmic scale; each convention has its own."
+)
 FAMILY = "cushion"
 BINS = 40
 WIDE = 8.0  # largest over smallest cushion from which bins are logarithmic
@@ -48,16 +43,15 @@ def section(page: PageData) -> Section:
     if not layers:
         return Section("cushions", TITLE, notices=["Layer cushions were not measured in this run."])
     layer = choose_layer(layers, page.layer)
-    histograms, medians = _histograms(page, layer), _medians(page, layers)
+    histograms = _histograms(page, layer)
     missing = [] if histograms else [f"No cushions per sample were saved at {layer}."]
-    return Section("cushions", TITLE, WHAT, [block for block in (histograms, medians) if block], missing, (FAMILY,))
+    return Section("cushions", TITLE, WHAT, [*histograms, *_medians(page, layers)], missing, (FAMILY,))
 
 
 def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
     """The requested layer, else layer10, else the middle one.
 
-    Raises:
-        UserError: if the requested layer was not measured, naming those that were.
+    UserError: if the requested layer was not measured, naming those that were.
     """
     if wanted is None:
         return DEFAULT_LAYER if DEFAULT_LAYER in layers else layers[len(layers) // 2]
@@ -69,40 +63,33 @@ def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
 def measured_layers(nets: Sequence[Net]) -> list[str]:
     """Layers whose cushion was logged for any of the nets, by number."""
     found = (re.fullmatch(r"cushion/([^/]+)/[^/]+", name) for net in nets for name in net.names)
-    return sorted({match[1] for match in found if match}, key=_position)
+    return sorted({match[1] for match in found if match}, key=lambda layer: (_number(layer), layer))
 
 
-def _position(layer: str) -> tuple[int, str]:
-    """Sort key: layer 10 after layer 9."""
+def _number(layer: str) -> int:
     digits = re.search(r"\d+", layer)
-    return (int(digits[0]) if digits else 0, layer)
+    return int(digits[0]) if digits else 0
 
 
-# -- samples of one layer, the paper's Fig. 3 -----------------------------------------------------------------------------
-
-
-def _histograms(page: PageData, layer: str) -> Figure | None:
-    """A panel a convention, the first net of each group, at the last epoch that has arrays; None if there are none."""
-    found = {title: _samples(page, layer, key) for title, key in SAMPLES.items()}
-    found = {title: samples for title, samples in found.items() if samples}
-    if not found:
-        return None
+def _histograms(page: PageData, layer: str) -> list[Figure]:
+    """A panel a convention, the first net of each group, at the last epoch that has arrays; nothing if there are none."""
+    found = {title: _samples(page, layer, f"samples{end}") for title, end in CONVENTIONS.items()}
+    found = {f"{title}, {layer}": samples for title, samples in found.items() if samples}
+    keys = {f"{title}, {layer}": f"samples{end}" for title, end in CONVENTIONS.items()}
     views = [
-        View(f"cushion-histogram-{SAMPLES[title]}", f"{title}, {layer}", (layer, SAMPLES[title]), _binned(samples))
+        View(f"cushion-histogram-{keys[title]}", title, (layer, keys[title]), _binned(samples))
         for title, samples in found.items()
     ]
 
     def adjust(axes: Axes, view: View) -> None:
         for net in view.of:
-            values, _ = found[view.title.removesuffix(f", {layer}")][net]
+            values, _ = found[view.title][net]
             median_mark(axes, float(np.median(_finite(values))), net.style)
         from_zero(axes)
 
-    caption, columns = _caption(layer, found), ("layer", "samples", "count")
-    x, y = "cushion μ", "samples per bin"
-    return figure_of_histograms(
-        page, "cushion-histograms", caption, views, columns, x=x, y=y, adjust=adjust, log_x=_logarithmic
-    )
+    caption, columns = _caption(layer, [*found.values()]) if found else "", ("layer", "samples", "count")
+    draw = partial(figure_of_histograms, x="cushion μ", y="samples per bin", adjust=adjust, log_x=_logarithmic)
+    return draw(page, "cushion-histograms", caption, views, columns)
 
 
 def _samples(page: PageData, layer: str, key: str) -> Samples:
@@ -139,59 +126,34 @@ def _logarithmic(view: View) -> bool:
     return _wide(edges[0], edges[-1])
 
 
-def _caption(layer: str, found: dict[str, Samples]) -> str:
-    every = [each for samples in found.values() for each in samples.values()]
+def _caption(layer: str, found: Sequence[Samples]) -> str:
+    every = [each for samples in found for each in samples.values()]
     epochs, counts = joined(epoch for _, epoch in every), joined(len(values) for values, _ in every)
     caption = (
         f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples a net, as in the paper's Fig. 3. "
         f"All nets share {BINS} bins, logarithmic ones where cushions span more than a factor of {WIDE:.0f}. "
         "The marker on the axis is the median of what is drawn."
     )
-    lost = sum(len(values) - len(_finite(values)) for values, _ in next(iter(found.values())).values())
+    lost = sum(len(values) - len(_finite(values)) for values, _ in found[0].values())
     return caption + f" Not drawn, because x is zero or the cushion infinite: {lost}." * bool(lost)
 
 
-# -- medians of every layer -----------------------------------------------------------------------------------------------
+def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
+    """Median cushion of every layer, one panel a convention, by the layers' own numbers or else their order."""
+    numbers = [_number(layer) for layer in layers]
+    places = numbers if len(set(numbers)) == len(numbers) else range(1, len(layers) + 1)
 
+    def profile(net: Net, field: str) -> pd.Series:
+        finals = {place: net.final(f"cushion/{layer}/{field}") for place, layer in zip(places, layers, strict=True)}
+        return pd.Series({place: last.value for place, last in finals.items() if last}, dtype=float)
 
-def _medians(page: PageData, layers: Sequence[str]) -> Figure | None:
-    """Median cushion of every layer, one panel a convention."""
-    present = {
-        title: field
-        for title, field in MEDIANS.items()
-        if any(f"cushion/{layer}/{field}" in net.names for layer in layers for net in page.nets)
-    }
-    if not present:
-        return None
-    rows = [
-        (net.label, layer, field, last.epoch, last.value)
-        for field in present.values()
-        for net in page.nets
-        for layer in layers
-        if (last := net.final(f"cushion/{layer}/{field}"))
-    ]
-    caption = (
-        "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as in the paper, from the "
-        "first convolution on. "
-        "Logarithmic scale; each convention has its own."
-    )
-    panels = [_median_panel(page, layers, title, field) for title, field in present.items()]
+    panels, rows = [], []
+    for title, end in CONVENTIONS.items():
+        field = f"median{end}"
+        found = [(net, layer, net.final(f"cushion/{layer}/{field}")) for net in page.nets for layer in layers]
+        if drawn := [(net.label, layer, field, last.epoch, last.value) for net, layer, last in found if last]:
+            draw = partial(curve_panel, page, x="layer", y="median cushion μ", log_y=True, every=True)
+            panels.append(draw(f"cushion-{field}", title, partial(profile, field=field)))
+            rows += drawn
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)
-    return Figure("cushion-medians", caption, panels, group_legend(page), data)
-
-
-def _median_panel(page: PageData, layers: Sequence[str], title: str, field: str) -> Panel:
-    def profile(net: Net) -> pd.Series:
-        finals = {_number(layer, layers): net.final(f"cushion/{layer}/{field}") for layer in layers}
-        return pd.Series({number: last.value for number, last in finals.items() if last}, dtype=float)
-
-    def draw(axes: Axes) -> None:
-        curves(axes, page.groups.values(), profile, every=True)
-
-    return panel(f"cushion-{field}", title, draw, x="layer", y="median cushion μ", log_y=True, whole_x=True)
-
-
-def _number(layer: str, layers: Sequence[str]) -> int:
-    """The layer's own number when all layers have one of their own, else its position in the list."""
-    numbers = [_position(name)[0] for name in layers]
-    return _position(layer)[0] if len(set(numbers)) == len(numbers) else list(layers).index(layer) + 1
+    return [Figure("cushion-medians", MEDIANS, panels, group_legend(page), data)] if panels else []

@@ -1,6 +1,7 @@
 """Ensembles: how long the paths are that make up a residual net, and the scales that decide it (Littwin & Wolf, 2016)."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,11 +9,10 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import from_zero, with_zero
 from lightning_app.plots.style import INK
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell, seeds_csv
-from lightning_app.report.figures import Curve, curves, figure_of_curves, group_legend
+from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv_text, mean_cell, seeds_csv
+from lightning_app.report.figures import Curve, curve_panel, figure_of_curves, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.report.panels import panel
-from lightning_app.report.profiles import SEVERAL_SEEDS, layers_with, profiles, stages
+from lightning_app.report.profiles import layers_with, profiles, several_seeds, stages
 
 __all__ = ["section"]
 
@@ -23,9 +23,6 @@ WHAT = (
     "shallow nets at first, and of deeper ones as training makes the scales grow. Here is as much of this as was measured: "
     "effective depth, λ, norms of weights, and the forces that training exerts on the scales."
 )
-
-
-# -- effective depth ----------------------------------------------------------------------------------------------------
 
 DEPTH = "depth"
 DEPTHS = {
@@ -58,8 +55,7 @@ BY_LENGTH = (
     "Paths that start at a constant are included."
 )
 
-
-# -- scales -------------------------------------------------------------------------------------------------------------
+Titles = Mapping[str, tuple[str, str]]  # field -> title, y axis
 
 LAMBDA = "bn_lambda"
 LAMBDAS = {  # title, y axis
@@ -98,9 +94,6 @@ LINES = (
     "their own, layers are counted as the net runs them."
 )
 
-
-# -- forces -------------------------------------------------------------------------------------------------------------
-
 DRIVE, SCALE = "drive", "scale"
 SIGNS = {"second_order": "second order >\u00a00", "first_order": "first order >\u00a00"}
 AGREEMENTS = {"agrees": "second order agrees", "agrees_first": "first order agrees"}
@@ -132,66 +125,40 @@ def section(page: PageData) -> Section | None:
     return Section("ensembles", TITLE, WHAT, blocks, families=FAMILIES) if blocks else None
 
 
-# -- effective depth: how long the paths are along which outputs and gradient come about --------------------------------
-
-
 def _depth(page: PageData) -> list[Table | Figure]:
-    """None of them without an effective depth."""
+    """None of them without an effective depth; the table says which nets have none."""
     measured = page.having(f"{DEPTH}/effective")
     if not measured.nets:
         return []
-    by_length = _by_length(measured)
-    return [
-        _depth_table(measured, _silent(page, measured)),
-        _depth_over_epochs(measured),
-        *([by_length] if by_length else []),
-    ]
-
-
-def _silent(page: PageData, measured: PageData) -> str:
-    """Which nets have no effective depth, and why that may be."""
-    names = [group for group in page.groups if group not in measured.groups]
-    if not names:
-        return ""
-    return f" Nothing was logged of {', '.join(names)}: in a net without branches all paths have one length."
-
-
-def _depth_table(page: PageData, silent: str) -> Table:
-    rows = [row for group, nets in page.groups.items() for row in _depth_rows(group, nets)]
-    return Table(DEPTH_TABLE + silent, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
-
-
-def _depth_rows(group: str, nets: Sequence[Net]) -> list[list[Cell]]:
-    """Of each net; of several seeds also the mean, where these are equally far."""
-    rows = [_depth_row(net.label, [net], epoch) for net in nets for epoch in _ends(net)]
-    ends = {tuple(_ends(net)) for net in nets}
-    if len(nets) > 1 and len(ends) == 1:
-        rows += [_depth_row(f"{group}: mean ± sd of {len(nets)}", nets, epoch) for epoch in ends.pop()]
-    return rows
-
-
-def _depth_row(label: str, nets: Sequence[Net], epoch: int) -> list[Cell]:
-    found = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
-    return [Cell(label), Cell(str(epoch)), *(mean_cell(x) if len(x) > 1 else cell(x[0]) for x in found)]
-
-
-def _ends(net: Net) -> list[int]:
-    """The first and the last epoch; one if they are the same."""
-    epochs = net.series(f"{DEPTH}/effective").index
-    return sorted({int(epochs[0]), int(epochs[-1])})
+    silent = ", ".join(group for group in page.groups if group not in measured.groups)
+    why = f" Nothing was logged of {silent}: in a net without branches all paths have one length." if silent else ""
+    rows = []
+    for label, nets in measured.with_means():
+        # The first and the last epoch, one if they are the same; none where seeds are not equally far.
+        first, *others = (stages(list(net.series(f"{DEPTH}/effective").index), (0, 1)) for net in nets)
+        for epoch in first.values() if all(ends == first for ends in others) else ():
+            numbers = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
+            rows.append([Cell(label), Cell(str(epoch)), *map(mean_cell, numbers)])
+    table = Table(DEPTH_TABLE + why, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
+    return [table, _depth_over_epochs(measured), *_by_length(measured)]
 
 
 def _depth_over_epochs(page: PageData) -> Figure:
-    panels = [_share_panel(page, field) for field in DEPTH_CURVES]
-    rows = [
-        (net.label, field, *row)
-        for field in DEPTH_CURVES
-        for net in page.nets
-        for row in _over_longest(net, field).itertuples()
-    ]
+    def half(axes: Axes) -> None:
+        axes.axhline(0.5, color=INK, linewidth=0.9)
+
+    panels, rows = [], []
+    for field in DEPTH_CURVES:
+        title, y, share = f"{DEPTHS[field]} / p", "share of the longest path", partial(_share_of_longest, field=field)
+        panels.append(curve_panel(page, f"ensembles-depth-{field}", title, share, y=y, before=half, after=with_zero))
+        rows += [(net.label, field, *row) for net in page.nets for row in _over_longest(net, field).itertuples()]
     data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
     more = seeds_csv(page.spreads(f"{DEPTH}/{field}" for field in DEPTHS))
     return Figure("ensembles-depth", DEPTH_OVER_EPOCHS, panels, group_legend(page), data, more=more)
+
+
+def _share_of_longest(net: Net, field: str) -> pd.Series:
+    return _over_longest(net, field)["share"]
 
 
 def _over_longest(net: Net, field: str) -> pd.DataFrame:
@@ -200,169 +167,107 @@ def _over_longest(net: Net, field: str) -> pd.DataFrame:
     return pd.concat(columns, axis=1, join="inner").assign(share=lambda both: both["layers"] / both["longest"])
 
 
-def _share_panel(page: PageData, field: str) -> Panel:
-    def draw(axes: Axes) -> None:
-        axes.axhline(0.5, color=INK, linewidth=0.9)
-        curves(axes, page.groups.values(), lambda net: net.series(f"{DEPTH}/{field}") / net.series("depth/longest"))
-        with_zero(axes)
-
-    title = f"{DEPTHS[field]} / p"
-    return panel(f"ensembles-depth-{field}", title, draw, x="epoch", y="share of the longest path", whole_x=True)
-
-
-def _by_length(page: PageData) -> Figure | None:
-    """Outputs above, gradients below; None if no arrays were saved."""
-    views = {
-        (what, when): {net: line for net in page.nets if (line := _distribution(net, what, when)) is not None}
-        for what in LENGTHS
-        for when in WHEN
-    }
-    views = {key: by_net for key, by_net in views.items() if by_net}
-    if not views:
-        return None
-    panels = [_length_panel(page, what, when, by_net) for (what, when), by_net in views.items()]
+def _by_length(page: PageData) -> list[Figure]:
+    """Outputs above, gradients below; nothing if no arrays were saved."""
+    views = {(what, when): _distributions(page, what, when) for what in LENGTHS for when in WHEN}
+    views = {key: lines for key, lines in views.items() if lines}
+    panels = [_length_panel(page, what, WHEN[when], lines) for (what, when), lines in views.items()]
     rows = [
-        (net.label, what, _epoch(net, when), length, value, share)
-        for (what, when), by_net in views.items()
-        for net, line in by_net.items()
-        for length, value, share in zip(line.index, line, _as_shares(line), strict=True)
+        (net.label, what, line.name, length, value, share)
+        for (what, _), lines in views.items()
+        for net, line in lines.items()
+        for length, value, share in zip(line.index, line, line / line.sum(), strict=True)
     ]
     data = csv_text(("net", "quantity", "epoch", "length", "value", "share"), rows)
-    most = max(sum(this == what for this, _ in views) for what in LENGTHS)
-    return Figure("ensembles-lengths", BY_LENGTH, panels, group_legend(page), data, columns=most)
+    most = max((sum(this == what for this, _ in views) for what in LENGTHS), default=0)
+    return [Figure("ensembles-lengths", BY_LENGTH, panels, group_legend(page), data, columns=most)] if views else []
 
 
-def _epoch(net: Net, when: float) -> int | None:
-    """Which epoch of those with arrays is the first, middle or last; None if it is another already."""
-    return stages(net.run.array_epochs(DEPTH), [*WHEN]).get(when)
+def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Series]:
+    """By length, at the first, middle or last epoch with arrays, after which each is named."""
+    found = {}
+    for net in page.nets:
+        epoch = stages(net.run.array_epochs(DEPTH), WHEN).get(when)  # None: it is another of them already
+        arrays = {} if epoch is None else net.arrays(DEPTH, epoch)
+        if {f"{DEPTH}/{what}", f"{DEPTH}/lengths"} <= arrays.keys():
+            found[net] = pd.Series(arrays[f"{DEPTH}/{what}"], arrays[f"{DEPTH}/lengths"], name=epoch)
+    return found
 
 
-def _distribution(net: Net, what: str, when: float) -> pd.Series | None:
-    epoch = _epoch(net, when)
-    arrays = {} if epoch is None else net.arrays(DEPTH, epoch)
-    values, lengths = (arrays.get(f"{DEPTH}/{name}") for name in (what, "lengths"))
-    return None if values is None or lengths is None else pd.Series(values, lengths)
+def _length_panel(page: PageData, what: str, when: str, lines: dict[Net, pd.Series]) -> Panel:
+    def shares(net: Net) -> pd.Series:
+        line = lines.get(net, pd.Series(dtype=float))
+        return line / line.sum()
 
-
-def _as_shares(line: pd.Series) -> pd.Series:
-    return line / line.sum()
-
-
-def _length_panel(page: PageData, what: str, when: float, by_net: dict[Net, pd.Series]) -> Panel:
-    def draw(axes: Axes) -> None:
-        curves(axes, page.groups.values(), lambda net: _as_shares(by_net.get(net, pd.Series(dtype=float))), every=True)
-        from_zero(axes)
-
-    epochs = " and ".join(map(str, sorted({epoch for net in by_net if (epoch := _epoch(net, when)) is not None})))
-    key = f"ensembles-lengths-{what}-{WHEN[when]}"
-    return panel(key, f"{LENGTHS[what]}, epoch {epochs}", draw, x="length r", y="share of the sum", whole_x=True)
-
-
-# -- scales: lambda of normalisation layers, and norms of weights with these absorbed and without -----------------------
+    title = f"{LENGTHS[what]}, epoch {joined(line.name for line in lines.values())}"
+    key, x, y = f"ensembles-lengths-{what}-{when}", "length r", "share of the sum"
+    return curve_panel(page, key, title, shares, x=x, y=y, after=from_zero, every=True)
 
 
 def _scales(page: PageData) -> list[Figure]:
-    """None of them if neither was measured."""
-    lambdas = _lambdas(page.having(f"{LAMBDA}/layers"))
-    weights = (_weights(page.having(f"{prefix}/total"), prefix) for prefix in NORMS)
-    return [*lambdas, *(figure for figures in weights for figure in figures)]
+    """Curves and profiles of each family; nothing of those that were not measured."""
+    by_layer = {field: LAMBDAS[field] for field in ("mean_abs", "l2")}
+    measured = page.having(f"{LAMBDA}/layers")
+    figures = _family(measured, LAMBDA, LAMBDAS, LAMBDAS_OVER_EPOCHS, by_layer, LAMBDAS_BY_LAYER)
+    by_layer = {field: (WEIGHTS[field][0], "norm") for field in ("own", "absorbed")}
+    for prefix, norm in NORMS.items():
+        over_epochs, layers = WEIGHTS_OVER_EPOCHS.format(norm=norm), WEIGHTS_BY_LAYER.format(norm=norm)
+        figures += _family(page.having(f"{prefix}/total"), prefix, WEIGHTS, over_epochs, by_layer, layers)
+    return figures
 
 
-def _lambdas(page: PageData) -> list[Figure]:
-    key = "ensembles-lambda"
-    over_epochs = _scales_over_epochs(page, LAMBDA, LAMBDAS, key, LAMBDAS_OVER_EPOCHS)
-    quantities = {(LAMBDA, field): LAMBDAS[field] for field in ("mean_abs", "l2")}
-    by_layer = profiles(page, f"{key}-layers", LAMBDAS_BY_LAYER + _line_words(page), quantities)
-    return [figure for figure in (over_epochs, by_layer) if figure]
-
-
-def _weights(page: PageData, prefix: str) -> list[Figure]:
-    key = f"ensembles-{prefix.replace('_', '-')}"
-    over_epochs = _scales_over_epochs(page, prefix, WEIGHTS, key, WEIGHTS_OVER_EPOCHS.format(norm=NORMS[prefix]))
-    quantities = {(prefix, field): (WEIGHTS[field][0], "norm") for field in ("own", "absorbed")}
-    caption = WEIGHTS_BY_LAYER.format(norm=NORMS[prefix]) + _line_words(page)
-    by_layer = profiles(page, f"{key}-layers", caption, quantities)
-    return [figure for figure in (over_epochs, by_layer) if figure]
-
-
-def _line_words(page: PageData) -> str:
-    return LINES + SEVERAL_SEEDS * any(len(nets) > 1 for nets in page.groups.values())
-
-
-def _scales_over_epochs(
-    page: PageData, prefix: str, titles: Mapping[str, tuple[str, str]], key: str, caption: str
-) -> Figure | None:
-    """Curves of what was measured of these; None if nothing was."""
-    measured = {field: name for field in titles if page.having(name := f"{prefix}/{field}").nets}
-    shown = [
-        Curve(f"{key}-{number}", name, *titles[field], adjust=from_zero if field in COUNTS else None)
-        for number, (field, name) in enumerate(measured.items())
+def _family(
+    page: PageData, prefix: str, titles: Titles, over_epochs: str, by_layer: Titles, layers: str
+) -> list[Figure]:
+    """Curves over epochs and profiles over layers, each with a caption."""
+    key = f"ensembles-{prefix.removeprefix('bn_').replace('_', '-')}"
+    shown = [field for field in titles if page.having(f"{prefix}/{field}").nets]
+    curves = [
+        Curve(f"{key}-{number}", f"{prefix}/{field}", *titles[field], adjust=from_zero if field in COUNTS else None)
+        for number, field in enumerate(shown)
     ]
-    return figure_of_curves(page, key, caption, shown) if shown else None
-
-
-# -- forces on the scales, predicted and observed: how often their signs agree (Theorems 3 and 4) -----------------------
+    quantities = {(prefix, field): names for field, names in by_layer.items()}
+    caption = layers + LINES + several_seeds(page)
+    return figure_of_curves(page, key, over_epochs, curves) + profiles(page, f"{key}-layers", caption, quantities)
 
 
 def _forces(page: PageData) -> list[Table | Figure]:
     """None of them without forces."""
-    measured = page.having(f"{DRIVE}/{SCALE}/size")
-    on_lambda = measured.having(*(f"{DRIVE}/{share}" for share in SHARES))
-    return [
-        *([_forces_table(measured)] if measured.nets else []),
-        *([_forces_over_epochs(on_lambda)] if on_lambda.nets else []),
-    ]
 
-
-def _forces_table(page: PageData) -> Table:
-    head = [f"{scale}: {what}" for scale in ("λ", "C") for what in (*SIGNS.values(), *AGREEMENTS.values())]
-    rows = [row for group, nets in page.groups.items() for row in _forces_rows(group, nets)]
-    return Table(FORCES_TABLE, ["", *head], rows, title="Driving force")
-
-
-def _forces_rows(group: str, nets: Sequence[Net]) -> list[list[Cell]]:
-    """Of each net, and of several seeds the mean."""
-    counted = [_counted(net) for net in nets]
-    rows = [[Cell(net.label), *map(_share_cell, each)] for net, each in zip(nets, counted, strict=True)]
-    if len(nets) > 1:
-        means = (mean_cell([_share(each) for each in column]) for column in zip(*counted, strict=True))
-        rows.append([Cell(f"{group}: mean ± sd of {len(nets)}"), *means])
-    return rows
-
-
-def _counted(net: Net) -> list[np.ndarray]:
-    """For lambda, then for C: ones and zeros of each column."""
-    layers = [layer for layer in layers_with(net, DRIVE, "size") if layer != SCALE]
-    return [part for names in (layers, [SCALE]) for part in _columns(net, names)]
-
-
-def _columns(net: Net, names: Sequence[str]) -> list[np.ndarray]:
-    signs = [(_values(net, names, field) > 0).astype(float) for field in SIGNS]
-    return [*signs, *(_values(net, names, field) for field in AGREEMENTS)]
-
-
-def _values(net: Net, names: Sequence[str], field: str) -> np.ndarray:
-    """Of these layers at all epochs, without those that are NaN."""
-    found = np.concatenate([[], *(net.series(f"{DRIVE}/{name}/{field}").to_numpy(float) for name in names)])
-    return found[~np.isnan(found)]
-
-
-def _share(values: np.ndarray) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _share_cell(values: np.ndarray) -> Cell:
-    return cell(_share(values), f"of {len(values)}" if len(values) else "")
-
-
-def _forces_over_epochs(page: PageData) -> Figure:
-    def adjust(axes: Axes) -> None:
+    def half(axes: Axes) -> None:
         axes.axhline(0.5, color=INK, linewidth=0.9)
         axes.set_ylim(-0.03, 1.03)
 
-    shown = [
-        Curve(f"ensembles-forces-{share}", name, title, "share of layers", adjust=adjust)
+    measured = page.having(f"{DRIVE}/{SCALE}/size")
+    if not measured.nets:
+        return []
+    head = [f"{scale}: {what}" for scale in ("λ", "C") for what in (*SIGNS.values(), *AGREEMENTS.values())]
+    rows = []
+    for label, nets in measured.with_means():
+        signs = [*zip(*map(_signs, nets), strict=True)]
+        shares = [[float(each.mean()) if len(each) else None for each in column] for column in signs]
+        notes = [f"of {len(column[0])}" if len(nets) == 1 else "" for column in signs]
+        rows.append([Cell(label), *map(mean_cell, shares, notes)])
+    on_lambda = measured.having(*(f"{DRIVE}/{share}" for share in SHARES))
+    curves = [
+        Curve(f"ensembles-forces-{share}", f"{DRIVE}/{share}", title, "share of layers", adjust=half)
         for share, title in SHARES.items()
-        if page.having(name := f"{DRIVE}/{share}").nets
     ]
-    return figure_of_curves(page, "ensembles-forces", FORCES_OVER_EPOCHS, shown, columns=2)
+    return [
+        Table(FORCES_TABLE, ["", *head], rows, title="Driving force"),
+        *figure_of_curves(on_lambda, "ensembles-forces", FORCES_OVER_EPOCHS, curves, columns=2),
+    ]
+
+
+def _signs(net: Net) -> list[np.ndarray]:
+    """For lambda, then for C: ones and zeros of each column, over layers and epochs without those that are NaN."""
+
+    def values(names: Sequence[str], field: str) -> np.ndarray:
+        found = np.concatenate([[], *(net.series(f"{DRIVE}/{name}/{field}").to_numpy(float) for name in names)])
+        return found[~np.isnan(found)]
+
+    columns = []
+    for names in ([layer for layer in layers_with(net, DRIVE, "size") if layer != SCALE], [SCALE]):
+        columns += [(values(names, field) > 0).astype(float) for field in SIGNS]
+        columns += [values(names, field) for field in AGREEMENTS]
+    return columns

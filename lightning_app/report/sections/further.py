@@ -5,7 +5,7 @@ from collections.abc import Collection
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.figures import Curve, figure_of_curves
 from lightning_app.report.page_data import PageData
-from lightning_app.report.profiles import SEVERAL_SEEDS, by_layer_keys, profiles
+from lightning_app.report.profiles import by_layer_keys, profiles, several_seeds
 
 __all__ = ["section"]
 
@@ -34,8 +34,6 @@ def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     shown = [Curve(f"own-{name.replace('/', '-')}", name, name, name.split("/")[-1]) for name in whole[:MOST]]
     meanings = {name: text for run in page.runs for name, text in run.described.items() if name in whole[:MOST]}
     described = "".join(f" {name}: {text.rstrip('.')}." for name, text in meanings.items())
-    found = [figure_of_curves(page, f"own-{family}", caption + described + rest, shown)] if shown else []
+    found = figure_of_curves(page, f"own-{family}", caption + described + rest, shown)
     quantities = {key: (f"{key[0]}/{key[1]}", key[1]) for key in [*layered][:MOST]}
-    several = SEVERAL_SEEDS * any(len(nets) > 1 for nets in page.groups.values())
-    by_layer = profiles(page, f"own-{family}-layers", BY_LAYER.format(family) + several, quantities)
-    return [*found, *([by_layer] if by_layer else [])]
+    return found + profiles(page, f"own-{family}-layers", BY_LAYER.format(family) + several_seeds(page), quantities)

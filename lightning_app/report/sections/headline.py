@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
-from lightning_app.report.blocks import Cell, Section, Table, cell, mean_cell
+from lightning_app.report.blocks import Cell, Section, Table, mean_cell
 from lightning_app.report.page_data import Final, Net, PageData
 
 __all__ = ["failures", "section", "spell_epochs"]
@@ -31,13 +31,10 @@ def section(page: PageData) -> Section:
     """One row a net; where an arm has several seeds, their mean and standard deviation below."""
     if not page.nets:
         return Section("headline", "Where each net ended", notices=["No net has logged a number yet."])
-    rows = []
-    for group, nets in page.groups.items():
-        rows += [_row(net) for net in nets]
-        if len(nets) > 1:
-            rows.append(_statistics(group, nets))
-    notes = [f"{net.label} diverged: its risk is not finite from epoch {since} on." for net, since in _lost(page)]
+    lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
+    notes = [f"{label} diverged: its risk is not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
+    rows = [_row(label, nets) for label, nets in page.with_means()]
     table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
     return Section("headline", "Where each net ended", blocks=[table], notices=notes, families=("failed",))
 
@@ -61,34 +58,20 @@ def spell_epochs(epochs: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
-def _lost(page: PageData) -> list[tuple[Net, int]]:
-    return [(net, since) for net in page.nets if (since := net.diverged) is not None]
+def _row(label: str, nets: Sequence[Net]) -> list[Cell]:
+    epochs = sorted({net.epoch for net in nets})
+    span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+    cells = []
+    for finals in zip(*map(_finals, nets), strict=True):
+        earlier = len(nets) == 1 and finals[0] is not None and finals[0].epoch < nets[0].epoch
+        values = [None if last is None else last.value for last in finals]
+        cells.append(mean_cell(values, f"epoch {finals[0].epoch}" if earlier else ""))
+    return [Cell(label), Cell(span), *cells]
 
 
 def _finals(net: Net) -> list[Final | None]:
+    """Of each column. The gap is of one epoch only: a difference across epochs would mix gap and progress."""
     found = {name: net.final(name) for name in COLUMNS.values()}
-    return [*found.values(), _gap(found["test/error"], found["train/error"])]
-
-
-def _gap(test: Final | None, train: Final | None) -> Final | None:
-    """Of one epoch only: a difference across epochs would mix gap and progress."""
-    if test is None or train is None or test.epoch != train.epoch:
-        return None
-    return Final(test.value - train.value, test.epoch)
-
-
-def _row(net: Net) -> list[Cell]:
-    notes = ["" if last is None or last.epoch == net.epoch else f"epoch {last.epoch}" for last in _finals(net)]
-    values = [None if last is None else last.value for last in _finals(net)]
-    return [Cell(net.label), Cell(str(net.epoch)), *map(cell, values, notes)]
-
-
-def _statistics(group: str, nets: Sequence[Net]) -> list[Cell]:
-    columns = zip(*(_finals(net) for net in nets), strict=True)
-    epochs = sorted({net.epoch for net in nets})
-    span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
-    return [Cell(f"{group}: mean ± sd of {len(nets)}"), Cell(span), *map(_mean, columns)]
-
-
-def _mean(finals: Sequence[Final | None]) -> Cell:
-    return mean_cell([None if last is None else last.value for last in finals])
+    test, train = found["test/error"], found["train/error"]
+    gap = Final(test.value - train.value, test.epoch) if test and train and test.epoch == train.epoch else None
+    return [*found.values(), gap]

@@ -46,21 +46,16 @@ def section(page: PageData) -> Section | None:
     notes = [f"{run.label}: {note}" for run in page.runs for note in run.notes]
     if not nets and not notes:
         return None
-    tables = [table for net in nets for table in _tables(net)]
-    return Section("layers", "Layers, and what could not be measured", blocks=tables, notices=notes, families=FAMILIES)
-
-
-def _tables(net: Net) -> list[Table]:
-    """Layers with cushions, layers without and why, blocks: those there are."""
-    lines = [layer_cells(net, row) for row in layers_of_net(net)]
-    measured = [line[:-1] for line in lines if not line[-1].text]
-    others = [[module, kind, weight, reason] for module, _, kind, weight, *_, reason in lines if reason.text]
-    found = [
-        Table(CAPTION, HEAD[:-1], measured, net.label),
-        Table("", OTHER_HEAD, others, f"{net.label}: weights without a cushion"),
-        Table(BLOCK_CAPTION, BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"),
-    ]
-    return [table for table in found if table.rows]
+    tables = []
+    for net in nets:
+        lines = [layer_cells(net, row) for row in layers_of_net(net)]
+        measured = [line[:-1] for line in lines if not line[-1].text]
+        others = [[module, kind, weight, reason] for module, _, kind, weight, *_, reason in lines if reason.text]
+        tables.append(Table(CAPTION, HEAD[:-1], measured, net.label))
+        tables.append(Table("", OTHER_HEAD, others, f"{net.label}: weights without a cushion"))
+        tables.append(Table(BLOCK_CAPTION, BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"))
+    shown = [table for table in tables if table.rows]
+    return Section("layers", "Layers, and what could not be measured", blocks=shown, notices=notes, families=FAMILIES)
 
 
 def layers_of_net(net: Net) -> list[LayerRow]:

@@ -29,11 +29,9 @@ CAPTION = (
 
 def section(page: PageData) -> Section:
     """The section, with a panel for each of these numbers that was measured."""
-    measured = [name for name in TITLES if page.having(name).nets]
-    missing = [name for name in TITLES if name not in measured and name not in OPTIONAL]
-    shown = [_curve(name) for name in measured]
-    blocks = [figure_of_curves(page, "learning-curves", CAPTION, shown)] if shown else []
+    missing = [name for name in TITLES if name not in OPTIONAL and not page.having(name).nets]
     notices = [f"Not measured here: {', '.join(missing)}."] if missing else []
+    blocks = figure_of_curves(page, "learning-curves", CAPTION, map(_curve, TITLES))
     return Section("learning", "Learning curves", blocks=blocks, notices=notices, families=FAMILIES)
 
 

@@ -90,18 +90,12 @@ def _missing(measures: FinalMeasures) -> str:
     return ONE_GAP if len(set(measures.gaps["error"])) == 1 else ""
 
 
-# -- what it amounts to ---------------------------------------------------------------------------------------------------
-
-
 def _findings(prediction: Prediction) -> list[str]:
-    counted = [f"{prediction.findings(way) or 'none'} {_over(way)}" for way in prediction.ways]
+    over = {"all": "over all nets", "within": WAYS["within"], "across": WAYS["across"]}
+    counted = [f"{prediction.findings(way) or 'none'} {over[way]}" for way in prediction.ways]
     limits = [f"{prediction.limit(way):.2f} ({WAYS[way]})" for way in prediction.ways if way != "across"]
     count = len(prediction.measures.values)
     return [FINDINGS.format(count, ", ".join(counted)), CHANCE.format(" and ".join(limits))]
-
-
-def _over(way: str) -> str:
-    return f"over {WAYS[way]}" if way == "all" else WAYS[way]
 
 
 def _limits(measures: FinalMeasures) -> list[str]:
@@ -115,9 +109,6 @@ def _limits(measures: FinalMeasures) -> list[str]:
     return [*notices, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else notices
 
 
-# -- tables ---------------------------------------------------------------------------------------------------------------
-
-
 def _blocks(prediction: Prediction) -> list[Figure | Table]:
     """The figure between the tables, which are too wide to stand side by side."""
     caption = CAPTION.format(count=len(prediction.measures.values))
@@ -128,57 +119,46 @@ def _blocks(prediction: Prediction) -> list[Figure | Table]:
 
 
 def _table(prediction: Prediction, names: Sequence[str], caption: str, title: str) -> Table:
-    head = [
-        "measure",
-        "n",
-        *(text for way in prediction.ways for text in (f"τ, {WAYS[way]}", f"q, {way}")),
-        "τ, risk gap",
-    ]
-    return Table(caption, head, [_row(prediction, name) for name in names], title)
-
-
-def _row(prediction: Prediction, name: str) -> list[Cell]:
-    known = int(prediction.measures.values.loc[name].notna().sum())
-    cells = [cell for way in prediction.ways for cell in _cells(prediction, "error", way, name)]
-    return [Cell(name), Cell(str(known)), *cells, _cells(prediction, "risk", "all", name)[0]]
+    ways = [text for way in prediction.ways for text in (f"τ, {WAYS[way]}", f"q, {way}")]
+    rows = []
+    for name in names:
+        known = int(prediction.taus["error", "all"].loc[name, "nets"])
+        cells = [cell for way in prediction.ways for cell in _cells(prediction, "error", way, name)]
+        rows.append([Cell(name), Cell(str(known)), *cells, _cells(prediction, "risk", "all", name)[0]])
+    return Table(caption, ["measure", "n", *ways, "τ, risk gap"], rows, title)
 
 
 def _cells(prediction: Prediction, kind: str, way: str, name: str) -> list[Cell]:
-    """τ with its interval, and q."""
+    """τ with its interval, and q; dashes where there are none."""
     if (kind, way) not in prediction.taus:
         return [Cell("–")] * 2
-    row = prediction.taus[kind, way].loc[name]
-    return [_tau(row["tau"], row["low"], row["high"]), _q(row["q"])]
-
-
-def _tau(tau: float, low: float, high: float) -> Cell:
-    if math.isnan(tau):
-        return Cell("–")
-    return Cell(f"{tau:.2f}", repr(float(tau)), "" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]")
-
-
-def _q(q: float) -> Cell:
-    return Cell("–") if math.isnan(q) else Cell(f"{q:.2g}" if q < 0.1 else f"{q:.2f}", repr(float(q)))
-
-
-# -- figure ---------------------------------------------------------------------------------------------------------------
+    tau, low, high, q = (float(prediction.taus[kind, way].loc[name, field]) for field in ("tau", "low", "high", "q"))
+    interval = "" if math.isnan(low) else f"[{low:.2f}, {high:.2f}]"
+    return [
+        Cell("–") if math.isnan(tau) else Cell(f"{tau:.2f}", repr(tau), interval),
+        Cell("–") if math.isnan(q) else Cell(f"{q:.2g}" if q < 0.1 else f"{q:.2f}", repr(q)),
+    ]
 
 
 def _figure(prediction: Prediction) -> Figure:
     measures = prediction.measures
     ways = {way: LOOKS[way] for way in prediction.ways}
-    architectures = {net.group: net.style for net in measures.nets}
+    architectures = {net.group: net for net in measures.nets}
     shown = dict.fromkeys(prediction.strongest(way)[0] for way in ("all", "within") if way in ways)
     panels = [_intervals(prediction, ways), *(_scatter(i, measures, name) for i, name in enumerate(shown))]
     marks = legend((f"τ, {WAYS[way]}", look) for way, look in ways.items())
-    return Figure(
-        "prediction",
-        FIGURE,
-        panels,
-        marks + legend(architectures.items()),
-        _all_rows(prediction),
-        more={"nets": _nets(measures, [*shown])},
-    )
+    marks += legend((group, net.style) for group, net in architectures.items())
+    # A row a measure; tau, low, high, p, q, nets and pairs of every gap and way.
+    columns = {
+        f"{kind} gap {way} {field}": table[field].round(DIGITS)
+        for (kind, way), table in prediction.taus.items()
+        for field in table
+    }
+    data = csv_text(("measure", *columns), zip(measures.values.index, *columns.values(), strict=True))
+    numbers = zip(*measures.gaps.values(), *measures.values.loc[[*shown]].to_numpy(), strict=True)
+    rows = [(net.label, net.group, *of_net) for net, of_net in zip(measures.nets, numbers, strict=True)]
+    nets = csv_text(("net", "architecture", *(f"{kind} gap" for kind in measures.gaps), *shown), rows)
+    return Figure("prediction", FIGURE, panels, marks, data, more={"nets": nets})
 
 
 def _intervals(prediction: Prediction, ways: dict[str, Style]) -> Panel:
@@ -208,22 +188,3 @@ def _scatter(number: int, measures: FinalMeasures, name: str) -> Panel:
             dots(axes, values[own], measures.gaps["error"][own], net.style)
 
     return panel(f"prediction-scatter-{number}", name, draw, x=name, y=GAP)
-
-
-# -- data -----------------------------------------------------------------------------------------------------------------
-
-
-def _all_rows(prediction: Prediction) -> str:
-    """A row a measure; tau, low, high, p, q, nets and pairs of every gap and way."""
-    columns = {
-        f"{kind} gap {way} {field}": table[field].round(DIGITS)
-        for (kind, way), table in prediction.taus.items()
-        for field in table
-    }
-    return csv_text(("measure", *columns), zip(prediction.measures.values.index, *columns.values(), strict=True))
-
-
-def _nets(measures: FinalMeasures, shown: Sequence[str]) -> str:
-    columns = [*measures.gaps.values(), *measures.values.loc[[*shown]].to_numpy()]
-    rows = [(net.label, net.group, *numbers) for net, *numbers in zip(measures.nets, *columns, strict=True)]
-    return csv_text(("net", "architecture", *(f"{kind} gap" for kind in measures.gaps), *shown), rows)

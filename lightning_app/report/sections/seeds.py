@@ -1,6 +1,7 @@
 """Statistics over seeds: how far seeds of one arm lie apart, and whether plain and residual nets differ beyond that (Fig. 2)."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,7 @@ AT_RISK = (
     "panel: the mean of plain minus residual of the same seed at equal risk; above zero the residual net has the smaller error. "
     "Band: {interval} It is pointwise, not corrected for looking at many risks."
 )
+REPEAT = "{} is one more run of seed {} of {}: the one that trained longest is counted, once."
 NO_RISK = "There is no training risk that all nets of {} start above and reach."
 
 
@@ -69,7 +71,7 @@ def section(page: PageData) -> Section | None:
     if reached := {pair: errors for pair, errors in at_risk.items() if len(errors.levels)}:
         blocks.append(_error_against_risk(reached))
     notices += [NO_RISK.format(pair.label) for pair in at_risk if pair not in reached]
-    return Section("seeds", "Over seeds", blocks=blocks, notices=[*_repeats(page), *_behind(page), *notices])
+    return Section("seeds", "Over seeds", blocks=blocks, notices=[*_to_know_first(page), *notices])
 
 
 def _said(caption: str, found: Iterable[Pair]) -> str:
@@ -78,28 +80,14 @@ def _said(caption: str, found: Iterable[Pair]) -> str:
     return caption.format(interval=INTERVAL + FEW * few)
 
 
-# -- what to know first ---------------------------------------------------------------------------------------------------
-
-
-def _repeats(page: PageData) -> list[str]:
-    return [
-        f"{net.label} is one more run of seed {net.seed} of {net.group}: the one that trained longest is counted, once."
-        for net in page.repeats
-    ]
-
-
-def _behind(page: PageData) -> list[str]:
-    """Groups whose seeds are not equally far."""
-    notices = []
+def _to_know_first(page: PageData) -> list[str]:
+    """Runs that repeat a seed, and groups whose seeds are not equally far."""
+    notices = [REPEAT.format(net.label, net.seed, net.group) for net in page.repeats]
     for group, nets in page.groups.items():
         last = max(net.epoch for net in nets)
-        behind = [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]
-        if behind:
+        if behind := [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]:
             notices.append(f"{group}: not all seeds are at epoch {last}: {', '.join(behind)}.")
     return notices
-
-
-# -- at the end -----------------------------------------------------------------------------------------------------------
 
 
 def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
@@ -108,80 +96,53 @@ def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
 
 
 def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
-    rows = [
-        row
-        for group, nets in page.groups.items()
-        if len(nets) > 1
-        for name in QUANTITIES
-        if (row := _spread_row(group, nets, name, _counterparts(nets, found)))
-    ]
+    rows = []
+    for group, nets in page.groups.items():
+        others = next((pair.nets for pair in found if set(pair.nets) & set(nets)), ())
+        for name, quantity in QUANTITIES.items() if len(nets) > 1 else ():
+            common = _table(dict.fromkeys([*nets, *others]), name)
+            if not common.empty:
+                its = spread(net.series(name)[common.index[-1]] for net in nets)
+                numbers = map(cell, (its.mean, its.sd, its.min, its.max))
+                texts = (Cell(text) for text in (group, quantity, str(common.index[-1])))
+                rows.append([*texts, *numbers, Cell(str(its.count))])
     head = ["arm", "quantity", "epoch", "mean", "sd", "minimum", "maximum", "seeds"]
     return Table(SPREADS, head, rows, title="Spread over seeds")
 
 
-def _counterparts(nets: Sequence[Net], found: Sequence[Pair]) -> Sequence[Net]:
-    """All nets of the pair that has these, or none."""
-    return next((pair.nets for pair in found if set(pair.nets) & set(nets)), ())
-
-
-def _spread_row(group: str, nets: Sequence[Net], name: str, others: Sequence[Net]) -> list[Cell] | None:
-    common = _table(dict.fromkeys([*nets, *others]), name)
-    if common.empty:
-        return None
-    epoch = common.index[-1]
-    found = spread(net.series(name)[epoch] for net in nets)
-    numbers = map(cell, (found.mean, found.sd, found.min, found.max))
-    return [Cell(group), Cell(QUANTITIES[name]), Cell(str(epoch)), *numbers, Cell(str(found.count))]
-
-
 def _tests(found: Sequence[Pair]) -> Table:
-    rows = [row for pair in found for name in QUANTITIES if (row := _test_row(pair, name))]
+    rows = []
+    for pair, (name, quantity) in itertools.product(found, QUANTITIES.items()):
+        common = _table(pair.nets, name)
+        if not common.empty:
+            result = paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
+            numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
+            cells = (cell(None if np.isnan(value) else value) for value in numbers)
+            texts = (Cell(text) for text in (pair.label, quantity, str(common.index[-1])))
+            rows.append([*texts, *cells, Cell(str(result.count))])
     head = ["pair", "quantity", "epoch", "difference", "from", "to", "p, t test", "p, Wilcoxon", "pairs"]
     return Table(_said(TESTS, found), head, rows, title="Plain minus residual, at the last common epoch")
 
 
-def _test_row(pair: Pair, name: str) -> list[Cell] | None:
-    common = _table(pair.nets, name)
-    if common.empty:
-        return None
-    values = common.iloc[-1].to_numpy()
-    plain, residual = np.split(values, 2)
-    result = paired(plain.tolist(), residual.tolist())
-    numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
-    cells = (cell(None if np.isnan(value) else value) for value in numbers)
-    epoch = str(common.index[-1])
-    return [Cell(pair.label), Cell(QUANTITIES[name]), Cell(epoch), *cells, Cell(str(result.count))]
-
-
-# -- over epochs ----------------------------------------------------------------------------------------------------------
-
-
 def _over_epochs(found: Sequence[Pair]) -> list[Figure]:
     """The figure of paired differences; none if neither quantity was measured."""
-    lines = {(pair, name): line for name in DIFFERENCES for pair in found if len(line := _differences(pair, name))}
-    looks = _looks(found)
-    panels = [
-        _difference_panel(f"seeds-{name.replace('/', '-')}", f"{title}, plain − residual", shown, looks, "epoch")
-        for name, title in DIFFERENCES.items()
-        if (shown := {pair: line for (pair, of), line in lines.items() if of == name})
-    ]
-    rows = [
-        (epoch, pair.label, name, *ends, len(pair.seeds))
-        for (pair, name), line in lines.items()
-        for epoch, *ends in line.itertuples()
-    ]
+    looks, panels, rows = _looks(found), [], []
+    for name, title in DIFFERENCES.items():
+        common = {pair: _table(pair.nets, name) for pair in found}
+        curves = {pair: paired_curve(*np.split(each.to_numpy().T, 2)) for pair, each in common.items() if len(each)}
+        lines = {pair: _frame(curve, common[pair].index) for pair, curve in curves.items()}
+        if lines:
+            key, title = f"seeds-{name.replace('/', '-')}", f"{title}, plain − residual"
+            panels.append(_difference_panel(key, title, lines, looks, "epoch"))
+            rows += [(epoch, *rest[:1], name, *rest[1:]) for epoch, *rest in _difference_rows(lines)]
     data = csv_text(("epoch", "pair", "name", "mean", "low", "high", "pairs"), rows)
-    return (
-        [Figure("seeds-difference", _said(OVER_EPOCHS, found), panels, _legend(looks), data, columns=2)]
-        if panels
-        else []
-    )
+    caption = _said(OVER_EPOCHS, found)
+    return [Figure("seeds-difference", caption, panels, _legend(looks), data, columns=2)] if panels else []
 
 
-def _differences(pair: Pair, name: str) -> pd.DataFrame:
-    """mean, low, high by epoch."""
-    common = _table(pair.nets, name)
-    return _frame(paired_curve(*np.split(common.to_numpy().T, 2)), common.index)
+def _difference_rows(lines: Mapping[Pair, pd.DataFrame]) -> list[tuple]:
+    """(epoch or risk, pair, mean, low, high, number of pairs)"""
+    return [(x, pair.label, *ends, len(pair.seeds)) for pair, line in lines.items() for x, *ends in line.itertuples()]
 
 
 def _frame(curve: PairedCurve, index: Iterable[float]) -> pd.DataFrame:
@@ -198,7 +159,7 @@ def _legend(looks: dict[Pair, Style]) -> list[Entry]:
 
 
 def _difference_panel(
-    key: str, title: str, lines: dict[Pair, pd.DataFrame], looks: dict[Pair, Style], x: str, log_x: bool = False
+    key: str, title: str, lines: Mapping[Pair, pd.DataFrame], looks: dict[Pair, Style], x: str
 ) -> Panel:
     def draw(axes: Axes) -> None:
         axes.axhline(0, color=INK, linewidth=0.9)
@@ -206,33 +167,29 @@ def _difference_panel(
             filled(axes, line["low"], line["high"], looks[pair])
             curve(axes, line["mean"], looks[pair])
 
-    return panel(key, title, draw, x=x, y="plain − residual", log_x=log_x, whole_x=not log_x)
-
-
-# -- error against risk ---------------------------------------------------------------------------------------------------
+    epochs = x == "epoch"
+    return panel(key, title, draw, x=x, y="plain − residual", log_x=not epochs, whole_x=epochs)
 
 
 def _at_risk(pair: Pair) -> ErrorAtRisk | None:
     """None where risk or error was not measured."""
-    sides = [[_risk_and_error(net) for net in side] for side in (pair.plain, pair.residual)]
+
+    def risk_and_error(net: Net) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        both = pd.concat([net.series(RISK), net.series(ERROR)], axis=1, join="inner")
+        return both.index.to_numpy(), *both.to_numpy().T
+
+    sides = [[risk_and_error(net) for net in side] for side in (pair.plain, pair.residual)]
     return error_at_risk(*sides) if all(len(epochs) for side in sides for epochs, _, _ in side) else None
 
 
-def _risk_and_error(net: Net) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    both = pd.concat([net.series(RISK), net.series(ERROR)], axis=1, join="inner")
-    return both.index.to_numpy(), *both.to_numpy().T
-
-
 def _error_against_risk(reached: dict[Pair, ErrorAtRisk]) -> Figure:
-    looks = _looks(reached)
+    looks, x = _looks(reached), QUANTITIES[RISK]
     lines = {pair: _frame(errors.difference, errors.levels) for pair, errors in reached.items()}
-    panels = [
-        *(
-            _error_panel(number, pair, errors, len(reached) > 1)
-            for number, (pair, errors) in enumerate(reached.items())
-        ),
-        _difference_panel("seeds-at-risk", "E at equal risk, plain − residual", lines, looks, QUANTITIES[RISK], True),
-    ]
+    panels = []
+    for number, (pair, errors) in enumerate(reached.items()):
+        title, draw = f"Error against risk{f', {pair.label}' if len(reached) > 1 else ''}", _drawing(pair, errors)
+        panels.append(panel(f"seeds-error-{number}", title, draw, x=x, y=QUANTITIES[ERROR], log_x=True))
+    panels.append(_difference_panel("seeds-at-risk", "E at equal risk, plain − residual", lines, looks, x))
     arms = {side[0].group: side[0].style for pair in reached for side in (pair.plain, pair.residual)}
     rows = [
         (net.label, risk, error)
@@ -240,26 +197,16 @@ def _error_against_risk(reached: dict[Pair, ErrorAtRisk]) -> Figure:
         for net, values in zip(pair.nets, (*errors.plain, *errors.residual), strict=True)
         for risk, error in zip(errors.levels, values, strict=True)
     ]
-    differences = [
-        (risk, pair.label, *ends, len(pair.seeds)) for pair, line in lines.items() for risk, *ends in line.itertuples()
-    ]
-    return Figure(
-        "seeds-error-at-risk",
-        _said(AT_RISK, reached),
-        panels,
-        legend(arms.items()) + _legend(looks),
-        csv_text(("net", "risk", "error"), rows),
-        columns=2,
-        more={"difference": csv_text(("risk", "pair", "mean", "low", "high", "pairs"), differences)},
-    )
+    data, marks = csv_text(("net", "risk", "error"), rows), legend(arms.items()) + _legend(looks)
+    more = {"difference": csv_text(("risk", "pair", "mean", "low", "high", "pairs"), _difference_rows(lines))}
+    return Figure("seeds-error-at-risk", _said(AT_RISK, reached), panels, marks, data, columns=2, more=more)
 
 
-def _error_panel(number: int, pair: Pair, errors: ErrorAtRisk, several: bool) -> Panel:
+def _drawing(pair: Pair, errors: ErrorAtRisk) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for nets, values in ((pair.plain, errors.plain), (pair.residual, errors.residual)):
             for seed in values:
                 axes.plot(errors.levels, seed, color=nets[0].style.colour, linewidth=0.6, alpha=0.4)
             curve(axes, pd.Series(values.mean(axis=0), errors.levels), nets[0].style)
 
-    title = f"Error against risk{f', {pair.label}' if several else ''}"
-    return panel(f"seeds-error-{number}", title, draw, x=QUANTITIES[RISK], y=QUANTITIES[ERROR], log_x=True)
+    return draw

@@ -1,6 +1,7 @@
 """Equivalent training: risks of T-twins, their difference, and how far the weights have drifted apart (Fig. 6)."""
 
 import itertools
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -9,10 +10,10 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, cell, csv_text
-from lightning_app.report.figures import curves, group_legend
+from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text
+from lightning_app.report.figures import curve_panel, group_legend
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.report.panels import legend, panel
+from lightning_app.report.panels import legend
 
 __all__ = ["section"]
 
@@ -42,6 +43,13 @@ TABLE = (
     "divergence, 0.1 is 10 %."
 )
 
+OTHER_KIND = {"plain": "residual", "residual": "plain"}  # of a twin and its original
+DIVERGENCE = "max |T⁻¹(p) − r|"
+GAPS = (  # key, title and y axis of a panel; with fitted laws; logarithmic steps
+    ("twin-difference", "Difference of the risks", "|ΔL| (nats)", False, False),
+    ("twin-power", "Divergence, power law", DIVERGENCE, True, True),
+    ("twin-exponential", "Divergence, exponential", DIVERGENCE, True, False),
+)
 Line = TypeVar("Line", pd.Series, pd.DataFrame)
 Twins = dict[Net, pd.DataFrame]  # what was recorded after every step of the run, by step
 
@@ -54,45 +62,36 @@ def section(page: PageData) -> Section | None:
     table = Table(TABLE, HEAD, [_row(net) for net in measured])
     twins = {net: steps for net in measured if len(steps := _steps(net))}
     missing = [] if twins else ["No steps were saved of these twins."]
-    return Section(
-        "twins", "Equivalent training", WHAT, [_figure(twins), table] if twins else [table], missing, (FAMILY,)
-    )
+    blocks: list[Block] = [*([_figure(twins)] if twins else []), table]
+    return Section("twins", "Equivalent training", WHAT, blocks, missing, (FAMILY,))
 
 
 def _steps(net: Net) -> pd.DataFrame:
-    parts = (net.arrays(FAMILY, epoch) for epoch in net.run.array_epochs(FAMILY))
-    prefix = "twin/steps/"
-    frames = [
-        pd.DataFrame({k.removeprefix(prefix): v for k, v in part.items() if k.startswith(prefix)}) for part in parts
-    ]
+    prefix, frames = "twin/steps/", []
+    for epoch in net.run.array_epochs(FAMILY):
+        saved = {key: values for key, values in net.arrays(FAMILY, epoch).items() if key.startswith(prefix)}
+        frames.append(pd.DataFrame({key.removeprefix(prefix): values for key, values in saved.items()}))
     frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames).set_index("number") if frames else pd.DataFrame()
 
 
-# -- the numbers ----------------------------------------------------------------------------------------------------------
-
 HEAD = [
-    "twin",
-    "divergence",
-    "of ID entries",
-    "|ΔL|",
-    "first sign flip",
-    "values there",
-    "exponent a",
-    "rate b",
-    "rate before",
+    *("twin", "divergence", "of ID entries", "|ΔL|", "first sign flip", "values there"),
+    *("exponent a", "rate b", "rate before"),
 ]
 
 
 def _row(net: Net) -> list[Cell]:
+    """Where the first flip was, and what its units got, between distances and laws."""
     apart = [_number(net, name) for name in ("divergence", "divergence_id", "risk_difference")]
-    return [
-        Cell(net.label),
-        *apart,
-        *_flip(net),
-        *(_law(net, *law) for law in LAWS.items()),
-        _number(net, "growth/rate_before"),
-    ]
+    flip = [Cell("none yet"), Cell("–")]
+    if _flip_step(net) is not None:
+        names = ("step", "layer", "units", "original", "twin")
+        step, layer, units, original, twin = (_number(net, f"first_flip_{name}").text for name in names)
+        place = Cell(f"step {step}, layer {layer}", note=f"{units} {'unit' if units == '1' else 'units'}")
+        flip = [place, Cell(f"original {original}\ntwin {twin}")]
+    laws = [_law(net, *law) for law in LAWS.items()]
+    return [Cell(net.label), *apart, *flip, *laws, _number(net, "growth/rate_before")]
 
 
 def _number(net: Net, name: str, note: str = "") -> Cell:
@@ -101,26 +100,9 @@ def _number(net: Net, name: str, note: str = "") -> Cell:
 
 
 def _law(net: Net, parameter: str, count: str) -> Cell:
-    error = _text(net, f"growth/{parameter.split('_')[0]}_error")
-    fitted = _number(net, f"growth/{parameter}", f"{_text(net, f'growth/{count}')} steps, rms {error}")
+    steps, error = (_number(net, f"growth/{each}").text for each in (count, f"{parameter.split('_')[0]}_error"))
+    fitted = _number(net, f"growth/{parameter}", f"{steps} steps, rms {error}")
     return Cell("–", note="too few steps") if fitted.text == "nan" else fitted
-
-
-def _flip(net: Net) -> list[Cell]:
-    """Where the first flip was, and what its units got."""
-    if _flip_step(net) is None:
-        return [Cell("none yet"), Cell("–")]
-    step, layer, units, original, twin = (
-        _text(net, f"first_flip_{name}") for name in ("step", "layer", "units", "original", "twin")
-    )
-    return [
-        Cell(f"step {step}, layer {layer}", note=f"{units} {'unit' if units == '1' else 'units'}"),
-        Cell(f"original {original}\ntwin {twin}"),
-    ]
-
-
-def _text(net: Net, name: str) -> str:
-    return _number(net, name).text
 
 
 def _flip_step(net: Net) -> float | None:
@@ -128,62 +110,46 @@ def _flip_step(net: Net) -> float | None:
     return None if last is None or np.isnan(last.value) else last.value
 
 
-# -- the figure -----------------------------------------------------------------------------------------------------------
-
-
 def _figure(twins: Twins) -> Figure:
-    panels = [_risks(twins), _difference(twins), _divergence(twins, True), _divergence(twins, False)]
-    shown = _among(twins)
-    looks = legend((f"original of {net.label}", _original(net)) for net in shown.firsts())
+    shown = PageData([], list(twins))  # alone, so that seeds of one arm come together as everywhere on the page
+    originals = {net: styles([OTHER_KIND.get(net.kind, "other")])[0] for net in shown.firsts()}
+    panels = [_risks(shown, twins, originals), *(_gap_panel(shown, twins, *how) for how in GAPS)]
+    looks = legend((f"original of {net.label}", look) for net, look in originals.items())
     looks += group_legend(shown) + legend([("fitted law", FIT)])
     rows = [(net.label, *row) for net, steps in twins.items() for row in _picked(steps[COLUMNS]).itertuples()]
     data = csv_text(("twin", "step", *COLUMNS), rows)
     return Figure("twin-steps", CAPTION, panels, looks, data, columns=2)
 
 
-def _among(twins: Twins) -> PageData:
-    """The twins alone, so that seeds of one arm come together as everywhere on the page."""
-    return PageData([], list(twins))
+def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
+    def draw_originals(axes: Axes) -> None:
+        for net, look in originals.items():
+            curve(axes, finite(_means(twins[net]["risk_original"])), look)
+
+    def risk(net: Net) -> pd.Series:
+        return _means(twins[net]["risk_twin"])
+
+    look = partial(curve_panel, x="step", y="risk (nats)", before=draw_originals, log_y=True, whole_x=False)
+    return look(shown, "twin-risks", "Training risk L", risk)
 
 
-def _original(net: Net) -> Style:
-    """A residual net's look for the original of a plain twin, and the other way round."""
-    return styles([{"plain": "residual", "residual": "plain"}.get(net.kind, "other")])[0]
+def _gap_panel(shown: PageData, twins: Twins, key: str, title: str, y: str, fitted: bool, log_x: bool) -> Panel:
+    """How far twin and original are apart, in risk or in weights, with the laws ``fitted`` to these."""
 
+    def gap(net: Net) -> pd.Series:
+        steps = twins[net]
+        return _picked(steps["divergence"], log_x) if fitted else _means(steps["risk_difference"].abs())
 
-def _risks(twins: Twins) -> Panel:
-    def draw(axes: Axes) -> None:
-        for net in _among(twins).firsts():
-            curve(axes, finite(_means(twins[net]["risk_original"])), _original(net))
-        curves(axes, _among(twins).groups.values(), lambda net: _means(twins[net]["risk_twin"]))
-
-    return panel("twin-risks", "Training risk L", draw, x="step", y="risk (nats)", log_y=True)
-
-
-def _difference(twins: Twins) -> Panel:
-    def draw(axes: Axes) -> None:
-        curves(axes, _among(twins).groups.values(), lambda net: _means(twins[net]["risk_difference"].abs()))
-        _mark_flips(axes, twins)
-
-    return panel("twin-difference", "Difference of the risks", draw, x="step", y="|ΔL| (nats)", log_y=True)
-
-
-def _divergence(twins: Twins, log_x: bool) -> Panel:
-    def draw(axes: Axes) -> None:
-        curves(axes, _among(twins).groups.values(), lambda net: _picked(twins[net]["divergence"], log_x))
-        _mark_flips(axes, twins)
-        for net in _among(twins).firsts():
+    def mark(axes: Axes) -> None:
+        for net in twins:
+            if step := _flip_step(net):
+                axes.axvline(step, color=net.style.colour, linewidth=0.9, linestyle=(0, (1, 2)))
+        for net in shown.firsts() if fitted else ():
             for law in _laws(net, twins[net].index.to_numpy(dtype=float)):
                 axes.plot(law.index, law, color=FIT.colour, linestyle=FIT.dash, linewidth=1.1)
 
-    key, title = ("twin-power", "Divergence, power law") if log_x else ("twin-exponential", "Divergence, exponential")
-    return panel(key, title, draw, x="step", y="max |T⁻¹(p) − r|", log_x=log_x, log_y=True)
-
-
-def _mark_flips(axes: Axes, twins: Twins) -> None:
-    for net in twins:
-        if step := _flip_step(net):
-            axes.axvline(step, color=net.style.colour, linewidth=0.9, linestyle=(0, (1, 2)))
+    look = partial(curve_panel, x="step", y=y, after=mark, log_x=log_x, log_y=True, whole_x=False)
+    return look(shown, key, title, gap)
 
 
 def _laws(net: Net, steps: np.ndarray) -> list[pd.Series]:

@@ -1,6 +1,6 @@
 """Where the weights are: the paper's Table 3, before training and after, for w and for t = T(w)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -8,17 +8,16 @@ from matplotlib.axes import Axes
 
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
 from lightning_app.report.figures import (
-    FIRST,
-    LAST,
     Curve,
     Histogram,
     View,
     figure_of_curves,
     figure_of_histograms,
+    first_and_last,
     joined,
-    saved_histograms,
 )
 from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.profiles import stages
 
 __all__ = ["TRANSFERRED", "WEIGHTS", "id_mass", "section"]
 
@@ -38,7 +37,6 @@ FIELDS = {
     "id_count": "ID entries",
 }
 CURVES = {"mean": False, "std": False, "all": True, "large": True, "id_entries": True}  # field -> is it a mass?
-ALL, ID = "histogram", "histogram_id"
 LARGE = 0.25  # the paper's threshold of a large weight
 
 TITLE = "Where the weights are"
@@ -52,12 +50,12 @@ WHAT = (
 
 def section(page: PageData) -> Section:
     """Table 3 of each net, curves, and histograms."""
-    measured = [net for net in page.nets if _measured(net)]
+    measured = {net: forms for net in page.nets if (forms := _measured(net))}
     if not measured:
         return Section("weights", TITLE, notices=["Weight mass was not measured in this run."])
-    tables = [_table(net) for net in measured]
-    figures = [_curves(page, prefix) for prefix in OBJECTS if any(prefix in _measured(net) for net in measured)]
-    histograms = [figure for figure in [_histograms(page)] if figure]
+    tables = [_table(net, forms) for net, forms in measured.items()]
+    figures = [figure for prefix in OBJECTS for figure in _curves(page, prefix)]
+    histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
     return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, families=(*OBJECTS,))
 
@@ -68,76 +66,50 @@ def id_mass(net: Net) -> str:
     return name if name in net.names else f"{WEIGHTS}/id_entries"
 
 
-# -- Table 3 --------------------------------------------------------------------------------------------------------------
-
-
 def _measured(net: Net) -> list[str]:
     """Which of w and t have numbers."""
     return [prefix for prefix in OBJECTS if any(f"{prefix}/{field}" in net.names for field in FIELDS)]
 
 
-def _table(net: Net) -> Table:
-    shown = [WEIGHTS] if _same(net) else _measured(net)
-    columns = [(prefix, epoch) for prefix in shown for epoch in _ends(_epochs(net, prefix))]
+def _table(net: Net, forms: Sequence[str]) -> Table:
+    """A pair of columns for w and one for t; one for both where t is w at every epoch, as for a plain net."""
+    series = {prefix: {field: net.series(f"{prefix}/{field}") for field in FIELDS} for prefix in forms}
+    w, *others = series.values()
+    same = any(all(w[field].equals(t[field]) for field in FIELDS) for t in others)
+    columns = []
+    for prefix in forms[:1] if same else forms:
+        epochs = sorted({epoch for values in series[prefix].values() for epoch in values.index})
+        columns += [(prefix, epoch) for epoch in stages(epochs, (0, 1)).values()]
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [
         [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
         for field in fields
     ]
-    head = [f"{'w = t' if _same(net) else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
+    head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)
 
 
-def _same(net: Net) -> bool:
-    """Whether t is w at every epoch, as for a plain net: one pair of columns is then enough."""
-    return len(_measured(net)) == 2 and all(
-        net.series(f"{WEIGHTS}/{field}").equals(net.series(f"{TRANSFERRED}/{field}")) for field in FIELDS
-    )
-
-
-def _epochs(net: Net, prefix: str) -> list[int]:
-    return sorted({epoch for field in FIELDS for epoch in net.series(f"{prefix}/{field}").index})
-
-
-def _ends(epochs: Sequence[int]) -> list[int]:
-    """The first and the last; one if they are the same."""
-    return sorted({epochs[0], epochs[-1]}) if epochs else []
-
-
-# -- over epochs ----------------------------------------------------------------------------------------------------------
-
-
-def _curves(page: PageData, prefix: str) -> Figure:
+def _curves(page: PageData, prefix: str) -> list[Figure]:
     symbol = OBJECTS[prefix]
     caption = f"Statistics of {symbol} over training; weights have no unit. Linear scales that need not start at zero."
-    shown = [
-        Curve(f"curve-{prefix}-{field}", name, f"{FIELDS[field]}, {symbol}", f"sum of |{symbol}|" if mass else symbol)
-        for field, mass in CURVES.items()
-        if page.having(name := f"{prefix}/{field}").nets
-    ]
+    names = {field: (f"curve-{prefix}-{field}", f"{prefix}/{field}", f"{FIELDS[field]}, {symbol}") for field in CURVES}
+    shown = [Curve(*names[field], f"sum of |{symbol}|" if mass else symbol) for field, mass in CURVES.items()]
     return figure_of_curves(page, f"curves-{prefix}", caption, shown, spreads=False)
 
 
-# -- histograms, the paper's Fig. 7 ---------------------------------------------------------------------------------------
-
-
-def _histograms(page: PageData) -> Figure | None:
-    """The first net of each group in plain form, t; all weights above, ID entries below. None if nothing was saved."""
-    views = [
-        View(f"{part}-{when}", f"{title}, epoch {joined(each.epoch for each in found.values())}", (part,), found)
-        for part, title in ((ALL, "All weights"), (ID, "ID entries"))
-        for when, epoch in (("first", FIRST), ("last", LAST))
-        if (found := saved_histograms(page, WEIGHTS, epoch, partial(_bins, part=part)))
-    ]
-    if not views:
-        return None
-    clip, span = _clip(views), _span(views)
+def _histograms(page: PageData) -> list[Figure]:
+    """The first net of each group in plain form, t; all weights above, ID entries below. Nothing if nothing was saved."""
+    whole, ids = (
+        first_and_last(page, WEIGHTS, part, title, (part,), partial(_bins, part=part))
+        for part, title in (("histogram", "All weights"), ("histogram_id", "ID entries"))
+    )
+    clip, span = _clip(whole, ids), _span([*whole, *ids])
 
     def adjust(axes: Axes, view: View) -> None:
-        axes.set(xlim=span, ylim=(0, clip if view.facts == (ALL,) else None))
+        axes.set(xlim=span, ylim=(0, clip if view in whole else None))
 
-    caption, columns = _caption(views, clip), ("part", "count")
-    x, y = "weight t", "weights per bin"
+    caption, columns = _caption(whole, ids, clip), ("part", "count")
+    views, x, y = [*whole, *ids], "weight t", "weights per bin"
     return figure_of_histograms(page, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2)
 
 
@@ -150,22 +122,22 @@ def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.n
     return None
 
 
-def _of(views: Sequence[View], part: str | None = None) -> list[Histogram]:
-    return [each for view in views if part is None or view.facts == (part,) for each in view.of.values()]
+def _of(views: Iterable[View]) -> list[Histogram]:
+    return [each for view in views for each in view.of.values()]
 
 
-def _clip(views: Sequence[View]) -> float | None:
+def _clip(whole: Sequence[View], ids: Sequence[View]) -> float | None:
     """Height to show of all weights: half more than the highest bin of large weights or of ID entries.
 
     So the peak at 0, a hundred times higher, hides neither. None if that cuts nothing off, or there are none of them.
     """
-    large = [counts[np.abs(edges[1:] + edges[:-1]) / 2 >= LARGE].max(initial=0) for counts, edges, _ in _of(views, ALL)]
-    clip = 1.5 * max([*large, _peak(_of(views, ID))])
-    return float(clip) if 0 < clip < _peak(_of(views, ALL)) else None
+    large = [counts[np.abs(edges[1:] + edges[:-1]) / 2 >= LARGE].max(initial=0) for counts, edges, _ in _of(whole)]
+    clip = 1.5 * max([*large, _peak(ids)])
+    return float(clip) if 0 < clip < _peak(whole) else None
 
 
-def _peak(histograms: Sequence[Histogram]) -> float:
-    return max((float(each.counts.max(initial=0)) for each in histograms), default=0.0)
+def _peak(views: Sequence[View]) -> float:
+    return max((float(each.counts.max(initial=0)) for each in _of(views)), default=0.0)
 
 
 def _span(views: Sequence[View]) -> tuple[float, float]:
@@ -176,11 +148,9 @@ def _span(views: Sequence[View]) -> tuple[float, float]:
     return (float(low - margin), float(high + margin)) if low < high else (-1.0, 1.0)
 
 
-def _caption(views: Sequence[View], clip: float | None) -> str:
+def _caption(whole: Sequence[View], ids: Sequence[View], clip: float | None) -> str:
     parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
     if clip is not None:
-        parts.append(
-            f"The count of all weights is cut at {clip:.0f}; the highest bin holds {_peak(_of(views, ALL)):.0f}."
-        )
-    widths = joined(f"{np.diff(each.edges).max():.3g}" for each in _of(views))
+        parts.append(f"The count of all weights is cut at {clip:.0f}; the highest bin holds {_peak(whole):.0f}.")
+    widths = joined(f"{np.diff(each.edges).max():.3g}" for each in _of([*whole, *ids]))
     return " ".join([*parts, f"Bin width: {widths}."])

@@ -1,0 +1,153 @@
+"""What is minimised and what is reported: the loss, the penalty on weights, and exact sums of risks and errors.
+
+The penalty lambda/2 ||w - centre||^2 is kept out of the optimizer so that its centre can be chosen. ``torch.optim``'s
+weight_decay always pulls towards 0. For the plain twin p = T(r) of a residual net that is the wrong penalty: the twins stay
+equivalent only when p decays towards rho, so that ||p - rho||^2 = ||r||^2 (Yu & Tomasi, section 4.1). The gradient is added
+to the loss's gradient before the optimizer's step (coupled L2).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from lightning_app.common.errors import UserError
+from lightning_app.identity import id_entries
+from lightning_app.modules.members import Centre
+
+__all__ = ["Decays", "Loss", "LossName", "Penalty", "RiskAndError", "add_gradients", "loss_named", "squared_error"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch of logits (B, outputs) and labels (B,) -> ()
+LossName = Literal["cross_entropy", "squared_error"]
+Decays = Literal["all", "weights", "none"]
+
+
+def squared_error(logits: Tensor, labels: Tensor) -> Tensor:
+    """``1/(2B) sum ||f(x) - e_y||^2`` with the unit vector of the label as target (Li et al. 2016, appendix B). >= 0.
+
+    Computed in float32 at least. Outputs beyond the classes have target 0.
+
+    >>> squared_error(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))  # 0 and 9 + 1
+    tensor(2.5000)
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    return 0.5 * (logits - targets).square().sum(1).mean()
+
+
+def loss_named(name: LossName) -> Loss:
+    """The mean loss of that name, a function of logits and labels.
+
+    Raises:
+        UserError: if there is none.
+    """
+    losses: dict[LossName, Loss] = {"cross_entropy": F.cross_entropy, "squared_error": squared_error}
+    if name not in losses:
+        raise UserError(f"model.loss is one of {', '.join(losses)}, got {name!r}.")
+    return losses[name]
+
+
+class Penalty(nn.Module):
+    """lambda/2 ||w - centre||^2 of one net.
+
+    Args:
+        net: the net; not registered, so the penalty owns no parameters.
+        strength: lambda, times whatever scale the cost has.
+        decays: which parameters w holds: "all" of them, "weights" (two or more dimensions: no biases, no norms) or "none".
+        centre: "zero", or "identity" for rho.
+    """
+
+    def __init__(self, net: nn.Module, strength: float, decays: Decays = "all", centre: Centre = "zero") -> None:
+        super().__init__()
+        self.strength = strength
+        own = getattr(net, "id_weights", None)
+        if centre == "identity" and own is None:
+            raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
+        named = {n: w for n, w in net.named_parameters() if decays == "all" or (decays == "weights" and w.ndim >= 2)}
+        self._weights = list(named.values())  # in a list: hidden from nn.Module's registration
+        shifted = set(own()) if own and centre == "identity" else set()
+        for index, (name, w) in enumerate(named.items()):
+            rho = id_entries(w).to(w.dtype) if name in shifted else None
+            self.register_buffer(f"centre_{index}", rho, persistent=False)
+
+    @torch.no_grad()
+    def displacements(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """(w, w - centre) of every decaying parameter."""
+        pairs = zip(self._weights, self._buffers.values())  # the centres, in the order of the weights
+        return [(w, w.detach() if centre is None else w.detach() - centre) for w, centre in pairs]
+
+    @torch.no_grad()
+    def half_norm(self) -> float:
+        """1/2 ||w - centre||^2, summed in float64."""
+        if not self._weights:
+            return 0.0
+        return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self.displacements()]).sum())
+
+    def value(self) -> float:
+        """The penalty itself, in the units of the loss."""
+        return self.strength * self.half_norm()
+
+
+@torch.no_grad()
+def add_gradients(penalties: Iterable[Penalty]) -> None:
+    """Add lambda (w - centre) to the gradients of the loss: of a whole bank at once, as torch.optim steps."""
+    by_strength: dict[float, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for penalty in penalties:
+        if penalty.strength:
+            by_strength[penalty.strength] += [(w.grad, d) for w, d in penalty.displacements() if w.grad is not None]
+    for strength, pairs in by_strength.items():
+        if pairs:
+            torch._foreach_add_(*map(list, zip(*pairs)), alpha=strength)
+
+
+class RiskAndError(Metric):
+    """Mean loss (risk; cross-entropy in nats) a sample, and share of wrong top-1 predictions (error, in [0, 1]).
+
+    Of exact sums, so that batches weigh by their size on any number of ranks.
+
+    >>> metric = RiskAndError()
+    >>> metric.update(torch.tensor(0.5), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
+    >>> metric.compute()
+    {'risk': 0.5, 'error': 0.5}
+    """
+
+    full_state_update = False
+    higher_is_better = False
+    risk_sum: Tensor  # () float64
+    wrong: Tensor  # () int64
+    count: Tensor  # () int64
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, dtype in (("risk_sum", torch.float64), ("wrong", torch.int64), ("count", torch.int64)):
+            self.add_state(name, torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+
+    def update(self, risk: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch: its mean risk (), logits (B, classes) and labels (B,). An empty batch adds nothing."""
+        if len(labels):
+            self.risk_sum += risk.detach().double() * len(labels)
+            self.wrong += (logits.detach().argmax(1) != labels).sum()
+            self.count += len(labels)
+
+    def compute(self) -> dict[str, float]:
+        """``{"risk", "error"}``; nan before the first sample."""
+        sums = torch.stack([self.risk_sum, self.wrong.double(), self.count.double()]).tolist()
+        risk, error = (total / sums[2] if sums[2] else float("nan") for total in sums[:2])
+        return {"risk": risk, "error": error}
+
+    def sums(self) -> dict[str, Tensor]:
+        """The raw state, for a checkpoint taken in the middle of an epoch."""
+        return {name: getattr(self, name).detach().cpu().clone() for name in self._defaults}
+
+    def restore(self, sums: dict[str, Tensor], ours: bool = True) -> None:
+        """Put back what `sums` returned; on ranks that leave it to another one, zeros that count as updated.
+
+        All ranks must agree on having been updated: `compute` sums over them, and one that does not call it is waited for.
+        """
+        for name, value in sums.items():
+            setattr(self, name, (value if ours else torch.zeros_like(value)).to(self.device))
+        self._update_count = int(bool(sums["count"]))
