@@ -9,6 +9,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Ratio, Results, Row, interleave, options_of, run
@@ -24,8 +25,7 @@ COMMANDS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    return options_of(__doc__, rounds=7)
+parser = partial(options_of, __doc__, rounds=7)
 
 
 def measure(options: argparse.Namespace) -> Results:

@@ -19,6 +19,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,11 +50,7 @@ BEST = "compiled, channels_last"
 DECODED, CACHED, ARRAY_FILES = "JPEG files, decoded", "JPEG files, cached", "arrays"
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, images=6400)
-    parser.add_argument("--files", type=int, default=2000, help="JPEG files of the start-up")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    return parser
+parser = partial(options_of, __doc__, images=6400, files=2000, compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -85,9 +82,6 @@ def speed_rows(speeds: Comparison) -> list[Row]:
     return lines + [
         Row(f"batches, {fastest}", peer, speeds.ratio(fastest, peer), better="more") for peer in (V2, V2_BATCHES)
     ]
-
-
-# -- peers ---------------------------------------------------------------------------------------------------------------
 
 
 class Tensors(Dataset):
@@ -126,9 +120,6 @@ def reader(dataset: Dataset, images: int, num_workers: int = 0, **options: Calla
     return DataLoader(dataset, BATCH, sampler=sampler, **options)
 
 
-# -- ours ----------------------------------------------------------------------------------------------------------------
-
-
 def ours(root: Path, compile: bool) -> dict[str, EpochLoader]:
     chosen = {name: options for name, options in OURS.items() if compile or "compile" not in options}
     return {name: cifar10(root, **options).train_dataloader() for name, options in chosen.items()}
@@ -155,9 +146,6 @@ def rate(loader: Iterable) -> Callable[[], float]:
         return images / (time.perf_counter() - start)
 
     return read
-
-
-# -- start-up ------------------------------------------------------------------------------------------------------------
 
 
 def start_up(folder: Path, data: CIFAR10, files: int) -> dict[str, Callable[[], None]]:

@@ -21,7 +21,7 @@ from benchmarks.loops import KINDS, bank, through_lightning, trainer
 from callbacks import InterlayerCushion
 from callbacks.measure import Measure
 from callbacks.protocol import contexts_of
-from lightning_app.common.packaged import configs
+from lightning_app.common.provenance import configs
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.modules import ImageClassifier
@@ -36,10 +36,8 @@ MODES = {"eager": False, "compiled": True}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, images=3200)  # whole batches of 128 and of 50
+    parser = options_of(__doc__, rounds=5, images=3200, depth=20, probe=PROBE)  # whole batches of 128 and of 50
     parser.add_argument("--net", default="simplified", choices=KINDS)
-    parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--probe", type=int, default=PROBE, help="images that measures look at")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     return parser
 
@@ -68,11 +66,9 @@ def parts_of_epoch(options: argparse.Namespace, compile: bool) -> tuple[dict[str
     begun = trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0)
     begun.fit(module, datamodule=data)  # a net that has seen a step: measures find all that they ask for
     measures = {type(each).__name__: each for each in (*measures_of_base(), InterlayerCushion())}
-    contenders = {
-        TRAINING: scaled(through_lightning(module, data), scale),
-        EVALUATION: scaled(evaluation(module, data), scale),
-        EVERYTHING: scaled(everything(begun, module, compile), scale),
-    }
+    whole = {TRAINING: through_lightning(module, data), EVALUATION: evaluation(module, data)}
+    whole[EVERYTHING] = everything(begun, module, compile)
+    contenders = {name: lambda part=part: part() * scale for name, part in whole.items()}
     contenders |= {name: timed(each, begun, module) for name, each in measures.items()}
     return {name: each.every_n_epochs for name, each in measures.items()}, contenders
 
@@ -83,10 +79,13 @@ def lines(parts: Comparison, every: dict[str, int], mode: str) -> list[Row]:
     def line(what: str, names: dict[str, int], goal: float | None = None) -> Row:
         return Row(what, f"a training epoch, {mode}", share(parts, names), goal)
 
+    def when(every: int) -> str:
+        return "" if every == 1 else f", after every {every} epochs"
+
     alone = {EVALUATION: 1, EVERYTHING: 1} | every
     inter = InterlayerCushion.__name__
     return [
-        *(line(_spelled(name, n), {name: n}, GOALS.get(name)) for name, n in alone.items()),
+        *(line(f"{name}{when(n)}", {name: n}, GOALS.get(name)) for name, n in alone.items()),
         line(f"{EVERYTHING}, and interlayer cushions of the probe", {EVERYTHING: 1, inter: 1}, MOST),
         line(
             "evaluation and all measures of base.yaml",
@@ -106,13 +105,9 @@ def share(parts: Comparison, every: dict[str, int]) -> Ratio:
     return Ratio.of(*(sum(t / n for t, n in zip(times, every.values())) / training for training, *times in rounds))
 
 
-def _spelled(name: str, every: int) -> str:
-    return name if every == 1 else f"{name}, after every {every} epochs"
-
-
 def measures_of_base() -> list[Measure]:
     """The callbacks of base.yaml that measure nets, as it configures them."""
-    listed = yaml.safe_load((configs() / "base.yaml").read_text())["trainer"]["callbacks"]
+    listed = yaml.safe_load((configs() / "base.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [
         getattr(importlib.import_module("callbacks"), each["class_path"])(**each.get("init_args", {}))
         for each in listed
@@ -166,10 +161,6 @@ def timed(callback: Measure, trainer: pl.Trainer, module: ImageClassifier) -> Ca
         return ticks() - started
 
     return once
-
-
-def scaled(run: Callable[[], float], factor: float) -> Callable[[], float]:
-    return lambda: run() * factor
 
 
 if __name__ == "__main__":

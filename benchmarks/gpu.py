@@ -48,7 +48,7 @@ from benchmarks.solo import differences
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules.backends import Graph, Loop, Pass
-from lightning_app.modules.penalty import Penalty, add_gradients
+from lightning_app.modules.cost import Penalty, add_gradients
 from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
@@ -386,9 +386,10 @@ def main(argv: list[str] | None = None) -> int:
 def run_case(case: Case, options: argparse.Namespace, command: str, until: float) -> str:
     """In a process, if it is not done and there is time: "done", "left (...)" or "failed (...)"."""
     file = options.out / "gpu.json"
-    content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    made = made_by(command)
-    if case.name in content and same(content[case.name], made):
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    made, done = made_by(command), [content[case.name]] if case.name in content else []
+    keys = [(of["command"], of["commit"], of["machine"]["gpu"], of["machine"]["torch"]) for of in (made, *done)]
+    if len(set(keys)) < len(keys):
         return "done"
     left = until - time.monotonic()
     if left < 60 * case.minutes * (not options.quick):
@@ -400,9 +401,9 @@ def run_case(case: Case, options: argparse.Namespace, command: str, until: float
             return "left (cut off)"
         if code:
             return f"failed (exit code {code})"
-        content[case.name] = json.loads(result.read_text())
+        content[case.name] = json.loads(result.read_text(encoding="utf-8"))
     beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=1) + "\n")
+    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     beside.replace(file)
     return "done"
 
@@ -411,14 +412,6 @@ def words_of(case: Case, options: argparse.Namespace, out: Path) -> list[str]:
     """The command of one case, which writes the file ``out``."""
     words = [sys.executable, "-m", "benchmarks.gpu", "--case", case.name, "--root", str(options.root)]
     return [*words, "--device", options.device, "--out", str(out), *(["--quick"] if options.quick else [])]
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Are both of the same command, commit, GPU and torch?"""
-    keys = [
-        (made["command"], made["commit"], made["machine"]["gpu"], made["machine"]["torch"]) for made in (one, other)
-    ]
-    return keys[0] == keys[1]
 
 
 def measure_case(options: argparse.Namespace, command: str) -> None:
@@ -430,7 +423,7 @@ def measure_case(options: argparse.Namespace, command: str) -> None:
     print(*found.rows, sep="\n", flush=True)
     values = {name: {"unit": of.unit, **of.values} for name, of in found.values.items()}
     content = made | {"setting": found.setting, "lines": [asdict(row) for row in found.rows], "values": values}
-    options.out.write_text(json.dumps(content | found.more))
+    options.out.write_text(json.dumps(content | found.more), encoding="utf-8")
 
 
 def ended(words: list[str], seconds: float) -> int | None:

@@ -269,20 +269,22 @@ def rows_of(content: Mapping[str, Any]) -> list[Row]:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def options_of(what: str | None, rounds: int = 7, **images: int) -> argparse.ArgumentParser:
-    """--root, --rounds, --out, and --images where a default number of them is given.
+def options_of(what: str | None, rounds: int = 7, **more: Any) -> argparse.ArgumentParser:
+    """--root, --rounds, --out, and an option for each further name, of the type of its default.
 
     Args:
         what: is timed, for --help.
         rounds: by default.
-        images: ``images=1000``, or nothing.
+        more: ``images=1000``; a bool is a switch, a list takes any number of values.
     """
     parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
-    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--out", type=Path, help="folder for the file of results, named as the benchmark")
-    for name, default in images.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in {"rounds": rounds, **more}.items():
+        option, switch = "--" + name.replace("_", "-"), isinstance(default, bool)
+        how = {"action": argparse.BooleanOptionalAction} if switch else {"type": int}
+        how |= {"nargs": "*"} if isinstance(default, list) else {}
+        parser.add_argument(option, default=default, **how)
     return parser
 
 
@@ -317,7 +319,7 @@ def run(
             **found.more,
         }
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+        (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return found
 
 
@@ -357,7 +359,7 @@ def machine() -> dict[str, str | int | float]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "cores": os.cpu_count() or 1,
         "torch threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

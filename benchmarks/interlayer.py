@@ -13,6 +13,7 @@ Both nets are trained for some steps first, that masks and errors are those of a
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -40,13 +41,7 @@ BY_HAND, CUSHIONS, EAGER, COMPILED = "by hand", "cushions", "epoch, eager", "epo
 HALF = f"{CUSHIONS}, bfloat16 probes"
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=7, images=1000)  # a tenth of the images for exact norms
-    parser.add_argument("--steps", type=int, default=150, help="of training before measuring")
-    parser.add_argument("--probes", type=int, default=4)
-    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 512, 2048], help="of vmap(vjp)")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    return parser
+parser = partial(options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -95,9 +90,6 @@ def epoch_lines(name: str, whole: Comparison) -> list[Row]:
     return lines
 
 
-# Exact norms
-
-
 def norm_contenders(net: nn.Module, images: Tensor, chunks: list[int]) -> dict[str, Callable[[], float]]:
     span, few = span_of(net, "block05"), images[: max(1, len(images) // 10)]
     x = block_input(net, images[:1])
@@ -139,9 +131,6 @@ def difference(net: nn.Module, images: Tensor) -> float:
     ours = interlayer_cushions(net, [span], [images])["block05"].norms
     theirs = torch.tensor([rows_norm(span, x[None], 512) for x in block_input(net, images)])
     return float((ours / theirs - 1).abs().max())
-
-
-# A whole measurement
 
 
 def cushion_contenders(

@@ -9,6 +9,7 @@ result. All in float64.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,13 +22,7 @@ from lightning_app.theory import Moments, hessian
 CLOSED, KEPT, AUTOGRAD, EIGENVALUES = "closed form", "closed form, memory kept", "torch.func.hessian", "eigvalsh"
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__)
-    parser.add_argument("--units", type=int, default=16)
-    parser.add_argument("--n", type=int, default=2, help="matrices a unit")
-    parser.add_argument("--width", type=int, default=10)
-    parser.add_argument("--samples", type=int, default=200)
-    return parser
+parser = partial(options_of, __doc__, rounds=7, units=16, n=2, width=10, samples=200)
 
 
 def measure(options: argparse.Namespace) -> Results:

@@ -1,5 +1,6 @@
 """Training loops that benchmarks time: ours through Lightning, what a user would write, and what public repositories have."""
 
+import argparse
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,11 @@ def trainer(device: str = "cpu", **options: Any) -> pl.Trainer:
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     quiet: dict[str, Any] = dict.fromkeys(off, False)
     return pl.Trainer(accelerator="gpu" if device == "cuda" else "cpu", devices=1, **quiet | options)
+
+
+def images_of(options: argparse.Namespace) -> CIFAR10:
+    """The first training images, as many as ``--images`` says."""
+    return CIFAR10(root=str(options.root), train_limit=options.images, batch_size=BATCH)
 
 
 class Resident(CIFAR10):

@@ -8,6 +8,7 @@ machine hits both sides; the compiled evaluation is the unit.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +22,7 @@ REFERENCE = "evaluation, compiled"
 CUSHIONS = "cushions too, compiled"
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=9, images=2000)
-    parser.add_argument("--batch", type=int, default=250)
-    parser.add_argument("--depth", type=int, default=20)
-    return parser
+parser = partial(options_of, __doc__, rounds=9, images=2000, batch=250, depth=20)
 
 
 def measure(options: argparse.Namespace) -> Results:

@@ -27,12 +27,12 @@ machine widens the range. Below each heading: what was measured, on which machin
 
 
 def main() -> None:
-    PAGE.write_text(page(read(RESULTS)))
+    PAGE.write_text(page(read(RESULTS)), encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """Benchmark -> content of its file, by name."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:

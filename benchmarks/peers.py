@@ -56,10 +56,7 @@ GOALS = {(PRODUCT, CURVLINOPS): 0.7, (DENSITY, CURVLINOPS): 0.4}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, images=2560)
-    parser.add_argument("--hessian-images", type=int, default=32)
-    parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser = options_of(__doc__, rounds=5, images=2560, hessian_images=32, depth=20, compile=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     return parser
 
@@ -74,14 +71,10 @@ def measure(options: argparse.Namespace) -> Results:
     return found
 
 
-# -- a training epoch ----------------------------------------------------------------------------------------------------
-
-
 def training_epoch(found: Results, options: argparse.Namespace) -> None:
     scripts = {f"usual script, {workers} workers": in_process(theirs, options, workers) for workers in WORKERS}
-    contenders = {
-        name: in_process(ours_of, options, *how) for name, how in OURS.items() if options.compile or not how[0]
-    }
+    chosen = {name: how for name, how in OURS.items() if options.compile or not how[0]}
+    contenders = {name: in_process(ours_of, options, *how) for name, how in chosen.items()}
     epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)
     found.add("training epoch", epochs, best)
@@ -102,9 +95,6 @@ def images(options: argparse.Namespace) -> CIFAR10:
     return CIFAR10(root=str(options.root), batch_size=BATCH, **limits)
 
 
-# -- curvature -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Library:
     """What it takes to get the same numbers from it."""
@@ -118,13 +108,21 @@ def curvature(found: Results, options: argparse.Namespace) -> None:
     batches = load_cifar10(options.root, options.hessian_images, options.hessian_images)
     net = SimplifiedNet(options.depth).eval()
     net.to(DEVICE, memory_format=torch.channels_last)
-    libraries = libraries_for(net, batches, found)
+    libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
+    if importlib.util.find_spec("hessian_eigenthings"):
+        libraries[EIGENTHINGS] = with_eigenthings(net, batches)
+    else:
+        found.more["left out"] = missing = f"{EIGENTHINGS} is not installed and left out: {INSTALL}"
+        print(f"\n{missing}")
     vector = torch.randn(sum(w.numel() for w in net.parameters())).to(DEVICE)
     work = {
         PRODUCT: {name: lambda its=its: its.product(vector) for name, its in libraries.items()},
         f"top {TOP} eigenvalues": {name: its.top for name, its in libraries.items()},
         DENSITY: {name: its.density for name, its in libraries.items()},
-        f"top {TOP} eigenvalues and density": {name: both(name, its) for name, its in libraries.items()},
+        f"top {TOP} eigenvalues and density": {  # ours are of one run
+            name: its.density if name == US else lambda its=its: (its.top(), its.density())
+            for name, its in libraries.items()
+        },
     }
     for what, contenders in work.items():
         timed = interleave({name: processor_time(one) for name, one in contenders.items()}, options.rounds)
@@ -135,20 +133,6 @@ def curvature(found: Results, options: argparse.Namespace) -> None:
             if name != US
         ]
     found.rows += agreement(libraries, vector)
-
-
-def libraries_for(net: nn.Module, batches: Batches, found: Results) -> dict[str, Library]:
-    libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
-    if importlib.util.find_spec("hessian_eigenthings"):
-        return libraries | {EIGENTHINGS: with_eigenthings(net, batches)}
-    found.more["left out"] = missing = f"{EIGENTHINGS} is not installed and left out: {INSTALL}"
-    print(f"\n{missing}")
-    return libraries
-
-
-def both(name: str, its: Library) -> Callable[[], object]:
-    """Ours are of one run."""
-    return its.density if name == US else lambda: (its.top(), its.density())
 
 
 def ours(net: nn.Module, batches: Batches) -> Library:

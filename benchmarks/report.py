@@ -10,7 +10,6 @@ of its own, as often as ``--rounds`` says.
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -32,10 +31,8 @@ MEMBER = "net"  # what the net of a run of one is called
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=3)
+    parser = options_of(__doc__, rounds=3, seeds=13, epochs=200)
     parser.add_argument("--run", type=Path, required=True, help="a run with one plain and one residual net")
-    parser.add_argument("--seeds", type=int, default=13)
-    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--work", type=Path, help="keep runs and page here (default: a temporary folder)")
     return parser
 
@@ -57,24 +54,17 @@ def measure(options: argparse.Namespace) -> Results:
     return found
 
 
-# -- the runs ------------------------------------------------------------------------------------------------------------
-
-
 def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
     """A run folder for each seed of each arm of a short run, with as many epochs as asked."""
-    log, config = short.log(), short.config()
+    log, config, newest = short.log(), short.config(), max((short.path / "measurements").iterdir())
     for number, arm in enumerate(ARMS):
         last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([arm, ""])]
-        arrays = {file.stem: of_arm(file, arm) for file in newest(short).glob("*.npz")}
+        arrays = {file.stem: of_arm(file, arm) for file in newest.glob("*.npz")}
         for seed in range(seeds):
             made = RunFolder(folder / f"{arm}-seed{seed:02d}")
             write_log(made, last, epochs, np.random.default_rng([number, seed]))
             link_arrays(made, arrays, epochs)
-            (made.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)))
-
-
-def newest(run: RunFolder) -> Path:
-    return max((run.path / "measurements").iterdir())
+            (made.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)), encoding="utf-8")
 
 
 def of_arm(file: Path, arm: str) -> dict[str, np.ndarray]:
@@ -87,7 +77,7 @@ def write_log(run: RunFolder, last: pd.DataFrame, epochs: int, rng: np.random.Ge
     run.path.mkdir(parents=True)
     members = [MEMBER if member else "" for member in last["member"]]
     values = last["value"].to_numpy() * rng.normal(1, 0.03, (epochs + 1, len(last)))
-    with (run.path / LOG).open("w") as file:
+    with (run.path / LOG).open("w", encoding="utf-8") as file:
         file.write("member,epoch,step,name,value\n")
         for epoch, row in enumerate(values):
             step = epoch * 391
@@ -112,9 +102,6 @@ def of_one_net(config: dict, arm: str, seed: int) -> dict:
     return config | {"model": model | {"net": config["model"]["arms"][arm]["net"], "seeds": str(seed)}}
 
 
-# -- the page ------------------------------------------------------------------------------------------------------------
-
-
 def size(folder: Path) -> dict[str, float]:
     logs = [*folder.rglob(LOG)]
     return {
@@ -133,11 +120,15 @@ def timed(folder: Path, rounds: int) -> tuple[Comparison, dict[str, float]]:
         subprocess.run([sys.executable, ROOT / "main.py", "report", folder, "--out", page], check=True)
         values[WALL].append(time.perf_counter() - start)
         values[PROCESSOR].append(children() - used)
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     return Comparison(values), {"peak megabytes": round(peak), "megabytes of page": page.stat().st_size / 1e6}
 
 
 def children() -> float:
+    import resource
+
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -21,10 +21,10 @@ The runs of the page are made from ``--run``, as `benchmarks.report` does it; wi
 
 import argparse
 import multiprocessing
-import resource
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -103,27 +103,19 @@ def parser() -> argparse.ArgumentParser:
 
 def measure(options: argparse.Namespace) -> Results:
     found = Results(f"eager, batches of {options.images} images; processor time")
-    if _asked(MEMORY, options):  # first: what later series leave in the heap would be reused, and not be seen
+    if options.only is None or MEMORY in options.only:  # first: of what later series free, nothing would be seen
         memory(found, options)
     ((images, labels),) = load_cifar10(options.root, options.images, options.images, "cpu")
     (probe,) = load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        series = [
-            *of_training(images, labels),
-            *of_probes(*probe),
-            *of_depth(images, labels),
-            of_lanczos(images, labels),
-        ]
+        series = [*of_training(images, labels), *of_probes(*probe), *of_depth(images, labels)]
+        series += [of_lanczos(images, labels)]
         series += of_report(options.run, Path(folder)) if options.run else []
-        for each in (each for each in series if _asked(each.name, options)):
+        for each in (each for each in series if options.only is None or each.name in options.only):
             sized = replace(each, sizes=each.sizes[:2]) if options.quick else each
             measured = found.add(each.name, interleave(sized.contenders, options.rounds), f"{sized.sizes[0]}")
             found.rows.append(sized.row(measured))
     return found
-
-
-def _asked(name: str, options: argparse.Namespace) -> bool:
-    return options.only is None or name in options.only
 
 
 def exponents(sizes: Sequence[int], measured: Comparison) -> list[float]:
@@ -134,9 +126,6 @@ def exponents(sizes: Sequence[int], measured: Comparison) -> list[float]:
     """
     times = np.array([measured.values[f"{size}"] for size in sizes[-FITTED:]])  # (sizes, rounds)
     return np.polyfit(np.log(sizes[-FITTED:]), np.log(times), 1)[0].round(6).tolist()
-
-
-# -- series --------------------------------------------------------------------------------------------------------------
 
 
 def of_training(images: Tensor, labels: Tensor) -> list[Series]:
@@ -203,12 +192,8 @@ def of_depth(images: Tensor, labels: Tensor) -> list[Series]:
 
 
 def of_lanczos(images: Tensor, labels: Tensor) -> Series:
-    net = SimplifiedNet(8).eval()
-    return Series(
-        "Lanczos steps: spectrum",
-        STEPS,
-        lambda steps: lambda: spectrum(Hessian(net, [(images, labels)]), k=2, steps=steps),
-    )
+    hessian = partial(Hessian, SimplifiedNet(8).eval(), [(images, labels)])
+    return Series("Lanczos steps: spectrum", STEPS, lambda steps: lambda: spectrum(hessian(), k=2, steps=steps))
 
 
 def of_report(short: Path, folder: Path, epochs: int = 20) -> list[Series]:
@@ -226,54 +211,43 @@ def of_report(short: Path, folder: Path, epochs: int = 20) -> list[Series]:
     ]
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------
-
-
 def memory(found: Results, options: argparse.Namespace) -> None:
-    """Keep megabytes by seeds, and compare what a seed adds with the images."""
+    """Keep megabytes by seeds, and compare what a seed adds with the training images on the device, padded and mirrored."""
     sizes = (1, 3) if options.quick else (1, 13, 26)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         grown = {seeds: pool.apply(growth, (options.root, seeds, options.images)) for seeds in sizes}
-    images, most = resident_images(options.root), sizes[-1]
-    each = (grown[most].kept - grown[1].kept) / (most - 1)
-    found.more[MEMORY] = {seeds: asdict(one) for seeds, one in grown.items()} | {"images": images, "a seed": each}
+    data, most = CIFAR10(root=str(options.root)), sizes[-1]
+    count, (channels, height, width), around = len(data.splits.train_images), data.sample_shape, 2 * data.padding
+    images = count * channels * (height + around) * (width + around) * (1 + data.flip) / BYTES
+    each = (grown[most]["kept"] - grown[1]["kept"]) / (most - 1)
+    found.more[MEMORY] = {**grown, "images": images, "a seed": each}
     found.rows += [
         Row("memory that a seed adds", "the images on the device", Ratio.of(each / images), goal=0.05),
-        Row(f"peak memory of {most} seeds", "of one", Ratio.of(grown[most].peak / grown[1].peak)),
-        Row("peak memory of one seed", "the images on the device", Ratio.of(grown[1].peak / images)),
+        Row(f"peak memory of {most} seeds", "of one", Ratio.of(grown[most]["peak"] / grown[1]["peak"])),
+        Row("peak memory of one seed", "the images on the device", Ratio.of(grown[1]["peak"] / images)),
     ]
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Megabytes that a process has more than before."""
+def growth(root: Path, seeds: int, batch: int) -> dict[str, float]:
+    """Megabytes that this process has more than before, when it reads CIFAR-10 and trains a bank for two steps.
 
-    peak: float
-    kept: float  # after two steps, in which the bank's weights, gradients and momentum are made
-
-
-def growth(root: Path, seeds: int, batch: int) -> Growth:
-    """Of this process, when it reads CIFAR-10 and trains a bank of residual nets for two steps."""
+    "kept" is after these steps, in which the bank's weights, gradients and momentum are made.
+    """
     quiet()
     before = _resident()
-    data = CIFAR10(root=str(root), batch_size=batch)
-    module = bank(seeds)
-    begun = trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0)
-    begun.fit(module, datamodule=data)
+    data, module = CIFAR10(root=str(root), batch_size=batch), bank(seeds)
+    trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0).fit(module, datamodule=data)
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / BYTES
-    return Growth(peak - before, _resident() - before)
-
-
-def resident_images(root: Path) -> float:
-    """Megabytes of the training images as they lie on the device, padded and mirrored."""
-    data = CIFAR10(root=str(root))
-    count, (channels, height, width), around = len(data.splits.train_images), data.sample_shape, 2 * data.padding
-    return count * channels * (height + around) * (width + around) * (1 + data.flip) / BYTES
+    return {"peak": peak - before, "kept": _resident() - before}
 
 
 def _resident() -> float:
     """Megabytes now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * resource.getpagesize() / BYTES
 
 

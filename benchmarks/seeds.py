@@ -9,6 +9,7 @@ all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each is
 """
 
 import argparse
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from benchmarks.harness import Comparison, Results, Row, in_process, interleave, options_of, run, ticks
-from benchmarks.loops import BATCH, DECAY, MOMENTUM, RATE, Epoch, bank, by_hand, epochs_of, through_lightning
-from lightning_app.datamodules import CIFAR10
+from benchmarks.loops import BATCH, DECAY, MOMENTUM, RATE, Epoch, bank, by_hand, epochs_of, images_of, through_lightning
 from lightning_app.networks import SimplifiedNet
 
 ONE = "one net, eager"
@@ -25,8 +25,11 @@ BANKS = {"": (False, None), ", contiguous": (False, False), ", compiled": (True,
 GOALS = {"": 0.85, ", compiled": 0.80}  # of as many eager nets
 
 
+parser = partial(options_of, __doc__, rounds=5, images=640, nets=[1, 13], stacked=[13], depth=20)
+
+
 def one(options: argparse.Namespace) -> Epoch:
-    return by_hand(options.depth, images(options))
+    return by_hand(options.depth, images_of(options))
 
 
 def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: bool | None) -> Epoch:
@@ -34,7 +37,7 @@ def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: b
     even = nets % 2 == 0
     switches = {"backend": "loop", "compile": compile, "channels_last": channels_last}
     module = bank(nets // 2 if even else nets, options.depth, arms=even, **switches)
-    return through_lightning(module, images(options))
+    return through_lightning(module, images_of(options))
 
 
 def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
@@ -43,7 +46,7 @@ def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
     base = SimplifiedNet(options.depth, residual=True).to("meta")
     weights = {name: nn.Parameter(w.detach()) for name, w in stack_module_state(made)[0].items()}
     optimizer = torch.optim.SGD(weights.values(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
-    epochs = epochs_of(images(options))
+    epochs = epochs_of(images_of(options))
 
     def risk(own: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(base, own, images), labels)
@@ -62,10 +65,6 @@ def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
         return ticks() - started
 
     return epoch
-
-
-def images(options: argparse.Namespace) -> CIFAR10:
-    return CIFAR10(root=str(options.root), train_limit=options.images, batch_size=BATCH)
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
@@ -89,14 +88,6 @@ def against(found: Comparison, name: str) -> Row:
     nets = int(name.split()[0])
     goal = GOALS.get(name.split(" nets", 1)[1]) if nets > 1 else None
     return Row(f"training epoch of {name}", f"{nets} x {ONE}", found.ratio(name, ONE) * (1 / nets), goal)
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, images=640)
-    parser.add_argument("--nets", type=int, nargs="+", default=[1, 13])
-    parser.add_argument("--stacked", type=int, nargs="*", default=[13], metavar="NETS", help="sizes to try stacked")
-    parser.add_argument("--depth", type=int, default=20)
-    return parser
 
 
 def measure(options: argparse.Namespace) -> Results:

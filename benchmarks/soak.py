@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from lightning_app.common.provenance import commit
 from lightning_app.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
-SIGNALS = {signal.SIGKILL: 6, signal.SIGTERM: 2, signal.SIGUSR1: 2}  # how often, of ten
+SIGNALS = {"SIGKILL": 6, "SIGTERM": 2, "SIGUSR1": 2}  # how often, of ten
 TIMES = ("time/", "cost/")  # numbers that no two runs share
 GRACE = 60  # seconds in which a run has to answer a signal
 
@@ -60,9 +60,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = soak(Path(folder), options)
-    print(summary(found))
+    at = ", ".join(f"{number} {what}" for what, number in found["at"].most_common())
+    many = f"{len(found['different'])} differ: {found['different'][:5]}"
+    print(
+        f"{found['kills']} kills ({at}) of {found['runs']} runs; {found['compared']} things compared in each with the "
+        f"undisturbed run: {many if found['different'] else 'all equal, bit for bit'}"
+    )
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     sys.exit(bool(found["different"]))
 
 
@@ -70,9 +75,8 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill until all kills are spent; the last run then comes to its end undisturbed."""
     asked = [f"--{name} {value}" for name, value in vars(options).items() if name != "json"]
     draw = random.Random(options.seed)
-    ranks = (
-        () if options.ranks == 1 else ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
-    )
+    several = ("--trainer.devices", str(options.ranks), "--trainer.strategy", options.strategy)
+    ranks = several if options.ranks > 1 else ()
     started = time.monotonic()
     finish(folder, "undisturbed", ranks)
     whole = time.monotonic() - started
@@ -84,17 +88,22 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         runs += 1
         name = f"killed{runs}"
         while len(killed) < options.kills:
-            life = live(folder, name, ranks, draw.uniform(0, whole), draw.choices([*SIGNALS], SIGNALS.values())[0])
+            life = live(
+                folder,
+                name,
+                ranks,
+                draw.uniform(0, whole),
+                signal.Signals[draw.choices([*SIGNALS], SIGNALS.values())[0]],
+            )
             if life is None:
                 break
             killed.append(life)
-            print(
-                f"kill {len(killed)}: {life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}",
-                flush=True,
-            )
+            said = f"{life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}"
+            print(f"kill {len(killed)}: {said}", flush=True)
         else:
             finish(folder, name, ranks)
-        found = differences(expected, contents(folder / "runs" / "soak" / name))
+        left = contents(folder / "runs" / "soak" / name)
+        found = [key for key in {**expected, **left} if expected.get(key) != left.get(key)]
         print(f"run {runs}: {len(found)} of {len(expected)} things differ", flush=True)
         different += [f"{name}: {key}" for key in found]
         shutil.rmtree(folder / "runs" / "soak" / name)
@@ -112,46 +121,33 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def summary(found: Mapping[str, Any]) -> str:
-    at = ", ".join(f"{number} {what}" for what, number in found["at"].most_common())
-    verdict = (
-        f"{len(found['different'])} differ: {found['different'][:5]}"
-        if found["different"]
-        else "all equal, bit for bit"
-    )
-    return (
-        f"{found['kills']} kills ({at}) of {found['runs']} runs; {found['compared']} things compared in each with the "
-        f"undisturbed run: {verdict}"
-    )
-
-
-# -- a run and its end ------------------------------------------------------------------------------------------------
-
-
 def start(folder: Path, name: str, ranks: tuple[str, ...]) -> subprocess.Popen:
     words = [sys.executable, "-u", str(ROOT / "main.py"), "fit", "--config", str(ROOT / "benchmarks" / "soak.yaml")]
     words += ["--run.root", "runs", "--run.name", name, "--ckpt_path", "last", *ranks]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with (folder / f"{name}.out").open("w") as out:
+    with (folder / f"{name}.out").open("w", encoding="utf-8") as out:
         return subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
 
 
 def finish(folder: Path, name: str, ranks: tuple[str, ...]) -> None:
     if code := start(folder, name, ranks).wait():
-        raise SystemExit(f"the run {name} ended with exit code {code}:\n{(folder / f'{name}.out').read_text()}")
+        raise SystemExit(
+            f"the run {name} ended with exit code {code}:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}"
+        )
 
 
 def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which: signal.Signals) -> Killed | None:
     """One life of a run; None if it came to its end before its time."""
     run = folder / "runs" / "soak" / name
-    logged = len(log_of(run))
+    logged = len((run / "log.csv").read_text(encoding="utf-8")) if (run / "log.csv").exists() else 0
     process = start(folder, name, ranks)
     try:
         if process.wait(seconds):
-            raise SystemExit(f"the run {name} ended by itself:\n{(folder / f'{name}.out').read_text()}")
+            raise SystemExit(f"the run {name} ended by itself:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}")
         return None
     except subprocess.TimeoutExpired:
-        at = doing((folder / f"{name}.out").read_text(), log_of(run)[logged:])
+        log = (run / "log.csv").read_text(encoding="utf-8") if (run / "log.csv").exists() else ""
+        at = doing((folder / f"{name}.out").read_text(encoding="utf-8"), log[logged:])
     if which is signal.SIGKILL:
         os.killpg(process.pid, which)
     else:
@@ -160,14 +156,11 @@ def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which:
     if code == 0:
         return None  # it was about to end
     if code not in (-which, 128 + which):  # the first, too, of a Python that has not come to our handlers yet
-        raise SystemExit(f"{which.name} ended {name} with {code}:\n{(folder / f'{name}.out').read_text()}")
+        raise SystemExit(
+            f"{which.name} ended {name} with {code}:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}"
+        )
     torn = any((run / "checkpoints").glob(".*.tmp"))
     return Killed(which.name, seconds, "saving" if torn else at, code)
-
-
-def log_of(run: Path) -> str:
-    log = run / "log.csv"
-    return log.read_text() if log.exists() else ""
 
 
 def doing(said: str, logged: str) -> str:
@@ -176,16 +169,11 @@ def doing(said: str, logged: str) -> str:
     >>> doing("going on after epoch 1, step 20", "net,2,32,lr,0.1")
     'measuring'
     """
-    numbers = [
-        int(word) for line in said.splitlines() for word in re.findall(r"^(?:going on after )?epoch (\d+)", line)
-    ]
+    numbers = [int(word) for word in re.findall(r"^(?:going on after )?epoch (\d+)", said, re.MULTILINE)]
     rows = [row for row in csv.reader(logged.splitlines()) if len(row) == 5 and row[1].isdigit()]
     if not numbers and not rows:
         return "starting"
     return "measuring" if rows and int(rows[-1][1]) > max(numbers, default=0) else "training"
-
-
-# -- what is left -----------------------------------------------------------------------------------------------------
 
 
 def contents(run: Path) -> dict[str, str]:
@@ -213,10 +201,6 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, f"{tuple(node.shape)} {hashlib.sha256(bits).hexdigest()}"
     else:
         yield path, repr(node)
-
-
-def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    return [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
 
 
 if __name__ == "__main__":

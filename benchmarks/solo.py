@@ -49,13 +49,9 @@ def compare(bank: dict[str, Tensor], alone: dict[str, Tensor], start: dict[str, 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=1)
+    parser = options_of(__doc__, rounds=1, depth=20, seeds=13, steps=20, skip_compiled=False)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--net", default="simplified", choices=KINDS)
-    parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=13)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--skip-compiled", action="store_true")
     parser.add_argument("--precision", default="32-true", help="Lightning's word")
     return parser
 

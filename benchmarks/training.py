@@ -14,15 +14,15 @@ channels_last, whole batches, each on maps of its own. Their share of a loop is 
 import argparse
 import itertools
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
-from benchmarks.loops import BATCH, Epoch, bank, by_hand, through_lightning
+from benchmarks.loops import BATCH, Epoch, bank, by_hand, images_of, through_lightning
 from lightning_app.common.memory import keep_freed_memory
-from lightning_app.datamodules import CIFAR10
 from lightning_app.networks import SimplifiedNet
 
 SWITCHES = ("channels_last", "compile", "bf16")
@@ -33,15 +33,18 @@ GOALS = {FAST: 1 / 1.6, FASTEST: 1 / 3}
 FLOORS = {"convolutions alone": FAST, "convolutions alone, bf16": FASTEST}  # of which loop each is the floor
 
 
+parser = partial(options_of, __doc__, rounds=7, images=2560, depth=20, skip_switches=False)
+
+
 def bare(options: argparse.Namespace, keep: bool = False) -> Epoch:
     if keep:
         keep_freed_memory()
-    return by_hand(options.depth, images(options))
+    return by_hand(options.depth, images_of(options))
 
 
 def ours(options: argparse.Namespace, channels_last: bool = False, compile: bool = False, bf16: bool = False) -> Epoch:
     module = bank(depth=options.depth, channels_last=channels_last, compile=compile)
-    return through_lightning(module, images(options), "bf16-mixed" if bf16 else "32-true")
+    return through_lightning(module, images_of(options), "bf16-mixed" if bf16 else "32-true")
 
 
 def convolutions(options: argparse.Namespace, bf16: bool = False) -> Epoch:
@@ -74,10 +77,6 @@ def convolutions(options: argparse.Namespace, bf16: bool = False) -> Epoch:
     return epoch
 
 
-def images(options: argparse.Namespace) -> CIFAR10:
-    return CIFAR10(root=str(options.root), train_limit=options.images)
-
-
 def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
     made = {BARE: in_process(bare, options), KEPT: in_process(bare, options, True), OURS: in_process(ours, options)}
     if options.skip_switches:
@@ -86,13 +85,6 @@ def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
         name = " + ".join(switch for switch, on in zip(SWITCHES, which) if on)
         made[name] = in_process(ours, options, *which)
     return made | {name: in_process(convolutions, options, "bf16" in name) for name in FLOORS}
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=7, images=2560)
-    parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--skip-switches", action="store_true")
-    return parser
 
 
 def measure(options: argparse.Namespace) -> Results:

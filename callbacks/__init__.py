@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from callbacks.layer_cushion import LayerCushion
     from callbacks.measure import Measure, Scalar, StatefulMeasure
     from callbacks.noise_stability import NoiseStability
-    from callbacks.progress import EpochBar, ProgressLines
-    from callbacks.training_metrics import TrainingMetrics
+    from callbacks.training import EpochBar, ProgressLines, TrainingMetrics
     from callbacks.twin_divergence import TwinDivergence
     from callbacks.weight_mass import WeightMass
 

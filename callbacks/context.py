@@ -1,6 +1,9 @@
 """What a measure is given: one net with its loss, fixed samples and memory limit. It needs no trainer."""
 
+import copy
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -8,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.curvature.hessian import MEMORY
 
 __all__ = ["Batch", "Loss", "MeasureContext", "State", "cross_entropy"]
+
+log = logging.getLogger(__name__)
 
 Batch = tuple[Tensor, Tensor]  # inputs (B, ...), labels (B, ...)
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean loss of the batch
@@ -26,7 +32,8 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     if labels.is_floating_point():
         raise UserError(
             f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels)."
+            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels), or pass "
+            "`loss`."
         )
     return F.cross_entropy(outputs, labels)
 
@@ -42,7 +49,7 @@ class MeasureContext:
     ([3], tensor([0, 1]))
 
     Args:
-        net: the network.
+        net: the network. In place of one on a device without float64 (Apple's GPU) a copy on the CPU is measured.
         probe: batches of fixed samples, pairs of tensors (inputs, labels). Iterated anew whenever samples are requested.
         loss: (outputs, labels) -> mean loss of a batch, without penalty.
         name: of the net, different for each net of a run.
@@ -69,7 +76,7 @@ class MeasureContext:
         seed: int = 0,
         others: Mapping[str, str] | None = None,
     ) -> None:
-        self.net = net
+        self.net = _where_float64_is(net)
         self.loss = loss
         self.name = name
         self.epoch = epoch
@@ -171,20 +178,29 @@ class MeasureContext:
             raise UserError(f"there is nothing to measure in a {type(self.net).__name__} without parameters.")
         found = False
         for batch in self._probe:
-            found, (inputs, labels) = True, _checked(batch)
+            found = True
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise UserError(f"probe batches are pairs (inputs, labels), got {described(batch)}: {PAIRS}")
+            inputs, labels = batch
+            if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+                got = f"{described(inputs)} and {described(labels)}"
+                raise UserError(f"probe batches are two tensors (inputs, labels), got {got}: {PAIRS}")
             yield inputs.to(like.device, like.dtype if inputs.is_floating_point() else None), labels.to(like.device)
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
 
 
-def _checked(batch: Any) -> Batch:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise UserError(f"probe batches are pairs (inputs, labels), got {described(batch)}: {PAIRS}")
-    inputs, labels = batch
-    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
-        got = f"{described(inputs)} and {described(labels)}"
-        raise UserError(f"probe batches are two tensors (inputs, labels), got {got}: {PAIRS}")
-    return inputs, labels
+def _where_float64_is(net: nn.Module) -> nn.Module:
+    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    if (other := with_float64(device)) is device:
+        return net
+    _say_where(device.type, other.type)
+    return copy.deepcopy(unwrapped(net)).to(other)
+
+
+@cache
+def _say_where(device: str, other: str) -> None:
+    log.warning(f"the device {device} has no float64: nets are measured on the {other}, on copies.")
 
 
 def described(thing: Any) -> str:
@@ -207,17 +223,13 @@ def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
 
 def _joined(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
     """Neighbours together, where they are of the same shape and type and no more than ``size`` samples."""
-    waiting: list[Batch] = []
+    groups: list[list[Batch]] = []
     for batch in batches:
-        alike = not waiting or all((a.shape[1:], a.dtype) == (b.shape[1:], b.dtype) for a, b in zip(batch, waiting[0]))
+        waiting = groups[-1] if groups else []
+        alike = waiting and all((a.shape[1:], a.dtype) == (b.shape[1:], b.dtype) for a, b in zip(batch, waiting[0]))
         if not alike or sum(len(labels) for _, labels in (*waiting, batch)) > size:
-            yield _as_one(waiting)
-            waiting = []
-        waiting.append(batch)
-    if waiting:
-        yield _as_one(waiting)
-
-
-def _as_one(batches: Sequence[Batch]) -> Batch:
-    inputs, labels = zip(*batches)
-    return torch.cat(inputs), torch.cat(labels)
+            groups.append([])
+        groups[-1].append(batch)
+    for group in groups:
+        inputs, labels = zip(*group)
+        yield torch.cat(inputs), torch.cat(labels)

@@ -28,9 +28,8 @@ from lightning_app.measures.core.histogram import Histogram
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.runs.members import named_members
-from lightning_app.statistics.paired import spread
 
-__all__ = ["ArmSeed", "Record", "folders_of", "log_record", "log_results"]
+__all__ = ["ArmSeed", "Record", "flatten", "folders_of", "is_number", "log_record", "log_results"]
 
 T = TypeVar("T")
 
@@ -83,6 +82,8 @@ class Record:
 
     def _over_seeds(self) -> dict[str, float]:
         """Statistics of what belongs to members."""
+        from lightning_app.statistics.paired import spread  # runs of one seed do without
+
         of_members = {key: value for key, value in self.scalars.items() if key[0] != WHOLE_RUN}
         spreads = {key: spread(values) for key, values in self._by_arm(of_members).items()}
         return {f"{key}/{name}": getattr(over, name) for key, over in spreads.items() for name in STATISTICS}
@@ -135,13 +136,13 @@ def log_results(
     scalars = {(WHOLE_RUN, name): float(value) for name, value in (whole_run or {}).items()}
     histograms, arrays = {}, {}
     for member, by_prefix in results.items():
-        for key, value in _flatten(by_prefix):
-            if isinstance(value, Histogram):
-                histograms[member, key] = value
-            elif isinstance(value, torch.Tensor) and value.ndim:
-                arrays[member, key] = value.detach().cpu().numpy()
-            else:
+        for key, value in flatten(by_prefix):
+            if is_number(value):
                 scalars[member, key] = float(value)
+            elif isinstance(value, Histogram):
+                histograms[member, key] = value
+            else:
+                arrays[member, key] = value.detach().cpu().numpy()
     record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _members(trainer, results))
     for logger in trainer.loggers:
         with nullcontext() if strict or isinstance(logger, RunLogger) else best_effort(logger):
@@ -160,7 +161,13 @@ def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
     return {name: ArmSeed(net.arm or name, net.seed or 0) if net else ArmSeed(name, 0) for name, net in known}
 
 
-def _flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def is_number(value: Any) -> bool:
+    """Whether a result becomes a scalar: it is neither a histogram nor an array."""
+    return not isinstance(value, Histogram) and not (isinstance(value, torch.Tensor) and value.ndim)
+
+
+def flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Results by key: of a dataclass every field."""
     for prefix, value in by_prefix.items():
         if is_dataclass(value) and not isinstance(value, Histogram):
             yield from ((f"{prefix}/{field.name}", getattr(value, field.name)) for field in fields(value))

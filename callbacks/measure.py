@@ -3,6 +3,7 @@
 The mathematics is in `lightning_app.measures`, what a measure is given in `context`, how a result becomes keys in `log`.
 """
 
+import gc
 import inspect
 import logging
 import re
@@ -20,15 +21,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
 from callbacks.context import MeasureContext, State
-from callbacks.faults import free_memory, is_fatal, ran_out_of_memory, reason
 from callbacks.log import folders_of, log_results
 from callbacks.protocol import contexts_of
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.isolation import evaluating
 
 __all__ = ["EpochCallback", "LoggingCallback", "Measure", "Scalar", "StatefulMeasure", "isolated"]
 
 log = logging.getLogger(__name__)
+
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
+LONGEST = 300  # characters of a reason: some libraries' messages are pages
 
 
 class LoggingCallback(pl.Callback):
@@ -66,7 +69,7 @@ class EpochCallback(LoggingCallback, ABC):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.at_start and _at_the_start(trainer):
+        if self.at_start and not (trainer.global_step or trainer.current_epoch):
             self.observe(trainer, pl_module, 0)
 
     @override
@@ -130,27 +133,24 @@ class Measure(EpochCallback):
         results = {context.name: self._results(trainer, context) for context in contexts}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
         log_results(trainer, epoch, self.family, results, cost, self.strict)
-        if not self._described:
-            self._described = True
-            self._write_meanings(trainer, epoch)
-
-    def _write_meanings(self, trainer: pl.Trainer, epoch: int) -> None:
+        if self._described:
+            return
+        self._described = True
         try:
-            if meanings := self.describe():
-                for folder in folders_of(trainer):
-                    folder.describe_keys(meanings)
+            for folder in folders_of(trainer) if (meanings := self.describe()) else ():
+                folder.describe_keys(meanings)
         except Exception as error:  # of a user's own describe()
             self._go_on(trainer, "cannot describe its keys", epoch, error)
 
     def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
         try:
-            return self._within_memory(context)
+            return self.within_memory(context)
         except Exception as error:  # a foreign net raises what it likes
-            self._go_on(trainer, _cannot_measure(context), context.epoch, error)
+            self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
             return {f"failed/{self.family}": 1.0}
 
-    def _within_memory(self, context: MeasureContext) -> dict[str, Any]:
-        """Evaluate, with half as many samples at a time whenever memory runs out."""
+    def within_memory(self, context: MeasureContext) -> dict[str, Any]:
+        """`evaluate`, with half as many samples at a time whenever memory runs out."""
         ran_out = 0
         while True:
             context.max_batch, context.largest = self._max_batch, 0
@@ -162,7 +162,9 @@ class Measure(EpochCallback):
                     raise
             ran_out = ran_out or context.largest
             self._max_batch = context.largest // 2
-            free_memory()  # not before: the exception refers to what it failed on
+            gc.collect()  # not before: the exception refers to what it failed on
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         if ran_out:
             what = f"{type(self).__name__} ran out of memory on '{context.name}' with {ran_out} samples at a time"
             print(f"{what}: it goes on with {self._max_batch}.", flush=True)
@@ -207,7 +209,7 @@ class StatefulMeasure(Measure):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if _at_the_start(trainer):
+        if not (trainer.global_step or trainer.current_epoch):
             self._state = {}  # of an earlier fit
             self._begin(trainer, pl_module)
         super().on_train_start(trainer, pl_module)
@@ -220,7 +222,7 @@ class StatefulMeasure(Measure):
                 with isolated(context.net):
                     self.begin(context)
             except Exception as error:
-                self._go_on(trainer, _cannot_measure(context), context.epoch, error)
+                self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -282,14 +284,6 @@ class Scalar(Measure):
             ) from error
 
 
-def _cannot_measure(context: MeasureContext) -> str:
-    return f"cannot measure '{context.name}'"
-
-
-def _at_the_start(trainer: pl.Trainer) -> bool:
-    return trainer.global_step == 0 and trainer.current_epoch == 0
-
-
 @contextmanager
 def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     """Evaluation mode, gradients as given, no autocast, attention written out; afterwards everything is as it was.
@@ -300,23 +294,52 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     device = next((parameter.device for parameter in grads), torch.device("cpu"))
     autocast = torch.autocast(device.type, enabled=False)
+    fused = torch.backends.mha.get_fastpath_enabled()  # such attention has neither forward-mode nor second derivatives
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         for parameter in grads:
             parameter.grad = None
-        with evaluating(net), torch.set_grad_enabled(gradients), autocast, _attention():
+        with evaluating(net), torch.set_grad_enabled(gradients), autocast, sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         for parameter, grad in grads.items():
             parameter.grad = grad
 
 
-@contextmanager
-def _attention() -> Iterator[None]:
-    """Attention written out: its fused kernels have neither forward-mode nor second derivatives."""
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+# What can go wrong
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether there was not enough memory, in any of the spellings of PyTorch, CUDA and Python.
+
+    >>> ran_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
+    True
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
+
+
+def is_fatal(error: Exception) -> bool:
+    """Whether nothing that follows would work either: a GPU takes no more work, or the run folder cannot be written.
+
+    >>> is_fatal(RuntimeError("CUDA error: device-side assert triggered")), is_fatal(RuntimeError("CUDA error: out of memory"))
+    (True, False)
+    """
+    device = isinstance(error, torch.AcceleratorError) or (
+        isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    )
+    return isinstance(error, MachineError) or (device and not ran_out_of_memory(error))
+
+
+def reason(error: Exception) -> str:
+    """A user's mistake in its own words, anything else as its type and first line.
+
+    >>> reason(ValueError("expected 3 channels\\n  at conv1")), reason(AssertionError())
+    ('ValueError: expected 3 channels', 'AssertionError')
+    """
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    first = str(error).strip().partition("\n")[0][:LONGEST]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -12,8 +11,6 @@ from callbacks.measure import Measure
 from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
-    MinimalCushions,
-    NoiseBound,
     NoiseResponses,
     contraction,
     cushions,
@@ -117,20 +114,12 @@ class NoiseStability(Measure):
         interlayer = minimal_cushions(net, few, self.tangents, self.seed)
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
+            layers, batches = layers_of(net), list(context.batches())
+            of_layers = cushions(layers, probe_forward(net, layers, batches).layers)
+            logits, labels = torch.cat([net(images) for images, _ in batches]), torch.cat([one for _, one in batches])
             contracted = results["noise/contraction"].maximum
-            results["noise/bound"] = _bound(net, list(context.batches()), interlayer, contracted)
+            results["noise/bound"] = noise_bound(of_layers, interlayer, contracted, logits, labels)
         return results
-
-
-def _bound(
-    net: nn.Module, batches: list[tuple[Tensor, Tensor]], interlayer: MinimalCushions, contracted: float
-) -> NoiseBound:
-    layers = layers_of(net)
-    logits = torch.cat([net(images) for images, _ in batches])
-    labels = torch.cat([labels for _, labels in batches])
-    return noise_bound(
-        cushions(layers, probe_forward(net, layers, batches).layers), interlayer, contracted, logits, labels
-    )
 
 
 def _flatten(prefix: str, responses: NoiseResponses) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import inspect
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -92,16 +91,16 @@ def _of_two_arguments(loss: Loss, where: str) -> Loss:
     except ValueError:  # a builtin tells nobody what it takes
         return loss
     except TypeError as error:
-        return partial(
-            _refuse,
+        message = (
             f"measures call {where}(outputs, labels) for the mean loss of a batch, and it takes other arguments ({error}): "
-            "rename it, or give the module a `loss` of these two.",
+            "rename it, or give the module a `loss` of these two."
         )
+
+        def refuse(*_: Any) -> NoReturn:
+            raise UserError(message)
+
+        return refuse
     return loss
-
-
-def _refuse(message: str, *_: Any) -> NoReturn:
-    raise UserError(message)
 
 
 # Which samples
@@ -127,15 +126,11 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
         if callable(loader := getattr(owner, "probe_loader", None)):
             return loader()
     training = _training_loader(trainer)
-    source = training.dataset if _can_be_a_key(training.dataset) else training
+    kind = type(training.dataset)  # a list of samples cannot be a key, though a loader takes it
+    source = training.dataset if kind.__hash__ is not None and kind.__weakrefoffset__ else training
     if source not in _probes:
         _probes[source] = _taken(training)
     return _probes[source]
-
-
-def _can_be_a_key(dataset: Any) -> bool:
-    """A list of samples cannot, though a loader takes it."""
-    return type(dataset).__hash__ is not None and type(dataset).__weakrefoffset__ != 0
 
 
 def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:

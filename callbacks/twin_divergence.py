@@ -98,7 +98,8 @@ class TwinDivergence(LoggingCallback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._pairs = _twins(pl_module)
+        members = named_members(pl_module)
+        self._pairs = {twin.name: (members[twin.twin_of], twin) for twin in members.values() if twin.twin_of}
         if not self._pairs:
             return
         known = self._histories if trainer.global_step else {}  # else they are of an earlier fit
@@ -121,7 +122,9 @@ class TwinDivergence(LoggingCallback):
 
     def _obstacle(self, pl_module: pl.LightningModule) -> str:
         """Why training's forward passes cannot be watched; "" when they can."""
-        if any(_compiled(member.net) for pair in self._pairs.values() for member in pair):
+        nets = [member.net for pair in self._pairs.values() for member in pair]
+        # PyTorch has no public question for `net.compile()`; `torch.compile(net)` wraps the net.
+        if any(getattr(net, "_compiled_call_impl", None) or hasattr(net, "_orig_mod") for net in nets):
             return "compiled nets run no hooks (model.compile)"
         if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
             return "a CUDA graph runs no hooks (set model.backend to loop)"
@@ -216,16 +219,6 @@ class TwinDivergence(LoggingCallback):
         self._histories = {name: TwinHistory.from_state_dict(state) for name, state in state_dict.items()}
 
 
-def _twins(pl_module: pl.LightningModule) -> dict[str, Pair]:
-    members = named_members(pl_module)
-    return {twin.name: (members[twin.twin_of], twin) for twin in members.values() if twin.twin_of}
-
-
 def _divergence(original: nn.Module, twin: nn.Module) -> Divergence:
     plain, residual = (original, twin) if twin.residual else (twin, original)
     return twin_divergence(plain, residual)
-
-
-def _compiled(net: nn.Module) -> bool:
-    """By `net.compile()` or by `torch.compile(net)`. PyTorch has no public question for the first."""
-    return getattr(net, "_compiled_call_impl", None) is not None or hasattr(net, "_orig_mod")

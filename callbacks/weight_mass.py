@@ -57,13 +57,9 @@ class WeightMass(Measure):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         layers = layers_of(context.net)
         changed = {"", *(layer.name for layer in layers if layer.skip)}  # T is the identity on the other layers
-        results = {_key("weight_mass", layer): found for layer, found in weight_mass(layers).items()}
-        return results | {
-            _key("weight_mass_transferred", layer): found
-            for layer, found in weight_mass(layers, transferred=True).items()
-            if layer in changed
+        return {
+            f"{prefix}/{layer}".rstrip("/"): found  # "" is the whole net
+            for prefix, transferred in (("weight_mass", False), ("weight_mass_transferred", True))
+            for layer, found in weight_mass(layers, transferred=transferred).items()
+            if layer in changed or not transferred
         }
-
-
-def _key(prefix: str, layer: str) -> str:
-    return f"{prefix}/{layer}" if layer else prefix

@@ -54,12 +54,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(file)
     config.nav = [
         *({"Start": "index.md"}, {"Measure any model": "measuring.md"}, {"In your project": "your-project.md"}),
+        {"Public names": "api.md"},
         *(
             {"Run folders and frames": "runs.md"},
             {"Conventions": "conventions.md"},
             {"Speed": "speed.md"},
             {"Papers": "papers/index.md"},
             {"Evidence": "evidence.md"},
+            {"Quickstart": "quickstart-study.md"},
             {"Registered claims": "registration.md"},
         ),
         {"Measures": [*listed, *pages]},

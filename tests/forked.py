@@ -28,19 +28,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = str(ROOT / "main.py")
-SCRIPTS = {MAIN, str(ROOT / "skipscope.py")}  # `reproduce` runs the second
+SCRIPTS = {MAIN, str(ROOT / "skipscope" / "__main__.py")}  # `reproduce` runs the second
 LIBRARIES = (
-    *(
-        "torch",
-        "torchvision",
-        "torchmetrics",
-        "pytorch_lightning.cli",
-        "jsonargparse",
-        "wandb.sdk.launch",
-        "rich.console",
-    ),
+    *("torch", "torchvision", "torchmetrics", "pytorch_lightning.cli", "jsonargparse", "wandb.sdk.launch"),
+    *("rich.console", "jinja2"),
     *("numpy", "scipy.stats", "pandas", "sklearn.datasets", "matplotlib.pyplot", "matplotlib.backends.backend_svg"),
-    "jinja2",
 )
 PR_SET_CHILD_SUBREAPER = 36
 

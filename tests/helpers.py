@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
 
 import callbacks
 from callbacks.context import Loss, MeasureContext, cross_entropy
+from lightning_app.cli import main
+from lightning_app.common.signals import stopping
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
@@ -57,15 +60,8 @@ def shipped(kind: type = pl.Callback) -> list[type]:
 
 
 def trainer(epochs: int = 2, **more) -> pl.Trainer:
-    quiet = {
-        "max_epochs": epochs,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet = {"max_epochs": epochs, "accelerator": "cpu", "num_sanity_val_steps": 0} | dict.fromkeys(off, False)
     return pl.Trainer(**(quiet | more))
 
 
@@ -95,6 +91,19 @@ def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subpr
         with Popen([sys.executable, MAIN, *words], cwd=cwd, env=environment, **streams) as process:
             _wait(process, 600)
         return subprocess.CompletedProcess(words, process.returncode, _content(out), _content(err))
+
+
+def refused(*words: str | Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The error message of a command that ends with 2, run in this process: a second instead of a process's four."""
+    monkeypatch.setenv("SKIPSCOPE_RUN_FOLDER", "")  # what the command leaves there is taken back
+    monkeypatch.setattr(stopping, "listen", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([*map(str, words)]))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "Traceback" not in said
+    error = said[said.index("error:") :]
+    assert len(error.strip().splitlines()) <= 2
+    return error
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:
@@ -141,7 +150,9 @@ def log_rows(folder: Path, without: tuple[str, ...] = TIMING) -> list[tuple[str,
 TINY = (  # options that make the quickstart a test of seconds
     *("fit", "--config", str(ROOT / "configs" / "quickstart.yaml")),
     *("--data.train_limit", "64", "--data.test_limit", "60", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
+    *("--model.seeds", "1", "--data.image_size", "32", "--data.augment", "true"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
+    *("--model.arms.plain.net.init_args.width", "16", "--model.arms.residual.net.init_args.width", "16"),
 )
 LEARNING = ("--trainer.callbacks", "TrainingMetrics")  # and no other measure: for what is not about measuring
 

@@ -153,6 +153,7 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_on_pages_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "data")  # my_project.py
     RunFolder(Path("runs/cifar10/pair20")).append([Row("plain", 0, 0, "test/error", 0.1)])
     exec(block, {})
 

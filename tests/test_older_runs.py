@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from lightning_app.common.safe_io import read_torch
 from lightning_app.identity import id_entries
@@ -68,12 +67,6 @@ def test_fit_goes_on_with_an_older_run(folder):
         assert after[f"twin-seed0{seed}", "twin/divergence"] < 1e-3
     written = (folder / RUN / "config.yaml").read_text()
     assert "max_epochs: 3" in written
-
-
-def test_short_names_of_older_callbacks_are_accepted(tmp_path):
-    printed = works("fit", "--config", DATA / "run_5294020.yaml", "--print_config", cwd=tmp_path)
-    wanted = yaml.safe_load((DATA / "run_5294020.yaml").read_text())["trainer"]["callbacks"]
-    assert len(yaml.safe_load(printed)["trainer"]["callbacks"]) == len(wanted)
 
 
 def test_transfer_and_extract_take_an_older_checkpoint(folder):

@@ -20,14 +20,8 @@ MEASURES = shipped(Measure)
 def normalised_net() -> torch.nn.Module:
     """BatchNorm and dropout: what a careless measure disturbs."""
     conv = torch.nn.Conv2d(3, 4, 3, stride=4)
-    return torch.nn.Sequential(
-        conv,
-        torch.nn.BatchNorm2d(4),
-        torch.nn.ReLU(),
-        torch.nn.Dropout(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(4 * 64, 10),
-    )
+    head = (torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(4 * 64, 10))
+    return torch.nn.Sequential(conv, torch.nn.BatchNorm2d(4), *head)
 
 
 def bank(**more):
@@ -36,14 +30,8 @@ def bank(**more):
 
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):
     logger = RunLogger(tmp_path / "run")
-    watched = fit(
-        bank(),
-        epochs=3,
-        callbacks=[callback() for callback in ALL],
-        logger=[logger],
-        num_sanity_val_steps=-1,
-        enable_progress_bar=True,
-    )
+    options = {"callbacks": [callback() for callback in ALL], "logger": [logger]}
+    watched = fit(bank(), epochs=3, num_sanity_val_steps=-1, enable_progress_bar=True, **options)
     alone = fit(bank(), epochs=3)
     assert same_weights(watched.nets, alone.nets)  # weights and BatchNorm's buffers
     assert set(logger.folder.log()["epoch"]) == {0, 1, 2, 3}
@@ -88,13 +76,8 @@ def test_isolation_restores_modes_gradients_and_random_state_also_after_an_error
 
 
 def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_path):
-    fit(
-        bank(),
-        epochs=3,
-        callbacks=[callbacks.TrainingMetrics()],
-        logger=[RunLogger(tmp_path)],
-        check_val_every_n_epoch=2,
-    )
+    options = {"callbacks": [callbacks.TrainingMetrics()], "logger": [RunLogger(tmp_path)]}
+    fit(bank(), epochs=3, check_val_every_n_epoch=2, **options)
     log = RunFolder(tmp_path).log().query("member == 'plain'")
     assert set(log[log["name"] == "test/error"]["epoch"]) == {2}
     assert set(log[log["name"] == "train/risk_running"]["epoch"]) == {1, 2, 3}

@@ -16,9 +16,8 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from torch import nn
 
 import callbacks
-from callbacks.faults import is_fatal, ran_out_of_memory
-from callbacks.log import _flatten
-from callbacks.measure import Measure
+from callbacks.log import flatten
+from callbacks.measure import Measure, is_fatal, ran_out_of_memory
 from lightning_app.common.errors import UserError
 from lightning_app.measures import recalibrated
 from lightning_app.modules import Arm
@@ -155,7 +154,7 @@ def test_after_a_failure_the_comparison_is_with_the_last_good_measurement(family
                 found = callback.evaluate(of_net)
             except ArithmeticError:
                 continue
-        return {key: value for key, value in _flatten(found) if isinstance(value, (int, float))}
+        return {key: value for key, value in flatten(found) if isinstance(value, (int, float))}
 
     with_failure, without = last_of(FailingLate(), [0, 1, 2]), last_of(family(), [0, 2])
     assert with_failure == without != last_of(family(), [0, 1, 2])
@@ -224,8 +223,8 @@ ESTIMATED = {
 
 
 def measured(callback: Measure, net: nn.Module) -> dict[str, float]:
-    found = callback._within_memory(context(net))
-    return {key: float(value) for key, value in _flatten(found) if not hasattr(value, "edges") and _is_number(value)}
+    found = callback.within_memory(context(net))
+    return {key: float(value) for key, value in flatten(found) if not hasattr(value, "edges") and _is_number(value)}
 
 
 def _is_number(value) -> bool:
@@ -464,11 +463,11 @@ class Wide(torch.nn.Module):  # 16 MB a sample, for a moment
 
 torch.set_num_threads(1)
 wide = context(Wide(), probe_size=20, eval_batch_size=20)
-whole = callbacks.LayerCushion()._within_memory(wide)
+whole = callbacks.LayerCushion().within_memory(wide)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20, resource.RLIM_INFINITY))
 callback = callbacks.LayerCushion()
-pieces = callback._within_memory(wide)
+pieces = callback.within_memory(wide)
 assert callback._max_batch in (2, 5, 10), callback._max_batch
 one, other = (found["cushion/layer01"].samples for found in (whole, pieces))
 torch.testing.assert_close(one, other)

@@ -29,11 +29,8 @@ class Foreign(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.conv, self.norm, self.again = (
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.Conv2d(4, 4, 3, padding=1),
-        )
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.again = nn.Conv2d(4, 4, 3, padding=1)
         self.dropout, self.fc = nn.Dropout(0.2), nn.Linear(4, 3)
 
     def forward(self, x):
@@ -126,23 +123,14 @@ def test_several_networks_are_named_in_members():
     two = Two()
     two.members = [("critic", two.critic), ("generator", two.generator)]
     critic, _ = contexts_of(trainer(), two, 3)
-    assert (critic.name, critic.net, critic.epoch, critic.others) == (
-        "critic",
-        two.critic,
-        3,
-        {"generator": "generator"},
-    )
+    assert (critic.name, critic.net, critic.epoch) == ("critic", two.critic, 3)
+    assert critic.others == {"generator": "generator"}
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        {"net": nn.Linear(2, 2)},
-        nn.ModuleList([nn.Linear(2, 2)]),
-        nn.ModuleList([nn.Sequential(nn.ReLU(), nn.Tanh())]),
-        3,
-    ],
-)
+LISTS = [nn.ModuleList([nn.Linear(2, 2)]), nn.ModuleList([nn.Sequential(nn.ReLU(), nn.Tanh())])]
+
+
+@pytest.mark.parametrize("members", [{"net": nn.Linear(2, 2)}, *LISTS, 3])
 def test_members_that_mean_another_thing_are_refused(members):
     module = Foreign()
     module.members = members
@@ -231,9 +219,8 @@ def test_regression_needs_a_loss_and_has_no_error(tmp_path):
             return F.mse_loss(self(batch[0]), batch[1])
 
     module = Regression(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)))
-    with pytest.raises(
-        UserError, match=r"cross-entropy, which needs classes .* torch.float32 .* loss\(outputs, labels\)"
-    ):
+    needed = r"cross-entropy, which needs classes .* torch.float32 .* loss\(outputs, labels\)"
+    with pytest.raises(UserError, match=needed):
         fit(module, LayerCushion(), data=data)
     module.loss = F.mse_loss
     fit(module, LayerCushion(), HessianSpectrum(), data=data, folder=tmp_path)
@@ -320,14 +307,8 @@ def test_attention_can_be_measured(tmp_path):
     net = VisionTransformer(6, 3, 2, 2, 8, 16, num_classes=3)
     nn.init.normal_(net.heads.head.weight)
     net.conv_proj = nn.Conv2d(1, 8, 3, 3)
-    fit(
-        Wrapping(net),
-        HessianSpectrum(),
-        callbacks.InterlayerCushion(),
-        callbacks.NoiseStability(),
-        folder=tmp_path,
-        epochs=1,
-    )
+    measures = (HessianSpectrum(), callbacks.InterlayerCushion(), callbacks.NoiseStability())
+    fit(Wrapping(net), *measures, folder=tmp_path, epochs=1)
     names = set(RunFolder(tmp_path).log()["name"])
     assert {"hessian/top1", "interlayer/encoder.layers.encoder_layer_0/median", "noise/response_0.1"} <= names
     assert torch.backends.mha.get_fastpath_enabled()

@@ -14,7 +14,7 @@ import pytest
 
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, find_runs
-from tests.deploy.support import records_of
+from tests.deploy.support import configuration, records_of
 from tests.helpers import TINY, callbacks_in, command
 
 pytestmark = pytest.mark.slow
@@ -23,12 +23,8 @@ OF_WANDB = {"_runtime", "_step", "_timestamp", "epoch", "trainer/global_step"}  
 BINS = 64
 EPOCHS = (0, 1)
 ARMS, SEEDS = ("plain", "residual"), (3, 4)
-STATISTICS = {  # over seeds, with more of them than the number here: computed for W&B, not in log.csv
-    "mean": (statistics.mean, 0),
-    "sd": (statistics.stdev, 1),
-    "min": (min, 0),
-    "max": (max, 0),
-}
+# Over seeds, with more of them than the number here: computed for W&B, not in log.csv.
+STATISTICS = {"mean": (statistics.mean, 0), "sd": (statistics.stdev, 1), "min": (min, 0), "max": (max, 0)}
 
 Numbers = dict[tuple[int, str], float]  # (epoch, key) -> value
 Histograms = dict[tuple[int, str], tuple[np.ndarray, np.ndarray]]  # (epoch, key) -> counts and edges
@@ -54,7 +50,7 @@ def four_nets_by_seed(tmp_path_factory) -> RunFolder:
 
 
 def two_arms_and_seeds(folder: Path, run_per: str) -> RunFolder:
-    logger = f"[{{class_path: AutoWandbLogger, init_args: {{run_per: {run_per}}}}}]"
+    logger = f"[{{class_path: AutoWandbLogger, init_args: {{run_per: {run_per}, tags: [mine]}}}}]"
     narrow = [word for arm in ARMS for word in (f"--model.arms.{arm}.net.init_args.width", "4")]
     return trained(folder, *TINY, "--model.seeds", f"{SEEDS[0]}-{SEEDS[1]}", "--trainer.logger", logger, *narrow)
 
@@ -91,15 +87,11 @@ def numbers_of(history: list[dict]) -> Numbers:
 
 
 def histograms_of(history: list[dict]) -> Histograms:
-    names = {
-        (place, key.removesuffix(".values")) for place, row in enumerate(history) for key in row if ".values" in key
-    }
-    return {
-        (history[place]["epoch"], name): tuple(
-            np.array(history[place][f"{name}.{part}"]) for part in ("values", "bins")
-        )
-        for place, name in names
-    }
+    found = {}
+    for row in history:
+        for name in (key.removesuffix(".values") for key in row if ".values" in key):
+            found[row["epoch"], name] = tuple(np.array(row[f"{name}.{part}"]) for part in ("values", "bins"))
+    return found
 
 
 def is_histogram(key: str) -> bool:
@@ -113,10 +105,7 @@ def logged(run: RunFolder, renamed: Renamed) -> Numbers:
     """log.csv, of these members and of the whole run, as W&B should spell it."""
     rows = run.log()
     own = rows[rows["member"].isin([*renamed, ""])]
-    spelt = [
-        (renamed | {"": "{}"})[row.member].format(row.name_)
-        for row in own.rename(columns={"name": "name_"}).itertuples()
-    ]
+    spelt = [(renamed | {"": "{}"})[member].format(name) for member, name in zip(own["member"], own["name"])]
     return dict(zip(zip(own["epoch"], spelt), own["value"], strict=True))
 
 
@@ -203,6 +192,10 @@ def test_each_seed_s_own_run(seed, four_nets_by_seed):
     pooled = {f"{{}}/{arm}": [f"{arm}-seed{seed:02d}"] for arm in ARMS}
     assert_same_histograms(histograms_of(history), saved(four_nets_by_seed, pooled))
     assert_steps_of_the_log(four_nets_by_seed, history)
+    records = list(records_of(four_nets_by_seed.path).values())[SEEDS.index(seed)]
+    run = next(record["run"] for record in records if record["type"] == "run")
+    assert (run["run_group"], run["tags"][0]) == ("digits", "mine")
+    assert configuration(records) == four_nets_by_seed.config() | {"seed": seed}
 
 
 def test_the_run_of_the_job(four_nets):
@@ -239,7 +232,4 @@ def over_seeds(own: Numbers) -> Numbers:
 
 def test_the_whole_configuration(one_net):
     (records,) = records_of(one_net.path).values()
-    (run,) = (record["run"] for record in records if record["type"] == "run")
-    updates = [run["config"], *(record["config"] for record in records if record["type"] == "config")]
-    held = {name: value for update in updates for name, value in update["update"].items() if not name.startswith("_")}
-    assert held == one_net.config() | {"seed": 7}
+    assert configuration(records) == one_net.config() | {"seed": 7}

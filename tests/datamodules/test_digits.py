@@ -1,5 +1,6 @@
 """Scikit-learn's digits as a small stand-in for CIFAR-10."""
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 
@@ -24,11 +25,19 @@ def test_enlarging_keeps_the_grey_levels():
     assert abs(mean - load_digits().images.mean() / 16) < 0.002
 
 
-def test_mean_and_std_are_the_default_ones():
-    data = Digits()
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_mean_and_std_are_the_default_ones(size):
+    data = Digits(image_size=size)
     pixels = data.splits.train_images.double() / 255
-    assert abs(pixels.mean() - data.mean[0]) < 5e-5
+    assert data.sample_shape == (3, size, size)
+    assert abs(pixels.mean() - data.mean[0]) < 1e-4
     assert abs(pixels.std(correction=0) - data.std[0]) < 5e-5
+
+
+def test_unenlarged_digits_are_the_originals():
+    images = Digits(image_size=8).splits.test_images[..., 0] * (16 / 255)
+    digits = torch.from_numpy(load_digits().images)
+    assert all((digits - image).abs().amax((1, 2)).min() < 0.04 for image in images)
 
 
 def test_digits_are_cropped_and_not_mirrored():

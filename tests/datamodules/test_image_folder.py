@@ -60,16 +60,8 @@ def decoded(file: Path, **more) -> torch.Tensor:
 
 # -- pixels -----------------------------------------------------------------------------------------------------------
 
-SAVED_AS = {
-    "RGB": "png",
-    "L": "jpg",
-    "CMYK": "jpg",
-    "P": "png",
-    "1": "tif",
-    "LA": "png",
-    "RGBA": "webp",
-    "YCbCr": "jpeg",
-}
+SAVED_AS = {"RGB": "png", "L": "jpg", "CMYK": "jpg", "P": "png", "1": "tif", "LA": "png", "RGBA": "webp"}
+SAVED_AS["YCbCr"] = "jpeg"
 
 
 @pytest.mark.parametrize("size", [(300, 200), (201, 517), (33, 20)])
@@ -263,11 +255,7 @@ def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
         (("train",), {}, r"found classes in .*/train only: set data.root to that to set a part aside"),
         (("val",), {}, r"found classes in .*/val only"),
         (("test", "val"), {}, r"found classes in .*/test only"),
-        (
-            ("train", "test"),
-            {"test_size": 3},
-            r"data.test_size is for pictures that no folder splits, got 3 and .*/test",
-        ),
+        (("train", "test"), {"test_size": 3}, r"test_size is for pictures that no folder splits, got 3 and .*/test"),
         ((".",), {"test_size": 20}, "test_size must leave some of the 20 pictures .*, got 20"),
         ((".",), {"class_names": ["cat", "dogs"]}, r"of the 2 classes \(cat, dogs\), found .*/dog: did you mean dogs"),
         (
@@ -320,9 +308,7 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_more_pictures_than_memory():
-    with pytest.raises(
-        UserError, match=r"1,000 pictures of 100000 x 100000 pixels need 30,000 GB and this machine has"
-    ):
+    with pytest.raises(UserError, match=r"1,000 pictures of 100000 x 100000 pixels need 30,000 GB and this machine"):
         Pictures(["a.png"] * 1000, Decoding(10**5, 10**5, "bilinear", 3))[:]
 
 

@@ -238,17 +238,6 @@ def test_tree_with_other_classes(tmp_path):
     assert "got 9 and 0" in error_of(tmp_path)
 
 
-def test_picture_of_another_size(tmp_path):
-    Image.new("RGB", (48, 40)).save(file := save_tree(tmp_path) / "train" / "cat" / "big.png")
-    message = error_of(tmp_path)
-    assert "expected 32 x 32 pixels, got 40 x 48" in message and str(file) in message
-
-
-def test_picture_that_is_none(tmp_path):
-    (file := save_tree(tmp_path) / "train" / "cat" / "broken.png").write_bytes(b"\x89PNG broken")
-    assert f"{file} cannot be read as a picture" in error_of(tmp_path)
-
-
 def test_damaged_official_archive(tmp_path, monkeypatch):
     folder = save_official(tmp_path, monkeypatch)
     (folder / "data_batch_3").write_bytes(b"damaged")

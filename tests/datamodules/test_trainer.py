@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import EpochLoader
+from tests import helpers
 from tests.datamodules.synthetic import Synthetic
 
 
@@ -51,18 +52,8 @@ class Interrupted(Exception):
 
 
 def trainer(folder, *callbacks, **options) -> pl.Trainer:
-    settings = {"max_epochs": 3, "num_sanity_val_steps": 0} | options
-    return pl.Trainer(
-        accelerator="cpu",
-        devices=1,
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=bool(callbacks),
-        callbacks=list(callbacks),
-        **settings,
-    )
+    saving = {"enable_checkpointing": bool(callbacks), "callbacks": list(callbacks), "default_root_dir": folder}
+    return helpers.trainer(**({"max_epochs": 3, "devices": 1} | saving | options))
 
 
 def trained(folder, seeds=None, **options) -> list:

@@ -54,3 +54,10 @@ def records_of(run: Path) -> dict[str, list[dict]]:
     logs = sorted(run.glob("wandb/offline-run-*"))
     shown = [subprocess.run([*reader, str(log)], capture_output=True, text=True, check=True).stdout for log in logs]
     return {log.name: [json.loads(line) for line in lines.splitlines()] for log, lines in zip(logs, shown)}
+
+
+def configuration(records: list[dict]) -> dict:
+    """The run's configuration as it is in the end, without W&B's own entries."""
+    updates = [record[record["type"]] for record in records if record["type"] in ("run", "config")]
+    parts = [update.get("config", update).get("update", {}) for update in updates]
+    return {name: value for part in parts for name, value in part.items() if not name.startswith("_")}

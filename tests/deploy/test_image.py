@@ -42,9 +42,8 @@ def test_the_entry_point_is_python_itself():
     """In shell form SIGTERM would end the shell, and Python would be killed without having saved."""
     (entry,) = re.findall(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)
     assert entry == '["/opt/venv/bin/python", "/app/main.py"]'
-    assert re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE) == [
-        "1000"
-    ]  # a number: Kubernetes checks that it is not 0
+    # A number: Kubernetes checks that it is not 0.
+    assert re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE) == ["1000"]
     assert "HEALTHCHECK" not in re.sub(r"#.*", "", DOCKERFILE)
 
 
@@ -69,6 +68,7 @@ def test_what_is_copied_is_enough_to_train_and_report(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, target)
     call = [sys.executable, tmp_path / "main.py", "fit", "--config", "configs/res20.yaml", *DIGITS]
+    call += ["--model.net.init_args.depth", "5"]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(call, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -106,12 +106,8 @@ def image() -> str:
     base = os.environ.get("SKIPSCOPE_BASE")
     if base is None or shutil.which("buildah") is None:
         pytest.skip("building the image needs buildah and a base image named by SKIPSCOPE_BASE")
-    pip = [
-        word
-        for file in ("/etc/pip.conf", "/etc/ssl/certs")
-        for word in ("-v", f"{file}:{file}:ro")
-        if Path(file).exists()
-    ]
+    files = [file for file in ("/etc/pip.conf", "/etc/ssl/certs") if Path(file).exists()]
+    pip = [word for file in files for word in ("-v", f"{file}:{file}:ro")]
     options = ["--isolation", "chroot", "--network", "host", "--layers", "--build-arg", f"BASE={base}", *pip]
     done = buildah("bud", *options, "-t", "skipscope-test", ROOT, timeout=3000)
     assert done.returncode == 0, done.stderr

@@ -12,8 +12,8 @@ import yaml
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs import RunFolder
-from tests.deploy.support import DEPLOY, DIGITS, checkout, recorded, records_of
-from tests.helpers import LEARNING, ROOT, command
+from tests.deploy.support import DEPLOY, DIGITS, checkout, configuration, recorded
+from tests.helpers import ROOT, command
 
 SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
 AXES = {"model.net.init_args.depth", "model.net.init_args.residual", "model.seeds"}
@@ -144,13 +144,12 @@ def few_samples(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def banks(tmp_path_factory) -> Path:
-    """Runs of two seeds: of one arm, with BatchNorm and without, and of two with a W&B run for both seeds and one each."""
+    """Runs of two seeds: of one arm, with BatchNorm and without, and of two."""
     app = checkout(tmp_path_factory.mktemp("banks"))
-    each = ("--trainer.logger.run_per", "seed", "--trainer.logger.tags", "[mine]")
     scales = ("--trainer.callbacks", "BnLambda", "--trainer.callbacks+", "DrivingForce")
     runs = (
         *(("res20", "arm", ()), ("full_res20", "full", scales)),
-        *(("pair20", "job", ()), ("pair20", "each", (*each, *LEARNING))),
+        ("pair20", "job", ()),
     )
     few = few_samples(app)
     for config, name, more in runs:
@@ -163,7 +162,8 @@ def banks(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, banks, tmp_path):
     app = checkout(tmp_path)
-    for config, more in (("full_res20", ()), ("res20", ("--trainer.callbacks", "HessianSpectrum"))):  # with ID entries
+    spectra = ("--trainer.callbacks", "HessianSpectrum")  # of a net with ID entries
+    for config, more in (("full_res20", ()), ("res20", spectra)):
         call = ("fit", "--config", few_samples(app), "--config", f"configs/{config}.yaml")
         done = command(*call, *SMALL, *more, cwd=app)
         assert done.returncode == 0, done.stderr
@@ -203,27 +203,6 @@ def test_a_run_is_found_by_what_it_is_and_holds_its_whole_configuration(banks):
     assert run["tags"] == ["Digits", "SimplifiedNet", "depth 20", "plain", "residual"]
     assert configuration(records) == RunFolder(banks / "job").config()
     assert configuration(records)["model"]["seeds"] == "3-4"
-
-
-@pytest.mark.slow
-def test_with_a_run_for_each_seed_it_has_both_arms_and_says_its_seed(banks):
-    for records, seed in zip(records_of(banks / "each").values(), (3, 4), strict=True):
-        run = next(record["run"] for record in records if record["type"] == "run")
-        assert (run["run_group"], run["display_name"]) == ("cifar10", f"each-seed{seed:02d}")
-        assert run["tags"][0] == "mine"
-        assert configuration(records) == RunFolder(banks / "each").config() | {"seed": seed}
-        rows = [record["history"]["item"] for record in records if record["type"] == "history"]
-        log = RunFolder(banks / "each").log().query("epoch == 1").set_index(["member", "name"])["value"]
-        for arm in ("plain", "residual"):
-            (value,) = {row[f"test/risk/{arm}"] for row in rows if row["epoch"] == 1 and f"test/risk/{arm}" in row}
-            assert value == log[f"{arm}-seed{seed:02d}", "test/risk"]
-
-
-def configuration(records: list[dict]) -> dict:
-    """The run's configuration as it is in the end, without W&B's own entries."""
-    updates = [record[record["type"]] for record in records if record["type"] in ("run", "config")]
-    parts = [update.get("config", update).get("update", {}) for update in updates]
-    return {name: value for part in parts for name, value in part.items() if not name.startswith("_")}
 
 
 def test_runs_are_grouped_by_keys_of_the_configuration(dashboard):

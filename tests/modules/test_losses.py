@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import WhitenedDigits
 from lightning_app.modules import ImageClassifier
-from lightning_app.modules.losses import loss_named, squared_error
+from lightning_app.modules.cost import loss_named, squared_error
 from lightning_app.networks import ShortcutNet
 from lightning_app.theory import Moments
 from lightning_app.theory.li_et_al.descent import LinearProblem, SampleProblem, descend

@@ -1,0 +1,90 @@
+"""Measure one net in a notebook or a test: no trainer, no run folder, no command line."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+import callbacks
+from callbacks.context import Loss, MeasureContext, cross_entropy, described
+from callbacks.log import flatten, is_number
+from callbacks.measure import Measure, is_fatal, reason
+from callbacks.protocol import BATCH
+from lightning_app.common.errors import UserError
+from lightning_app.common.provenance import configs
+
+__all__ = ["measure"]
+
+log = logging.getLogger(__name__)
+
+
+def measure(
+    net: nn.Module,
+    inputs: Any,
+    labels: Any,
+    measures: Measure | Iterable[Measure] | None = None,
+    loss: Loss = cross_entropy,
+) -> dict[str, float]:
+    """The numbers of one net on these samples, under the keys that a run's ``log.csv`` has for them.
+
+    The net is measured in evaluation mode, on its own device; its modes, gradients and the random state are put back. For
+    what is no number (values of single samples, histograms) call ``evaluate(MeasureContext(net, [(inputs, labels)]))`` of
+    a measure.
+
+    >>> from callbacks import WeightMass
+    >>> net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.Flatten())
+    >>> _ = nn.init.constant_(net[0].weight, -2)
+    >>> measure(net, torch.ones(3, 1, 1, 1), [0, 0, 0], WeightMass())["weight_mass/all"]
+    2.0
+
+    Args:
+        net: maps inputs (B, ...) to outputs (B, ...).
+        inputs: (n, ...), a tensor or array, prepared as the net takes them.
+        labels: (n, ...), classes, or what the loss takes.
+        measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error. None: those of
+            ``configs/measure.yaml``, without those that cannot, which a warning names.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty.
+
+    Raises:
+        UserError: for inputs that are not as many as the labels, or what is no measure.
+    """
+    chosen = _shipped() if measures is None else [measures] if isinstance(measures, Measure) else [*measures]
+    batches = _batches(_tensor("inputs", inputs), _tensor("labels", labels))
+    numbers: dict[str, float] = {}
+    for one in chosen:
+        if not isinstance(one, Measure):
+            what = f"the class {one.__name__}" if isinstance(one, type) else described(one)
+            raise UserError(f"expected measures such as LayerCushion(), got {what}: see skipscope.callbacks.")
+        try:
+            found = one.within_memory(MeasureContext(net, batches, loss))
+        except Exception as error:  # a foreign net raises what it likes
+            if measures is not None or is_fatal(error):
+                raise
+            log.warning(f"{type(one).__name__} cannot measure this net: {reason(error)}")
+        else:
+            numbers |= {key: float(value) for key, value in flatten(found) if is_number(value)}
+    return numbers
+
+
+def _shipped() -> list[Measure]:
+    """The measures of the command `measure`."""
+    listed = yaml.safe_load((configs() / "measure.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
+    made = [getattr(callbacks, one["class_path"])(**one.get("init_args", {})) for one in listed]
+    return [one for one in made if isinstance(one, Measure)]  # not what reads a trainer's metrics
+
+
+def _tensor(what: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"expected {what} as one tensor or array, got {described(values)}: stack them.") from error
+
+
+def _batches(inputs: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    if not len(inputs.shape) or inputs.shape[:1] != labels.shape[:1] or not len(inputs):
+        got = f"shapes {tuple(inputs.shape)} and {tuple(labels.shape)}"
+        raise UserError(f"expected inputs (n, ...) and as many labels (n, ...), n at least 1, got {got}.")
+    return [*zip(inputs.split(BATCH), labels.split(BATCH), strict=True)]
