@@ -114,7 +114,9 @@ HEAD = (*Setting.__dataclass_fields__, "arm", "seed", "epoch", *NUMBERS)
 def rows_of(setting: Setting, seeds: str) -> Iterator[tuple[object, ...]]:
     """Train both arms: a row for each net and epoch."""
     with tempfile.TemporaryDirectory() as folder:
-        (file := Path(folder, "setting.yaml")).write_text(yaml.safe_dump(setting.config(seeds, Path(folder))), "utf-8")
+        (file := Path(folder, "setting.yaml")).write_text(
+            yaml.safe_dump(setting.config(seeds, Path(folder))), encoding="utf-8"
+        )
         with contextlib.redirect_stdout(io.StringIO()):
             code = run_command(["fit", "--config", str(file), *shlex.split(setting.other)])
         if code not in (0, 2):  # 2: a net diverged, and the epochs before are in the log

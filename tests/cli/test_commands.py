@@ -28,7 +28,8 @@ def every_epoch() -> list[str]:
     the end is, is what the runs below differ in."""
     callbacks = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())["trainer"]["callbacks"]
     for each in callbacks:
-        each.get("init_args", {}).pop("every_n_epochs", None)
+        if "every_n_epochs" in each.get("init_args", {}):
+            each["init_args"]["every_n_epochs"] = 1
     return ["--trainer.callbacks", json.dumps(callbacks)]
 
 
