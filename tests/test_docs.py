@@ -1,9 +1,11 @@
 """The documentation builds without warnings and without network, and its tables of keys are what is logged."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from lightning_app.networks import CifarResNet
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import ROOT, arm, classifier, digits, fit
+from tests.report.chromium import after, needs_chromium
 
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
 from comments import comment_of, fenced, fields, linked
@@ -221,6 +224,81 @@ def test_no_markdown_is_left_over(site):
         text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", file.read_text(), flags=re.DOTALL)
         left = re.search(r"\|---|``|\]\[lightning_app|\]\([\w/]+\.md|^:::", text, re.MULTILINE)
         assert left is None, (file, left)
+
+
+# -- search in the site -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def index(site) -> list[dict[str, str]]:
+    script = (site / "search-index.js").read_text()
+    return json.loads(re.fullmatch(r"const searchIndex = (.*);\n", script, re.DOTALL)[1])
+
+
+@pytest.mark.slow
+def test_every_heading_has_an_entry_and_every_word_under_it_is_there(site, index):
+    indexed = {}
+    for one in index:
+        file, _, anchor = one["location"].partition("#")
+        indexed.setdefault(file, {})[anchor] = one["text"]
+    assert indexed.keys() == {str(file.relative_to(site)) for file in site.rglob("*.html")} - {"404.html"}
+    for name, sections in indexed.items():
+        main = re.search(r'itemprop="articleBody">(.*)</div>\s*</div><footer>', (site / name).read_text(), re.DOTALL)[1]
+        assert re.findall(r'<h[1-6] [^>]*?id="([^"]+)', main) == [*sections], name
+        rest = re.sub(r"<(h[1-6]|style)\b.*?</\1>", " ", main, flags=re.DOTALL)
+        words = unescape(re.sub(r"<[^>]*>", " ", rest)).split()
+        found = "".join("".join(sections.values()).split())  # a tag inside a word parts it
+        assert not {word for word in words if word not in found}, name
+
+
+TYPE = """
+const press = key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+const wait = () => new Promise(done => setTimeout(done, 500));
+addEventListener("load", async () => {
+  const seen = {};
+  press("/");
+  const box = document.activeElement;
+  seen.box = box.getAttribute("aria-label");
+  for (const text of WORDS) {
+    box.value = text;
+    box.dispatchEvent(new Event("input"));
+    await wait();
+    const links = [...document.querySelectorAll(".search-results li a")];
+    seen[text] = {
+      status: document.querySelector(".search-results p").textContent,
+      links: links.map(each => [each.textContent, each.href]),
+      marks: [...document.querySelectorAll("mark")].map(each => each.textContent),
+    };
+  }
+  press("ArrowDown"); press("ArrowDown");
+  seen.second = document.activeElement.href;
+  press("ArrowUp"); press("ArrowUp");
+  seen.back = document.activeElement === box;
+  press("Escape");
+  seen.closed = document.querySelector(".search-results").hidden;
+  seen.tags = document.querySelectorAll(".search-results img").length;
+  document.body.replaceChildren(Object.assign(document.createElement("pre"), {id: "seen", textContent: JSON.stringify(seen)}));
+});
+"""
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("page", ["index.html", "measures/index.html"], ids=["top", "folder"])
+def test_search_works_from_a_file_by_keyboard(site, tmp_path, page):
+    texts = ["layercushion", "EFFECTIVE_input", "effective_input xyzzy", "<img src=x>", "hessian spectrum"]
+    dom = after(TYPE.replace("WORDS", json.dumps(texts)), site / page, tmp_path)
+    seen = json.loads(unescape(re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)[1]))
+    assert seen["box"] == "Search" and seen["back"] and seen["closed"] and seen["tags"] == 0
+    (cushion, *_), spectrum = seen["layercushion"]["links"], seen["hessian spectrum"]["links"]
+    assert (
+        cushion[0] == "LayerCushion"
+        and cushion[1] == (site / "measures" / "layer_cushion.html").as_uri() + "#layercushion"
+    )
+    assert seen["second"] == spectrum[1][1]
+    assert {mark.lower() for mark in seen["EFFECTIVE_input"]["marks"]} == {"effective_input"}
+    assert seen["effective_input xyzzy"]["links"] == [] == seen["<img src=x>"]["links"]
+    assert seen["<img src=x>"]["status"] == "No sections have all these words."
 
 
 def test_backticked_names_become_links_and_doctests_code():

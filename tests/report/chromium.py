@@ -77,6 +77,13 @@ def printed(page: str, folder: Path) -> bytes:
     return pdf.read_bytes()
 
 
+def after(script: str, page: Path, folder: Path) -> str:
+    """The page's HTML after a script ran in it, which is written into a copy beside the page."""
+    copy = page.with_name(f"copy-of-{page.name}")
+    copy.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>", 1))
+    return _run(folder, "--dump-dom", copy.as_uri()).stdout
+
+
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     """With a profile of its own and no network: its proxy is not there."""
     profile = [f"--user-data-dir={folder / 'profile'}", "--proxy-server=127.0.0.1:9"]
