@@ -12,6 +12,7 @@ import griffe
 import yaml
 from comments import MEASURES, comment_of, fields
 from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented, summary_of
+from gallery import gallery_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -48,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     listed = {"measures/index.md": measures_index(measures), "measures/keys.md": keys_index(every)}
     results, papers = result_pages(config)
     papers["registration.md"] = registration_page()
+    papers["papers/gallery.md"] = gallery_page()
     for path, content in (pages | functions | listed | papers).items():
         files.append(File.generated(config, path, content=content))
     for file in results:
@@ -60,6 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             {"Conventions": "conventions.md"},
             {"Speed": "speed.md"},
             {"Papers": "papers/index.md"},
+            {"Gallery": "papers/gallery.md"},
             {"Evidence": "evidence.md"},
             {"Quickstart": "quickstart-study.md"},
             {"Registered claims": "registration.md"},
@@ -185,7 +188,7 @@ def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     """Figures that there are, and pages: the list of all artefacts, and what `reproduce` has found of each."""
     from lightning_app.papers import PAPERS, paper
 
-    figures, pages, listing = [], {}, ["# Papers"]
+    figures, pages, listing = [], {}, ["# Papers", "All figures on one page: [Gallery](gallery.md)."]
     for key in PAPERS:
         rows = []
         for artefact in paper(key).artefacts:

@@ -226,6 +226,21 @@ def test_no_markdown_is_left_over(site):
         assert left is None, (file, left)
 
 
+@pytest.mark.slow
+def test_every_committed_figure_is_in_the_gallery_with_its_claims_and_command(site):
+    html = (site / "papers" / "gallery.html").read_text()
+    cards = re.findall(r'<div style="width: \d+px">(.*?)</div>', html, re.DOTALL)
+    figures = {"/".join(file.parts[-3:-1]): file for file in (ROOT / "results").glob("*/*/figure.png")}
+    assert len(cards) == len(figures) > 20
+    for path, file in figures.items():
+        (card,) = (one for one in cards if f'src="{path}.png"' in one)
+        verdict = json.loads(file.with_name("verdict.json").read_text())
+        assert (site / "papers" / f"{path}.png").read_bytes() == file.read_bytes()
+        assert f'href="{path}.html"' in card and (site / "papers" / f"{path}.html").exists()
+        assert f"<code>{verdict['command']}</code>" in card
+        assert all(f"{n} {word}" in card for outcomes in verdict["counts"].values() for word, n in outcomes.items())
+
+
 # -- search in the site -------------------------------------------------------------------------------------------------
 
 
