@@ -58,6 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         *({"Start": "index.md"}, {"Measure any model": "measuring.md"}, {"In your project": "your-project.md"}),
         {"Public names": "api.md"},
         *(
+            {"Optimizer, schedule, clipping": "optimizing.md"},
             {"Run folders and frames": "runs.md"},
             {"Conventions": "conventions.md"},
             {"Speed": "speed.md"},

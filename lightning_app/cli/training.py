@@ -133,6 +133,11 @@ class TrainingCLI(LightningCLI):
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+        if self._get(self.config, "trainer")["gradient_clip_val"] is not None:
+            raise UserError(
+                "trainer.gradient_clip_val would clip all nets of a bank by one norm: set model.gradient_clip_val (and "
+                "model.gradient_clip_algorithm), which clips each net by its own."
+            )
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})
         if self.subcommand in ("fit", "measure"):

@@ -22,10 +22,20 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.modules.backends import BackendName, Loop, Pass, backend_for
+from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import Arm, ByMember, Centre, Member, NetFactory, build_members, parse_seeds, twin
+from lightning_app.modules.optimizing import (
+    Clipping,
+    Interval,
+    clip,
+    make_schedule,
+    refuse_unfit,
+    step,
+    step_schedule,
+    wants_cost,
+)
 from lightning_app.modules.resume import (
     check_form,
     check_members,
@@ -50,7 +60,11 @@ class ImageClassifier(pl.LightningModule):
         optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
         net: the network, when there is one arm. Anything that maps the data's images (or vectors) to logits (B, classes).
         arms: several arms by name instead of ``net``.
-        scheduler: learning rate scheduler, stepped after each epoch.
+        scheduler: learning rate scheduler, or a list of them that follow each other (warm-up, then cosine).
+        scheduler_milestones: of a list, when each but the first begins, in epochs or steps.
+        scheduler_interval: step the scheduler after each "epoch" or each "step".
+        gradient_clip_val: clip every net's gradient of its risk, before the penalty's is added; None does not.
+        gradient_clip_algorithm: by the net's own "norm" (2-norm over all its parameters), or by "value", entry by entry.
         seeds: a count, a list, or ranges as text ("0-6"). A seed decides a member's initial weights and its data.
         loss: "cross_entropy", or "squared_error" for 1/2 ||f(x) - e_y||^2; both means over samples.
         weight_decay: lambda of the penalty lambda/2 ||w - centre||^2.
@@ -70,7 +84,11 @@ class ImageClassifier(pl.LightningModule):
         optimizer: OptimizerCallable,
         net: NetFactory | None = None,
         arms: dict[str, Arm] | None = None,
-        scheduler: LRSchedulerCallable | None = None,
+        scheduler: LRSchedulerCallable | list[LRSchedulerCallable] | None = None,
+        scheduler_milestones: list[int] | None = None,
+        scheduler_interval: Interval = "epoch",
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Clipping = "norm",
         seeds: int | list[int] | str = 1,
         loss: LossName = "cross_entropy",
         weight_decay: float = 1e-4,
@@ -91,6 +109,8 @@ class ImageClassifier(pl.LightningModule):
             )
         if weight_decay < 0:
             raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
+        if gradient_clip_val is not None and not gradient_clip_val > 0:
+            raise UserError(f"model.gradient_clip_val is a limit > 0, or null for none, got {gradient_clip_val}.")
         self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
         self.own = self.members  # those that this rank trains and evaluates
         self.owners = {member.name: 0 for member in self.members}  # which rank knows a member during an epoch
@@ -109,6 +129,10 @@ class ImageClassifier(pl.LightningModule):
         self.evaluated = self._metrics(0)
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
+        self.scheduler_milestones = scheduler_milestones
+        self.scheduler_interval: Interval = scheduler_interval
+        self.gradient_clip_val = gradient_clip_val
+        self.gradient_clip_algorithm: Clipping = gradient_clip_algorithm
 
     # -- set-up -------------------------------------------------------------------------------------------------------
 
@@ -172,25 +196,19 @@ class ImageClassifier(pl.LightningModule):
         """``{"optimizer": ...}``, with ``"lr_scheduler"`` where there is one.
 
         Raises:
-            UserError: where they cannot be made, would decay weights themselves, or need the loss inside their step.
+            UserError: where they cannot be made, would decay weights themselves, or mix the nets of a bank.
         """
         try:
             optimizer = self._make_optimizer(self.nets.parameters())
-            scheduler = self._make_scheduler(optimizer) if self._make_scheduler else None
+            scheduler = make_schedule(self._make_scheduler, self.scheduler_milestones, optimizer)
+        except UserError:
+            raise
         except (TypeError, ValueError) as error:
             raise UserError(f"optimizer or scheduler cannot be made as configured: {error}.") from error
-        if any(group.get("weight_decay") for group in optimizer.param_groups):
-            raise UserError(
-                "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
-                f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
-            )
-        for unfit in (torch.optim.LBFGS, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            if isinstance(optimizer, unfit) or isinstance(scheduler, unfit):
-                raise UserError(
-                    f"{unfit.__name__} needs one loss, and a bank has one for each net: train nets one at a time, or use SGD "
-                    "or Adam and another scheduler."
-                )
-        return {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
+        refuse_unfit(optimizer, scheduler, len(self.members))
+        if scheduler is None:
+            return {"optimizer": optimizer}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.scheduler_interval}}
 
     @property
     def data_seeds(self) -> tuple[int, ...]:
@@ -225,17 +243,29 @@ class ImageClassifier(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, dict[str, Tensor]]:
         """One step of every member. Returns the members' risks on their batches, () each, for callbacks."""
         optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
-        optimizer.zero_grad()
         if batch_idx == 0:
             for metric in self.running.values():
                 metric.reset()
         batches = self._by_stream(batch)
         passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m), self.loss) for m in self.own]
-        answers = self._gradients(passes, self._share(passes[0].labels))  # all streams' batches are of one size
+        share = self._share(passes[0].labels)  # all streams' batches are of one size
+        answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
+
+        def gradients() -> Tensor | None:
+            optimizer.zero_grad()
+            found = self._gradients(passes, share)
+            clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
+            add_gradients(self.penalties[member.name] for member in self.own)
+            answers.extend(found if not answers else [])
+            if not wants_cost(optimizer.optimizer):
+                return None
+            return torch.stack([risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]).sum()
+
+        step(optimizer, gradients, len(self.members))
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
-        add_gradients(self.penalties[member.name] for member in self.own)
-        optimizer.step()
+        if self.scheduler_interval == "step":
+            self._step_schedule()
         if (batch_idx + 1) % FINITE_EVERY == 0:
             self._check_finite()
         return {"risks": {member.name: risk for member, (risk, _) in zip(self.own, answers)}}
@@ -256,8 +286,12 @@ class ImageClassifier(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Stop what diverged; step the schedule."""
         self._check_finite()
+        if self.scheduler_interval == "epoch":
+            self._step_schedule()
+
+    def _step_schedule(self) -> None:
         if (scheduler := self.lr_schedulers()) is not None:
-            cast(torch.optim.lr_scheduler.LRScheduler, scheduler).step()
+            step_schedule(scheduler)
 
     def _reset_evaluation(self) -> None:
         for metrics in self.evaluated:
@@ -391,6 +425,7 @@ class ImageClassifier(pl.LightningModule):
         checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
+        checkpoint["scheduler_interval"] = self.scheduler_interval
         checkpoint["running"] = {name: self._over_ranks(self.running[name].sums()) for name in self.running}
         checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
         # Not in the datamodule's state_dict: Lightning restores that only into the class that saved it.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
+from lightning_app.modules.optimizing import step_schedule
 
 __all__ = [
     "check_form",
@@ -127,11 +128,18 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
         had, has = ("a", "none") if schedulers else ("no", "one")
         raise UserError(f"the checkpoint was trained with {had} learning rate scheduler, this configuration has {has}.")
     if schedulers:
+        scheduler, interval = made["lr_scheduler"]["scheduler"], made["lr_scheduler"]["interval"]
+        counted = checkpoint.get("scheduler_interval", "epoch")  # older checkpoints do not say
+        if counted != interval:
+            raise UserError(
+                f"the checkpoint's schedule went by {counted}s, this configuration's model.scheduler_interval is '{interval}': "
+                "use the one it was trained with."
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a scheduler that steps before its optimizer
             for _ in range(schedulers[0]["last_epoch"]):
-                made["lr_scheduler"].step()
-        schedulers[0] = made["lr_scheduler"].state_dict()
+                step_schedule(scheduler)
+        schedulers[0] = scheduler.state_dict()
     (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
     for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
         group |= {key: value for key, value in fresh.items() if key != "params"}

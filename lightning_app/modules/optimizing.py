@@ -1,0 +1,136 @@
+"""Optimizer, schedule and clipping of a bank, of torch's own classes: each net is stepped as if it were trained alone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from pytorch_lightning.cli import LRSchedulerCallable
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import LBFGS, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
+
+from lightning_app.common.errors import UserError
+from lightning_app.modules.members import Member
+
+__all__ = ["Clipping", "Interval", "clip", "make_schedule", "refuse_unfit", "step", "step_schedule", "wants_cost"]
+
+Clipping = Literal["norm", "value"]
+Interval = Literal["epoch", "step"]
+
+
+def make_schedule(
+    make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | None,
+    milestones: Sequence[int] | None,
+    optimizer: Optimizer,
+) -> LRScheduler | ReduceLROnPlateau | None:
+    """The scheduler; of several torch's SequentialLR, which goes on with the next one at each milestone.
+
+    Raises:
+        UserError: for milestones that are not one fewer than the schedulers, and rising.
+    """
+    several = list(make) if isinstance(make, Sequence) else []
+    given = list(milestones or [])
+    if len(given) != max(len(several) - 1, 0) or given != sorted(set(given)):
+        raise UserError(
+            "model.scheduler_milestones says when each of model.scheduler's list, after the first, begins: expected "
+            f"{max(len(several) - 1, 0)} rising number(s) for {len(several)} scheduler(s) in a list, got {given}."
+        )
+    if several:
+        return SequentialLR(optimizer, [one(optimizer) for one in several], given)
+    return make(optimizer) if callable(make) else None
+
+
+def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
+    """Refuse what would make a net of a bank another one than the net trained alone.
+
+    Raises:
+        UserError: naming the optimizer or scheduler.
+    """
+    if any(group.get("weight_decay") for group in optimizer.param_groups):
+        raise UserError(
+            "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
+            f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
+        )
+    if isinstance(optimizer, LBFGS) and members > 1:
+        raise UserError(_mixes(optimizer, "takes the gradients of all parameters as one vector"))
+    if isinstance(optimizer, LBFGS) and not all(w.is_contiguous() for w in optimizer.param_groups[0]["params"]):
+        raise UserError(
+            "LBFGS takes gradients as one vector, which torch cannot in channels_last: set model.channels_last: false."
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise UserError(
+            "ReduceLROnPlateau needs one loss, and a bank has one for each net: use another scheduler, such as "
+            "CosineAnnealingLR."
+        )
+
+
+def _mixes(optimizer: Optimizer, why: str) -> str:
+    return (
+        f"{type(optimizer).__name__} {why}: a net's steps would depend on the others of the bank. Train one net at a time "
+        "(model.net and one seed), or use an optimizer that steps each weight by itself, such as SGD or Adam."
+    )
+
+
+def wants_cost(optimizer: Optimizer) -> bool:
+    """May the optimizer use the value that its closure returns? Torch's own do not, but for LBFGS."""
+    return isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim")
+
+
+def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], members: int) -> None:
+    """One step of an optimizer, which calls ``gradients`` for cost and gradients: once, or as often as it likes for one net.
+
+    Raises:
+        UserError: for one that calls it several times for a bank, or not before it needs gradients.
+    """
+    inner, calls = optimizer.optimizer, 0
+
+    def closure() -> Tensor | None:
+        nonlocal calls
+        calls += 1
+        if calls > 1 and members > 1:
+            raise UserError(
+                _mixes(inner, "asks for gradients several times in a step, and mixes them (SAM, a line search)")
+            )
+        return gradients()
+
+    late = (
+        f"{type(inner).__name__}.step(closure) has to call its closure first: that computes cost and gradients, which are not "
+        "there before."
+    )
+    try:
+        optimizer.step(closure)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        if calls:
+            raise
+        raise UserError(f"{late} It stopped with {type(error).__name__}: {error}") from error
+    if not calls:
+        raise UserError(late)
+
+
+def step_schedule(scheduler: Any) -> None:
+    """One step of a schedule.
+
+    Raises:
+        UserError: of a schedule that is over (OneCycleLR).
+    """
+    try:
+        scheduler.step()
+    except ValueError as error:
+        raise UserError(
+            f"{type(scheduler).__name__} cannot go on ({error}): its length in model.scheduler is counted in epochs "
+            "or steps, as model.scheduler_interval says."
+        ) from error
+
+
+def clip(members: Iterable[Member], limit: float | None, algorithm: Clipping) -> None:
+    """Clip each net's gradients by their own 2-norm, or entry by entry; None leaves them."""
+    if limit is None:
+        return
+    for member in members:
+        clip_one = clip_grad_norm_ if algorithm == "norm" else clip_grad_value_
+        clip_one(_trained(member.net), limit)
+
+
+def _trained(net: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in net.parameters() if weight.grad is not None]

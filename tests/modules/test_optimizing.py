@@ -1,0 +1,262 @@
+"""Clipping, schedules and closures: a net of a bank is the net trained alone, and that is the loop one writes by hand."""
+
+import copy
+import math
+import re
+from functools import partial
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
+
+from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.common.errors import UserError
+from lightning_app.modules.members import Arm
+from tests.helpers import ROOT, arm, classifier, digits, fit, same_weights, sgd, trainer
+
+STEPS = 8  # of two epochs of the digits here
+WARM_UP = {
+    "scheduler": [partial(LinearLR, start_factor=0.25, total_iters=3), partial(CosineAnnealingLR, T_max=5)],
+    "scheduler_milestones": [3],
+    "scheduler_interval": "step",
+}
+ONE_CYCLE = {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=STEPS), "scheduler_interval": "step"}
+CLIPPED = {"gradient_clip_val": 0.1}
+BY_VALUE = {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": "value"}
+ALONE = {"seeds": [5], "channels_last": False}
+
+
+class SAM(torch.optim.SGD):
+    """Sharpness-aware minimisation (Foret et al. 2021, algorithm 1), as a user writes it."""
+
+    def __init__(self, parameters, lr, rho=0.05):
+        super().__init__(parameters, lr=lr, momentum=0.9)
+        self.rho = rho
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        loss = closure()
+        weights = [w for group in self.param_groups for w in group["params"]]
+        norm = torch.linalg.vector_norm(torch.stack([w.grad.norm() for w in weights]))
+        before = [w.clone() for w in weights]
+        for w in weights:
+            w.add_(w.grad, alpha=float(self.rho / norm))
+        closure()
+        for w, old in zip(weights, before):
+            w.copy_(old)
+        super().step()
+        return loss
+
+
+class Watch(pl.Callback):
+    """Keeps the batches and learning rates of a run."""
+
+    def __init__(self):
+        self.batches, self.rates = [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        ((images, labels),) = batch.values()
+        self.batches.append((images.clone(), labels.clone()))
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def lbfgs(parameters):
+    return torch.optim.LBFGS(parameters, lr=0.5, max_iter=3, history_size=2, line_search_fn="strong_wolfe")
+
+
+@pytest.mark.parametrize("options", [CLIPPED, BY_VALUE, WARM_UP, ONE_CYCLE | CLIPPED])
+def test_a_member_is_the_net_alone(options):
+    bank, free = (fit(classifier(seeds=[0, 5], **more)) for more in (options, {}))
+    alone = fit(classifier({"residual": arm(True)}, seeds=[5], **options))
+    among, other = (each.members[3] for each in (bank, free))
+    assert among.name == "residual-seed05" and same_weights(among.net, alone.members[0].net)
+    assert not same_weights(among.net, other.net)
+
+
+def by_hand(net, batches, optimizer, clip=lambda parameters: None):
+    """What one writes without this application; the penalty is torch's weight decay."""
+    for images, labels in batches:
+
+        def closure(images=images, labels=labels):
+            optimizer.zero_grad()
+            cost = F.cross_entropy(net(images), labels)
+            cost.backward()
+            clip(net.parameters())
+            return cost
+
+        optimizer.step(closure)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("options", "clip"),
+    [
+        (CLIPPED, partial(clip_grad_norm_, max_norm=0.1)),
+        (BY_VALUE, partial(clip_grad_value_, clip_value=1e-3)),
+    ],
+)
+def test_clipping_is_torchs_before_the_decay(options, clip):
+    module = classifier({"net": arm(True)}, weight_decay=1e-2, **ALONE, **options)
+    start = copy.deepcopy(module.members[0].net)
+    fit(module, callbacks=[watch := Watch()])
+    decayed = torch.optim.SGD(start.parameters(), 0.05, 0.9, weight_decay=1e-2)
+    assert same_weights(module.members[0].net, by_hand(start, watch.batches, decayed, clip))
+
+
+@pytest.mark.parametrize("make", [lbfgs, partial(SAM, lr=0.05)])
+def test_an_optimizer_with_a_closure_is_the_loop_by_hand(make):
+    module = classifier({"net": arm(True)}, optimizer=make, weight_decay=0, **ALONE)
+    start = copy.deepcopy(module.members[0].net)
+    fit(module, callbacks=[watch := Watch()])
+    assert len(watch.batches) == STEPS
+    assert same_weights(module.members[0].net, by_hand(start, watch.batches, make(start.parameters())))
+
+
+def test_what_a_closure_returns_is_the_cost_whose_gradient_it_left():
+    """Of a line search both must be of one function; here the penalty is nearly all of it."""
+    seen = []
+
+    class Looking(torch.optim.SGD):
+        def step(self, closure):
+            seen.append(float(closure()))
+
+    module = classifier({"net": arm(True)}, optimizer=partial(Looking, lr=0.1), weight_decay=100.0)
+    fit(module, epochs=1, max_steps=1)
+    penalty = module.penalties["net"].value()  # of weights that nobody moved
+    assert penalty < seen[0] < penalty + 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        WARM_UP | CLIPPED,
+        ONE_CYCLE,
+        {"optimizer": lbfgs, "arms": {"residual": arm(True)}, "channels_last": False},
+        {"optimizer": partial(SAM, lr=0.05), "arms": {"residual": arm(True)}},
+    ],
+    ids=["warm-up", "one-cycle", "lbfgs", "sam"],
+)
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options, step):
+    """From within an epoch and from its end."""
+    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=step, save_top_k=1)
+    fit(classifier(**options), enable_checkpointing=True, callbacks=[save], max_steps=step)
+    whole, resumed = fit(classifier(**options)), classifier(**options)
+    run = trainer(2, callbacks=[watch := Rates()])
+    run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "there.ckpt")
+    assert len(watch.rates) == STEPS - step
+    assert all(same_weights(one.net, other.net) for one, other in zip(whole.members, resumed.members))
+
+
+class Rates(pl.Callback):
+    def __init__(self):
+        self.rates = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def test_warm_up_and_cosine_have_the_rates_of_their_formulas():
+    fit(classifier({"net": arm(True)}, **WARM_UP), callbacks=[watch := Rates()])
+    warm = [0.05 * (0.25 + 0.75 * step / 3) for step in range(3)]
+    cosine = [0.05 * (1 + math.cos(math.pi * step / 5)) / 2 for step in range(5)]
+    assert watch.rates == pytest.approx(warm + cosine, rel=1e-6)
+
+
+def test_one_cycle_peaks_after_a_third_of_the_steps_and_cycles_momentum():
+    run = trainer(2, callbacks=[watch := Rates()])
+    run.fit(classifier({"net": arm(True)}, **ONE_CYCLE), datamodule=digits())
+    assert watch.rates[0] == pytest.approx(0.1 / 25) and 0.09 < max(watch.rates) == watch.rates[2] < 0.1
+    assert run.optimizers[0].param_groups[0]["momentum"] > 0.93  # as at the start, and 0.85 at the peak
+
+
+def old_sam(parameters):
+    """The widespread form: it wants gradients before the step, and its closure for the second ones."""
+
+    class Sam(torch.optim.SGD):
+        def step(self, closure=None):
+            norms = [w.grad.norm() for w in self.param_groups[0]["params"] if w.grad is not None]
+            torch.stack(norms)
+
+    return Sam(parameters, lr=0.1)
+
+
+class Idle(torch.optim.SGD):
+    def step(self, closure=None):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"optimizer": lbfgs}, "LBFGS takes the gradients of all parameters as one vector.*one net at a time"),
+        ({"optimizer": lbfgs, "arms": {"a": arm(True)}}, "set model.channels_last: false"),
+        ({"optimizer": partial(SAM, lr=0.1)}, "SAM asks for gradients several times in a step.*one net at a time"),
+        ({"optimizer": old_sam}, "Sam.step.closure. has to call its closure first.*RuntimeError: stack expects"),
+        ({"optimizer": partial(Idle, lr=0.1)}, "Idle.step.closure. has to call its closure first"),
+        ({"gradient_clip_val": 0.0}, "gradient_clip_val is a limit > 0"),
+        (
+            WARM_UP | {"scheduler_milestones": None},
+            r"expected 1 rising number.s. for 2 scheduler.s. in a list, got \[\]",
+        ),
+        (ONE_CYCLE | {"scheduler_milestones": [1]}, r"expected 0 rising number.* got \[1\]"),
+        (
+            {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=2), "scheduler_interval": "step"},
+            "OneCycleLR cannot go on",
+        ),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(wrong, message):
+    with pytest.raises(UserError, match=message):
+        fit(classifier(**wrong))
+
+
+def test_a_fault_within_a_closure_is_not_blamed_on_the_optimizer():
+    class Broken(torch.nn.Linear):
+        def forward(self, x):
+            if self.training:
+                raise RuntimeError("of my own")
+            return super().forward(x.flatten(1))
+
+    with pytest.raises(RuntimeError, match="of my own"):
+        fit(classifier({"net": Arm(net=lambda: Broken(3 * 32 * 32, 10))}), epochs=1)
+
+
+def test_a_schedule_by_steps_does_not_go_on_by_epochs(tmp_path):
+    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=4, save_top_k=1)
+    fit(classifier(optimizer=sgd, **ONE_CYCLE), epochs=1, enable_checkpointing=True, callbacks=[save])
+    with pytest.raises(UserError, match=r"went by steps, this configuration's model.scheduler_interval is 'epoch'"):
+        trainer(2).fit(
+            classifier(**ONE_CYCLE | {"scheduler_interval": "epoch"}),
+            datamodule=digits(),
+            ckpt_path=tmp_path / "there.ckpt",
+        )
+
+
+@pytest.mark.parametrize(
+    "block", re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "optimizing.md").read_text(), re.DOTALL)
+)
+def test_the_examples_in_yaml_are_built(block, tmp_path, monkeypatch):
+    """With so few epochs and images that only the numbers of steps must fit: each example says how many it has."""
+    built = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example.yaml").write_text(block)
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
+    run_training(["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), "--config", "example.yaml"])
+    made = built[0].model.configure_optimizers()
+    steps, rates = 10 * math.ceil(50_000 / 128), []
+    for _ in range(steps):
+        rates.append(made["optimizer"].param_groups[0]["lr"])
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert made["lr_scheduler"]["interval"] == "step"
+    assert (
+        rates[0] < max(rates) / 20
+        and rates[-1] < max(rates) / 1000
+        and steps // 20 < rates.index(max(rates)) < steps // 3
+    )
