@@ -39,6 +39,13 @@ ALLOWED = {
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
     | {"lightning_app.papers"},
+    "lightning_app.compare": {
+        "numpy",
+        "pandas",
+        "lightning_app.common",
+        "lightning_app.statistics",
+        "lightning_app.runs",
+    },
     "lightning_app.reproduce": {"numpy", "pandas", "yaml"}
     | {"lightning_app.common", "lightning_app.plots", "lightning_app.runs", "lightning_app.papers"}
     | {"lightning_app.cli.console"},

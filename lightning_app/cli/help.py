@@ -25,6 +25,7 @@ commands:
   reproduce  a paper's table or figure, ours beside           reproduce yu-tomasi/table-1 (--list: all of them)
   verify     judge again from the committed evidence          verify yu-tomasi/table-3
   report     run folders -> one HTML page                     report runs/cifar10/res20 runs/cifar10/pln20
+  compare    is A better than B, or is it noise?              compare runs/cifar10/res20 runs/cifar10/pln20
 
 COMMAND -h has examples and the options that matter; COMMAND --help lists every option.
 Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data

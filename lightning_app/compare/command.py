@@ -1,0 +1,153 @@
+"""The command ``python main.py compare``."""
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning_app.common.arguments import Parser
+from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_folder, write_atomically
+from lightning_app.common.numbers import brief
+from lightning_app.compare.findings import Finding, Verdict, compare, latex, text
+from lightning_app.compare.sides import Sides, sides_of
+from lightning_app.statistics.paired import spread
+from lightning_app.statistics.sequential import PLANNED, pairs_needed
+
+__all__ = ["main"]
+
+CODES = {  # of the first number's verdict; 2 is a mistake
+    Verdict.BETTER: 0,
+    Verdict.LARGER: 0,
+    Verdict.WORSE: 1,
+    Verdict.SMALLER: 1,
+    Verdict.EQUIVALENT: 3,
+    Verdict.UNRESOLVED: 4,
+}
+SHOWN = 8  # options that differ, in the text; JSON has all
+EPILOG = """\
+examples:
+  python main.py compare runs/digits/quickstart:residual runs/digits/quickstart:plain   two arms of a run
+  python main.py compare runs/cifar10/res20 runs/cifar10/pln20 --margin 0.002           equivalent, if within 0.2 %
+  python main.py compare 'runs/a/seed*' runs/b --metric test/error --metric 'cushion/*/median'
+  python main.py compare runs/a runs/b --plan 0.005                                     how many seeds, before a run
+
+A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets of one seed that saw the same batches are
+compared pair by pair. A verdict is wrong in at most 5 % of the cases, however often you look and add seeds at the end; several
+numbers share the 5 %. Seven pairs are the least that can settle anything.
+exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake; of the first number.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the exit code: `CODES`, or 2 for a user's mistake, after one line on stderr."""
+    try:
+        options = _parser().parse_args(argv)
+        sides = sides_of(options.a, options.b)
+        names = sides.chosen(options.metric or ["test/error"])
+        if options.plan is not None:
+            return _plan(sides, names[0], options)
+        found = compare(sides, names, options.margin)
+        data = _as_data(options, sides, found)
+        if options.out:
+            write_atomically(with_folder(options.out), data.encode())
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has shown its help
+        return int(done.code or 0)
+    if options.json:
+        print(data, end="")
+    elif options.latex:
+        print(*map(latex, found), sep="\n")
+    else:
+        _print(sides, found, options.margin)
+    return CODES[found[0].verdict]
+
+
+def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
+    if sides.seeds is not None:
+        print(f"paired by seed: {', '.join(map(str, sides.seeds))}")
+    for note in sides.notes:
+        print(note)
+    for finding in found:
+        print(text(finding, margin))
+    if len(found) > 1:
+        print(f"The 5 % chance of a wrong verdict is divided by the {len(found)} questions (Bonferroni).")
+    options = [f"{key}: {a} / {b}" for key, (a, b) in sides.differing.items()]
+    if options:
+        more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
+        print(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}")
+
+
+def _as_data(options: argparse.Namespace, sides: Sides, found: list[Finding]) -> str:
+    """findings.json, by the schema beside this file."""
+    differing = {key: {"a": a, "b": b} for key, (a, b) in sides.differing.items()}
+    nets = {side: [f"{net.run.label}/{net.name}" for net in nets] for side, nets in (("a", sides.a), ("b", sides.b))}
+    data = {
+        "schema": 1,
+        "sides": {side: {"named": getattr(options, side), "nets": nets[side]} for side in nets},
+        "seeds": None if sides.seeds is None else list(sides.seeds),
+        "margin": options.margin,
+        "notes": list(sides.notes),
+        "findings": [asdict(finding) for finding in found],
+        "differing": differing,
+    }
+    return json.dumps(_finite(data), indent=1, default=str) + "\n"
+
+
+def _finite(node: Any) -> Any:
+    """With null for what JSON cannot say: NaN and infinity."""
+    if isinstance(node, dict):
+        return {key: _finite(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_finite(value) for value in node]
+    return None if isinstance(node, float) and not math.isfinite(node) else node
+
+
+def _plan(sides: Sides, name: str, options: argparse.Namespace) -> int:
+    """Say how many seeds a difference of interest needs, from the spread of the differences that there are."""
+    _, a, b = sides.table(name)
+    ends = a.iloc[-1].to_numpy() - b.iloc[-1].to_numpy()
+    its = spread(ends)
+    if its.count < 2:
+        raise UserError("a plan needs the spread of two pairs at least: train two seeds of each side first.")
+    needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8)
+    answer = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
+    what = f"a difference of {brief(options.plan)} in {name}"
+    if options.json:
+        print(
+            json.dumps({"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed})
+        )
+    else:
+        print(f"{what} needs {answer}, to be settled with a chance of 80 %")
+        print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python main.py compare", description="Is A better than B, or is it noise?", epilog=EPILOG)
+    parser.add_argument("a", metavar="A", help="runs or an arm of them")
+    parser.add_argument("b", metavar="B", help="what A is compared with")
+    parser.add_argument(
+        *("-m", "--metric"),
+        action="append",
+        metavar="NAME",
+        help="a number of the log or a pattern (test/error); again for more",
+    )
+    parser.add_argument("--margin", type=_positive, metavar="X", help="differences below X do not matter")
+    parser.add_argument("--plan", type=_positive, metavar="X", help="how many seeds does a difference of X need?")
+    parser.add_argument("--json", action="store_true", help="print findings.json instead of text")
+    parser.add_argument("--latex", action="store_true", help="print rows of a LaTeX table instead of text")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write findings.json there")
+    return parser
+
+
+def _positive(word: str) -> float:
+    value = float(word)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {word}")
+    return value

@@ -1,0 +1,153 @@
+"""What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from lightning_app.common.numbers import brief
+from lightning_app.compare.sides import RISKS, Sides
+from lightning_app.statistics.paired import CONFIDENCE, error_at_risk, spread
+from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
+
+__all__ = ["Finding", "Verdict", "compare", "latex", "text"]
+
+FEWER_IS_BETTER = ("error", "risk", "cost", "error_running", "risk_running", "cost_paper")  # last parts of names
+
+
+class Verdict(StrEnum):
+    """Of A against B. Numbers that are neither good nor bad are larger or smaller."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    LARGER = "larger"
+    SMALLER = "smaller"
+    EQUIVALENT = "equivalent"
+    UNRESOLVED = "unresolved"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number compared: A minus B over pairs."""
+
+    name: str
+    at: str  # "epoch 200", or the training risk at which it was read
+    a: tuple[float, ...]  # of each pair
+    b: tuple[float, ...]
+    difference: float  # mean of A - B
+    low: float  # of an interval that is valid at every look
+    high: float
+    verdict: Verdict
+    pairs: int
+    left_out: int  # pairs whose number is not finite
+    pairs_needed: int | None  # to settle it, about; None: it is settled, or no number of pairs is foreseen
+    parted_at: int | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
+
+
+def compare(sides: Sides, names: Sequence[str], margin: float | None = None) -> list[Finding]:
+    """A finding for each name at the last epoch that all nets have, and for errors one at equal training risk.
+
+    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it.
+    """
+    equal = {name: reached for name in names if (reached := _at_equal_risk(sides, name)) is not None}
+    alpha = (1 - CONFIDENCE) / (len(names) + len(equal))
+    found = []
+    for name in names:
+        epochs, a, b = sides.table(name)
+        ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
+        at_end = _finding(name, f"epoch {epochs[-1]}", *ends, margin, alpha)
+        orders = [_verdict(name, before, after, margin, alpha) for before, after in zip(a.to_numpy(), b.to_numpy())]
+        found.append(_parted(at_end, epochs, orders))
+        if name in equal:
+            level, a_there, b_there = equal[name]
+            found.append(_finding(name, f"training risk {brief(level, 3)}", a_there, b_there, margin, alpha))
+    return found
+
+
+def _at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
+    """The lowest training risk that all nets reach, and the errors there; None: not an error, or no such risk."""
+    risk = next((risk for risk in RISKS if risk in sides.names), None)
+    if risk is None or not name.endswith("error") or name.startswith("train/"):
+        return None
+    curves = []
+    for nets in (sides.a, sides.b):
+        both = [(net.series(risk), net.series(name)) for net in nets]
+        curves.append([(r.index.to_numpy(), r.to_numpy(), e.reindex(r.index).to_numpy()) for r, e in both])
+    reached = error_at_risk(*curves)
+    if not len(reached.levels):
+        return None
+    return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
+
+
+def _finding(name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Finding:
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    difference = (a - b)[finite]
+    mean = low = high = math.nan
+    if difference.size:
+        interval = confidence_sequence(difference, alpha)
+        mean, low, high = interval.mean, interval.low, interval.high
+    verdict = _verdict(name, a, b, margin, alpha)
+    needed = None
+    if verdict is Verdict.UNRESOLVED and difference.size > 1:
+        needed = pairs_needed(mean, spread(difference).sd, margin, seen=difference, alpha=alpha)
+    values = tuple(a.tolist()), tuple(b.tolist())
+    return Finding(name, at, *values, mean, low, high, verdict, difference.size, int((~finite).sum()), needed, None)
+
+
+def _verdict(name: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Verdict:
+    difference = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    good = name.rpartition("/")[2] in FEWER_IS_BETTER
+    return {
+        Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
+        Order.BELOW: Verdict.BETTER if good else Verdict.SMALLER,
+        Order.EQUIVALENT: Verdict.EQUIVALENT,
+        Order.UNRESOLVED: Verdict.UNRESOLVED,
+    }[order(difference, margin, alpha)]
+
+
+def _parted(finding: Finding, epochs: np.ndarray, verdicts: Sequence[Verdict]) -> Finding:
+    """With the first epoch from which every later one has the final verdict, if that is a difference."""
+    if finding.verdict in (Verdict.UNRESOLVED, Verdict.EQUIVALENT):
+        return finding
+    others = [number for number, verdict in enumerate(verdicts) if verdict is not finding.verdict]
+    first = others[-1] + 1 if others else 0
+    return Finding(**asdict(finding) | {"parted_at": int(epochs[first])})
+
+
+def text(finding: Finding, margin: float | None = None) -> str:
+    """One line: what, where, both means, the difference with its interval, the verdict, and what would settle it."""
+    a, b = (spread(side) for side in (finding.a, finding.b))
+    means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
+    lost = f" ({finding.left_out} more left out: a number is not finite)" if finding.left_out else ""
+    pairs = f"{finding.pairs} pair{'s' * (finding.pairs != 1)}{lost}"
+    return f"{finding.name} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
+
+
+def _said(finding: Finding, margin: float | None) -> str:
+    if finding.verdict is Verdict.EQUIVALENT:
+        return f"equivalent within {brief(margin)}"
+    if finding.verdict is not Verdict.UNRESOLVED:
+        return f"A is {finding.verdict}" + ("" if finding.parted_at is None else f", from epoch {finding.parted_at} on")
+    if finding.pairs < 2:
+        return "unresolved: one pair says nothing about other seeds"
+    if finding.pairs_needed is None:
+        return f"unresolved, and {PLANNED} pairs like these would not settle it"
+    return f"unresolved: about {finding.pairs_needed - finding.pairs} more seeds would settle it"
+
+
+def latex(finding: Finding) -> str:
+    r"""A row of a table: name & A & B & difference with interval & verdict \\."""
+    a, b = (spread(side) for side in (finding.a, finding.b))
+    cells = [finding.name.replace("_", r"\_"), *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b))]
+    return " & ".join([*cells, _math(_interval(finding)), str(finding.verdict)]) + r" \\"
+
+
+def _math(words: str) -> str:
+    return "$" + words.replace("±", r"\pm").replace("inf", r"\infty") + "$"
+
+
+def _interval(finding: Finding) -> str:
+    return f"{brief(finding.difference, 3)} [{brief(finding.low, 3)}, {brief(finding.high, 3)}]"

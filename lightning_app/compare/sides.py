@@ -1,0 +1,141 @@
+"""The two sides of a comparison: which nets they have, which of them are pairs, and what must be known about that."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lightning_app.common.errors import UserError
+from lightning_app.runs import Net, find_runs, read_runs
+from lightning_app.runs.configuration import compared
+
+__all__ = ["Sides", "sides_of"]
+
+RISKS = ("train/risk", "train/risk_running")
+MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
+WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Nets of A and of B; net i of both is pair i."""
+
+    a: tuple[Net, ...]
+    b: tuple[Net, ...]
+    seeds: tuple[int, ...] | None  # of the pairs; None: not paired by seed
+    notes: tuple[str, ...]  # what to know about the pairs
+    differing: Mapping[str, tuple[Any, Any]]  # options that differ: key -> value in A and in B, None where absent
+
+    @property
+    def names(self) -> set[str]:
+        """What was measured of all nets."""
+        return set.intersection(*(set(net.names) for net in self.a + self.b))
+
+    def chosen(self, patterns: Iterable[str]) -> list[str]:
+        """The names that match, in the order of patterns, then of the log.
+
+        Raises:
+            UserError: for a pattern that matches nothing that all nets have, with what is near.
+        """
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            matching = [name for name in self.a[0].names if name in self.names and fnmatchcase(name, pattern)]
+            if not matching:
+                near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4) or sorted(self.names)[:6]
+                raise UserError(
+                    f"no number '{pattern}' was measured of all nets of both sides; there are {', '.join(near)}."
+                )
+            found |= dict.fromkeys(matching)
+        return [*found]
+
+    def table(self, name: str) -> tuple[np.ndarray, pd.DataFrame, pd.DataFrame]:
+        """Epochs (E,) at which all nets have the number, and the numbers of both sides: a row an epoch, a column a pair.
+
+        Raises:
+            UserError: if there is no such epoch.
+        """
+        both = [pd.concat([net.series(name) for net in side], axis=1, join="inner") for side in (self.a, self.b)]
+        epochs = both[0].index.intersection(both[1].index).sort_values()
+        if not len(epochs):
+            raise UserError(f"{name} was never measured at the same epoch on both sides.")
+        return epochs.to_numpy(), both[0].loc[epochs], both[1].loc[epochs]
+
+
+def sides_of(a: str, b: str) -> Sides:
+    """Two sides as a user names them: ``PATH[,PATH...][:ARM]``, a path being a run, a folder of runs or a pattern of them.
+
+    Nets of one seed are a pair where the recorded configurations say that they saw the same data in the same order: then what
+    a seed does to both falls out of the difference. Else the first net of A is compared with the first of B, and so on.
+
+    Raises:
+        UserError: for a side without nets, of several arms, with a seed twice, or of other data than the other side's.
+    """
+    nets_a, nets_b = _nets(a), _nets(b)
+    configs = [compared(side[0].run.config) for side in (nets_a, nets_b)]
+    differing = {key: pair for key, pair in _differing(*configs).items() if not key.startswith("model.arms.")}
+    differing |= _differing(*(dict(_leaves(side[0].spec)) for side in (nets_a, nets_b)))
+    if other := [key for key in differing if WHAT_IS_LEARNT.fullmatch(key)]:
+        values = " and ".join(str(value) for value in differing[other[0]])
+        raise UserError(f"A and B learnt different things ({other[0]} is {values}): their numbers do not compare.")
+    notes = [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets)]
+    data = [key for key in differing if key.startswith("data.") and key not in MEASURING]
+    same_run = nets_a[0].run.folder == nets_b[0].run.folder
+    seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
+    shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
+    if shared and not data and (same_run or all(configs)):
+        left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
+        if left_out:
+            notes.append(f"{left_out} nets have no counterpart of their seed and are left out.")
+        pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
+        return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), differing)
+    why = (
+        f"their data differ ({', '.join(data)})" if data else "they share no seed" if not shared else "no configuration"
+    )
+    count = min(len(nets_a), len(nets_b))
+    notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
+    if len(nets_a) != len(nets_b):
+        notes.append(f"A has {len(nets_a)} nets and B {len(nets_b)}: the first {count} of each are compared.")
+    return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), differing)
+
+
+def _nets(side: str) -> list[Net]:
+    """The nets of one side, by seed."""
+    paths, arm = side, ""
+    if ":" in side and not Path(side).exists():
+        paths, _, arm = side.rpartition(":")
+    found = [Path(path) for part in paths.split(",") for path in (sorted(glob(part)) or [part])]
+    runs = read_runs(find_runs([path.expanduser() for path in found]))
+    nets = [net for run in runs for net in run.nets if arm in ("", net.arm)]
+    for run in runs:
+        run.check()
+    arms = sorted({net.arm for run in runs for net in run.nets})
+    if not nets:
+        raise UserError(f"no arm '{arm}' in {paths}; there are {', '.join(arms)}.")
+    if not arm and any(len({net.arm for net in run.nets}) > 1 for run in runs):
+        raise UserError(f"{paths} has the arms {', '.join(arms)}: say which, as in {paths}:{arms[0]}.")
+    twice = sorted({net.seed for net in nets if net.seed is not None and [n.seed for n in nets].count(net.seed) > 1})
+    if twice:
+        raise UserError(f"{side} has seed {twice[0]} more than once: name the runs of one kind only.")
+    return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
+
+
+def _unfinished(side: str, nets: list[Net]) -> list[str]:
+    last = max(net.epoch for net in nets)
+    behind = [f"{net.run.label}/{net.name} at {net.epoch}" for net in nets if net.epoch < last]
+    return [f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else []
+
+
+def _leaves(spec: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    return compared({"net": spec.get("net"), "twin_of": spec.get("twin_of")}).items()
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*a, *b])
+    return {key: (a.get(key), b.get(key)) for key in keys if repr(a.get(key)) != repr(b.get(key))}
