@@ -147,7 +147,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(word: str) -> float:
-    value = float(word)
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {word}")
     return value

@@ -1,0 +1,26 @@
+"""What is committed of `compare`'s simulation is what the simulation gives, and keeps the promise."""
+
+import pandas as pd
+import pytest
+
+from benchmarks import compare_coverage as study
+from tests.helpers import ROOT
+
+COMMITTED = pd.read_csv(ROOT / "docs" / "results" / "2026-11-23-compare-coverage.csv", comment="#")
+
+
+def test_wrong_verdicts_are_rarer_than_promised_where_its_assumption_holds():
+    assert tuple(COMMITTED.columns) == study.HEAD
+    assumed = COMMITTED[COMMITTED["errors"].isin(study.DISTRIBUTIONS)]
+    shares = assumed.iloc[:, 2].dropna()
+    assert len(shares) == 3 * len(study.DISTRIBUTIONS) and shares.max() <= 0.05
+
+
+def test_fewer_draws_give_what_is_committed():
+    again = pd.DataFrame(study.rows(draws=500), columns=study.HEAD).replace("", float("nan"))
+    assert again["planned pairs"].dropna().tolist() == pytest.approx(
+        COMMITTED["planned pairs"].dropna().tolist(), abs=1
+    )
+    assert again.iloc[:, 2].astype(float).dropna().tolist() == pytest.approx(
+        COMMITTED.iloc[:, 2].dropna().tolist(), abs=0.03
+    )

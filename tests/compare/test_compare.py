@@ -1,0 +1,163 @@
+"""The command `compare` on run folders made by hand: sides, pairs, verdicts, exit codes, and what it refuses."""
+
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+
+from lightning_app.cli import main
+from lightning_app.common.errors import UserError
+from lightning_app.compare.sides import sides_of
+from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.folder import MemberRow
+from tests.helpers import ROOT
+
+SCHEMA = json.loads((ROOT / "lightning_app" / "compare" / "findings.schema.json").read_text())
+DATA = {"class_path": "CIFAR10", "init_args": {"batch_size": 128}}
+
+
+def make(
+    path: Path, arms: dict[str, list[float]], seeds: list[int] | None = None, data: dict = DATA, **more
+) -> RunFolder:
+    """A run of three epochs whose test errors fall to the given ones, a seed each; risks are their doubles."""
+    run = RunFolder(path)
+    seeds = seeds or [*range(len(next(iter(arms.values()))))]
+    names = {(arm, seed): f"{arm}-seed{seed:02d}" for arm in arms for seed in seeds}
+    run.save_members(MemberRow(name, arm, seed, "Net", None, "", 20, 1) for (arm, seed), name in names.items())
+    for epoch, factor in enumerate((9.0, 3.0, 2.0, 1.0)):
+        for (arm, seed), name in names.items():
+            error = arms[arm][seeds.index(seed)] * factor
+            numbers = {"test/error": error, "train/risk": 2 * error, "cushion/layer02/median": 1 / error}
+            run.append(Row(name, epoch, 10 * epoch, key, value) for key, value in numbers.items())
+    config = {"data": data, "model": {"arms": {arm: {"net": {"class_path": arm}} for arm in arms}}} | more
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+GOOD = [0.1 + 0.001 * seed for seed in range(10)]
+BAD = [0.2 - 0.001 * seed for seed in range(10)]
+
+
+@pytest.fixture
+def run(tmp_path) -> str:
+    make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    return str(tmp_path / "run")
+
+
+def test_two_arms_of_a_run(run, capsys):
+    assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
+    said = capsys.readouterr().out
+    assert "paired by seed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in said
+    assert "test/error at epoch 3: A 0.1045 ± 0.003, B 0.1955 ± 0.003; A - B -0.091 [" in said
+    assert "10 pairs: A is better, from epoch 0 on" in said
+    assert "net: good / bad" in said.replace("net.class_path", "net")
+    assert main(["compare", f"{run}:bad", f"{run}:good"]) == 1
+
+
+def test_json_follows_the_schema_and_is_what_is_written(run, tmp_path, capsys):
+    words = ["compare", f"{run}:good", f"{run}:bad", "--json", "--out", str(tmp_path / "new" / "findings.json")]
+    assert main([*words, "-m", "test/error", "-m", "cushion/*/median"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert json.loads((tmp_path / "new" / "findings.json").read_text()) == found
+    end, equal, cushion = found["findings"]
+    assert (end["a"], end["b"]) == (GOOD, BAD)
+    assert (cushion["name"], cushion["verdict"]) == ("cushion/layer02/median", "larger")
+    assert equal["at"].startswith("training risk")
+    assert equal["difference"] == pytest.approx(0, abs=1e-9)  # the error is half the risk in both arms
+
+
+def test_three_seeds_are_too_few_and_it_says_how_many_are_not(tmp_path, capsys):
+    make(tmp_path / "run", {"good": GOOD[:3], "bad": BAD[:3]})
+    assert main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad"]) == 4
+    assert "[-inf, inf], 3 pairs: unresolved: about 5 more seeds would settle it" in capsys.readouterr().out
+
+
+def test_equivalence_within_a_margin(tmp_path, capsys):
+    noise = np.random.default_rng(0).normal(0, 0.001, (2, 13))
+    make(tmp_path / "run", {"one": (0.1 + noise[0]).tolist(), "other": (0.1 + noise[1]).tolist()})
+    sides = [f"{tmp_path}/run:one", f"{tmp_path}/run:other"]
+    assert main(["compare", *sides, "--margin", "0.005"]) == 3
+    assert "equivalent within 0.005" in capsys.readouterr().out
+    assert main(["compare", *sides]) == 4
+
+
+def test_runs_are_paired_by_seed_where_their_data_agree(tmp_path, capsys):
+    for seed in range(10):
+        make(tmp_path / "a" / f"one-seed{seed}", {"net": [GOOD[seed]]}, [seed])
+        make(tmp_path / "b" / f"two-seed{seed}", {"net": [BAD[seed]]}, [seed], model={"lr": 0.1})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b/*"]) == 0
+    said = capsys.readouterr().out
+    assert "paired by seed: 0, 1" in said
+    assert "model.lr: None / 0.1" in said
+    make(tmp_path / "c", {"net": BAD}, data={"class_path": "CIFAR10", "init_args": {"batch_size": 64}})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/c"]) == 0
+    assert "because their data differ (data.init_args.batch_size)" in capsys.readouterr().out
+
+
+def test_rows_for_a_paper(run, capsys):
+    main(["compare", f"{run}:good", f"{run}:bad", "--latex"])
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(r"test/error & $0.1045 \pm 0.003$ & $0.1955 \pm 0.003$ & $-0.091 [")
+    assert first.endswith(r"better \\")
+
+
+def test_a_plan(run, capsys):
+    assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01"]) == 0
+    assert "a difference of 0.01 in test/error needs 9 seeds of each side" in capsys.readouterr().out
+    assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needed"] == 9
+
+
+def test_a_diverged_net_is_left_out_and_named_as_such(tmp_path, capsys):
+    make(tmp_path / "run", {"good": [*GOOD, 0.1], "bad": [*BAD, math.nan]})
+    assert main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad"]) == 0
+    assert "10 pairs (1 more left out: a number is not finite)" in capsys.readouterr().out
+
+
+def test_nets_that_are_not_equally_far_are_compared_where_all_are(tmp_path, capsys):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    run.append([Row("good-seed00", 4, 40, "test/error", 0.01)])
+    main(["compare", f"{run.path}:good", f"{run.path}:bad"])
+    said = capsys.readouterr().out
+    assert "test/error at epoch 3" in said
+    assert "Not all nets of A are at epoch 4" in said
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "more", "said"),
+    [
+        ("run", "run:bad", [], "say which, as in"),
+        ("run:god", "run:bad", [], "no arm 'god' in"),
+        ("nowhere", "run:bad", [], "expected a run folder"),
+        ("run:good", "run:bad", ["-m", "test/eror"], "there are test/error"),
+        ("run:good", "run:bad", ["--margin", "-1"], "expected a number above 0, got -1"),
+        ("run:good", "run:bad", ["--margin", "wide"], "expected a number above 0, got wide"),
+        ("run:good", "digits", [], "learnt different things"),
+        ("run:good,run:good", "run:bad", [], "found no log.csv"),
+        ("twice", "run:bad", [], "has seed 0 more than once"),
+    ],
+)
+def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys, a, b, more, said):
+    monkeypatch.chdir(tmp_path)
+    make(Path("run"), {"good": GOOD, "bad": BAD})
+    make(Path("digits"), {"net": GOOD}, data={"class_path": "Digits"})
+    make(Path("twice/one"), {"net": [0.1]}), make(Path("twice/two"), {"net": [0.2]})
+    assert main(["compare", a, b, *more]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert said in error
+
+
+def test_a_side_is_read_once_and_in_the_order_of_seeds(tmp_path):
+    make(tmp_path / "run", {"net": GOOD}, seeds=[*range(10)][::-1])
+    sides = sides_of(f"{tmp_path}/run", f"{tmp_path}/run:net")
+    assert sides.seeds == tuple(range(10))
+    with pytest.raises(UserError, match="never measured at the same epoch"):
+        RunFolder(tmp_path / "run").append([Row("net-seed00", 9, 90, "odd", 1.0)])
+        RunFolder(tmp_path / "run").append([Row(f"net-seed0{n}", 8, 80, "odd", 1.0) for n in range(1, 10)])
+        sides_of(f"{tmp_path}/run", f"{tmp_path}/run").table("odd")

@@ -1,0 +1,84 @@
+"""Evidence that holds at every look: its law over all signs, its invariances, and what is inverted to an interval."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_app.statistics.sequential import Order, confidence_sequence, evidence, order, orders, pairs_needed
+
+SIZES = st.lists(st.floats(0, 1e3), min_size=1, max_size=8)
+
+
+@settings(max_examples=60)
+@given(SIZES)
+def test_over_all_signs_its_mean_is_one(sizes):
+    """That is the whole proof: given the sizes, symmetry makes all signs equally likely, and the mean must not exceed one."""
+    signs = np.array([*itertools.product((-1, 1), repeat=len(sizes))])
+    assert evidence(signs * np.array(sizes)).mean(axis=0) == pytest.approx(1, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(SIZES, st.floats(1e-3, 1e3))
+def test_it_has_no_unit_and_zeros_say_nothing(sizes, unit):
+    d = np.array(sizes)
+    assert evidence(unit * d) == pytest.approx(evidence(d), rel=1e-6)
+    assert evidence(np.zeros(5)).tolist() == [1.0] * 5
+
+
+def test_seven_pairs_of_one_sign_settle_it_and_six_do_not():
+    assert order(np.arange(1, 7)) is Order.UNRESOLVED
+    assert (order(np.ones(7)), order(-np.ones(7))) == (Order.ABOVE, Order.BELOW)
+    assert order([]) is Order.UNRESOLVED
+
+
+@pytest.mark.parametrize("draw", ["normal", "exponential"])
+def test_looking_after_every_pair_is_no_cheating(draw):
+    """Share of sequences that are ever found to differ; an ordinary t test at every look finds a quarter or more."""
+    rng = np.random.default_rng(1)
+    d = getattr(rng, draw)(size=(2000, 26)) - getattr(rng, draw)(size=(2000, 26))
+    assert np.isin(orders(d, None, 0.05).astype(str), [Order.ABOVE.value, Order.BELOW.value]).any(axis=1).mean() < 0.05
+    at_margin = orders(d + 2.0, 2.0, 0.05).astype(str)
+    assert (at_margin == Order.EQUIVALENT.value).any(axis=1).mean() < 0.05
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 30), st.floats(-2, 2))
+def test_the_interval_holds_what_the_evidence_does_not_exclude(seed, count, shift):
+    d = np.random.default_rng(seed).normal(shift, 1, count)
+    interval = confidence_sequence(d)
+    assert interval.low <= d.mean() <= interval.high
+    if order(d) is Order.UNRESOLVED:
+        assert interval.low <= 0 <= interval.high
+    for end, side in ((interval.high, -1), (interval.low, 1)):
+        if math.isfinite(end):
+            outside = end - side * 1e-3 * np.ptp(d)
+            assert evidence(side * (d - outside))[-1] >= 40
+    moved = confidence_sequence(3 * d + 5)
+    for ours, theirs in ((moved.low, interval.low), (moved.high, interval.high)):
+        assert ours == pytest.approx(3 * theirs + 5, abs=1e-3)
+
+
+def test_equivalence_needs_both_sides_of_the_margin():
+    d = np.tile([0.1, -0.1], 10)
+    assert order(d, margin=0.5) is Order.EQUIVALENT
+    assert order(d, margin=0.01) is Order.UNRESOLVED
+    assert order(d + 1, margin=5.0) is Order.EQUIVALENT  # a difference, but one that does not matter
+    assert order(d + 1, margin=0.5) is Order.ABOVE
+
+
+def test_plans_grow_with_the_spread_and_count_what_is_there():
+    few, many = (pairs_needed(0.01, sd, chance=0.8) for sd in (0.005, 0.01))
+    assert few < many < 30
+    assert pairs_needed(0.0, 1.0) is None
+    assert pairs_needed(0.0, 0.1, margin=0.5) == 7
+    seen = np.full(5, 0.01)
+    assert pairs_needed(0.01, 0.001, seen=seen) == 7
+
+
+def test_a_value_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="finite differences"):
+        confidence_sequence([0.1, math.nan])
