@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class Sides:
     notes: tuple[str, ...]  # what to know about the pairs
     differing: Mapping[str, tuple[Any, Any]]  # options that differ: key -> value in A and in B, None where absent
 
-    @property
+    @cached_property
     def names(self) -> set[str]:
         """What was measured of all nets."""
         return set.intersection(*(set(net.names) for net in self.a + self.b))

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from lightning_app.common.numbers import interval
 
@@ -86,6 +85,8 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
 
 def _bootstrap(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends for every column of (S, E); one resampling of the seeds serves all columns, so that curves stay smooth."""
+    from scipy import stats  # half a second, which those who need only means do not wait for
+
     count, columns = values.shape
     if count < 2:
         return np.full(columns, np.nan), np.full(columns, np.nan)
@@ -137,6 +138,8 @@ def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
     Raises:
         ValueError: for different numbers of seeds.
     """
+    from scipy import stats
+
     if len(plain) != len(residual):
         raise ValueError(f"expected matched seeds, got {len(plain)} plain and {len(residual)} residual values.")
     differences = _differences(plain, residual)
