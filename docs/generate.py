@@ -4,9 +4,11 @@ It adds structure and no words of its own about what is measured: those stand wi
 """
 
 import json
+import re
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import griffe
 import yaml
@@ -39,6 +41,39 @@ trainer:
 """
 
 
+WRITTEN = {  # pages written by hand, and those of the papers, in the order in which they are listed
+    "Start": "index",
+    "Training": "training",
+    "Optimizer, schedule, clipping": "optimizing",
+    "Interruptions and failures": "interruptions",
+    "The report": "report",
+    "Run folders and frames": "runs",
+    "Comparing": "comparing",
+    "Measure any model": "measuring",
+    "In your project": "your-project",
+    "Public names": "api",
+    "Conventions": "conventions",
+    "Papers": "papers/index",
+    "Gallery": "papers/gallery",
+    "Reproducing a paper": "reproducing",
+    "Evidence": "evidence",
+    "Registered claims": "registration",
+    "First results": "first-results",
+    "Where the figures come from": "results/README",
+    "Quickstart": "quickstart-study",
+    "Speed": "speed",
+    "Why it is fast": "why-fast",
+    "How it is built": "architecture",
+    "Log": "log",
+}
+COMMITTED = re.compile(r"\]\(\.\./results/([\w/-]+)/(table\.md|figure\.png)")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs: results that lie beside the documentation are pages and figures of it."""
+    return COMMITTED.sub(lambda found: f"](papers/{found[1]}{Path(found[2]).suffix}", markdown)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """MkDocs: add the generated pages, and say in which order all are listed."""
     every = documented()
@@ -55,19 +90,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in results:
         files.append(file)
     config.nav = [
-        *({"Start": "index.md"}, {"Measure any model": "measuring.md"}, {"In your project": "your-project.md"}),
-        {"Public names": "api.md"},
-        *(
-            {"Optimizer, schedule, clipping": "optimizing.md"},
-            {"Run folders and frames": "runs.md"},
-            {"Conventions": "conventions.md"},
-            {"Speed": "speed.md"},
-            {"Papers": "papers/index.md"},
-            {"Gallery": "papers/gallery.md"},
-            {"Evidence": "evidence.md"},
-            {"Quickstart": "quickstart-study.md"},
-            {"Registered claims": "registration.md"},
-        ),
+        *({title: f"{stem}.md"} for title, stem in WRITTEN.items()),
         {"Measures": [*listed, *pages]},
         {"Functions": list(functions)},
     ]

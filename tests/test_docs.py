@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from html import unescape
@@ -15,7 +14,7 @@ import callbacks
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
-from lightning_app.runs import Row, RunFolder
+from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import ROOT, arm, classifier, digits, fit
 from tests.report.chromium import after, needs_chromium
@@ -146,33 +145,6 @@ def test_the_example_in_yaml_is_built(one, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.extend(self.trainer.callbacks))
     run_training(["fit", "--config", str(ROOT / "configs" / "res20.yaml"), "--config", "example.yaml"])
     assert [type(callback).__name__ for callback in built].count(one.name) == 1
-
-
-def blocks(language: str) -> list[str]:
-    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
-    return re.findall(rf"```{language}\n(.*?)```", pages, re.DOTALL)
-
-
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_on_pages_runs(block, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "tests" / "data")  # my_project.py
-    RunFolder(Path("runs/cifar10/pair20")).append([Row("plain", 0, 0, "test/error", 0.1)])
-    exec(block, {})
-
-
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if "--ckpt_path" not in line]  # a run of ours
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_commands_on_pages_parse_and_build(line, tmp_path, monkeypatch):
-    python, main, *words = shlex.split(line)
-    assert (python, main) == ("python", "main.py")
-    built = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self.model))
-    run_training(words)
-    assert built
 
 
 # -- the site ------------------------------------------------------------------------------------------------------------

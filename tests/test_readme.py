@@ -1,55 +1,169 @@
-"""The README's commands are the ones that exist. The fresh installation itself is checked by .ci/run."""
+"""README and the pages of docs/: their commands, options, examples, links and numbers are real.
 
+The fresh installation itself is checked by .ci/run, and that the pages make a site by tests/test_docs.py.
+"""
+
+import argparse
+import csv
+import importlib.util
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from markdown.extensions.toc import slugify
 
-from lightning_app.cli import TRAINING
+from lightning_app.cli import OTHERS, TRAINING, main
+from lightning_app.cli.help import overview
 from lightning_app.cli.training import TrainingCLI, run_training
-from lightning_app.runs import open_run
+from lightning_app.papers import PAPERS, find, paper
+from lightning_app.papers.records import RECORD, counts_of, read_record
+from lightning_app.runs import Row, RunFolder, open_run
 from tests.helpers import LEARNING, ROOT, TINY, command
 
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(?:sh|bash)\n(.*?)```", README, re.DOTALL)
-BLOCKS = [block.replace("\\\n", " ") for block in BLOCKS]  # one command a line
-COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
-OURS = [line for line in COMMANDS if line.startswith("python main.py ")]
+RULES = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FILES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+PAGES = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in FILES}
+TEXTS = {name: re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
+GENERATED = ("measures/", "functions/", "papers/", "notebooks/", "registration.md", "gallery.md")  # MkDocs checks these
+LONG = ("docs/log.md", "docs/speed.md")  # grows with every decision; generated
+QUICKSTART = ROOT / "docs" / "results" / "2026-11-23-quickstart-run.txt"
+SEEDS = ROOT / "docs" / "results" / "2026-11-23-quickstart-second-test.csv"
 
 
-def test_the_two_commands_are_there():
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    made = [line.split()[1] for line in COMMANDS if line.startswith("make ")]
-    assert {"quickstart", "test"} <= set(made) <= set(targets)
-    assert "make test" in (ROOT / ".ci" / "run").read_text()
+def blocks(language: str) -> list:
+    """Code of a language, on all pages: (code), with its page as the test's name."""
+    code = re.compile(rf"^```(?:{language})\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [pytest.param(found, id=name) for name, text in PAGES.items() for found in code.findall(text)]
 
 
-def is_of_a_run(line: str) -> bool:
+def commands() -> list[str]:
+    """One a line, without comments, each once."""
+    lines = "\n".join(block.values[0].replace("\\\n", " ") for block in blocks("sh|bash")).splitlines()
+    return list(dict.fromkeys(line for line in (" ".join(shlex.split(line, comments=True)) for line in lines) if line))
+
+
+def inline(start: str) -> list[str]:
+    """Code within sentences that begins so."""
+    words = re.compile(rf"(?<!`)`({start}[^`]*)`(?!`)")
+    return sorted({" ".join(found.split()) for text in TEXTS.values() for found in words.findall(text)})
+
+
+def paragraphs(text: str) -> list[str]:
+    """Paragraphs, and each item of a list and row of a table, without code."""
+    return [part.strip() for part in re.split(r"\n\s*\n|\n(?=[|-] ?)", text) if part.strip()]
+
+
+COMMANDS = commands()
+OURS = [shlex.split(line)[2:] for line in COMMANDS if line.startswith("python main.py ")]
+
+
+def is_of_a_run(words: list[str]) -> bool:
     """Does it measure a checkpoint whose run has to be there?"""
-    return "measure --ckpt_path runs/" in line
+    return words[0] == "measure" and "--ckpt_path" in words
 
 
-@pytest.mark.parametrize("line", [line for line in OURS if line.split()[2] in TRAINING and not is_of_a_run(line)])
-def test_training_commands_parse_and_build(line, monkeypatch, tmp_path):
-    built = []
+# -- commands and options ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(monkeypatch, tmp_path) -> list:
+    """What commands that train would have run, in a folder where configs/ is."""
+    found = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
-    run_training(shlex.split(line)[2:])
+    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: found.append(self))
+    return found
+
+
+class Parsed(BaseException):
+    """A command line that the parser took."""
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Run another command as far as its parser, and give what it understood."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(self, *words):
+        raise Parsed(parse(self, *words))
+
+    def understood(words: list[str]) -> argparse.Namespace:
+        with pytest.raises(Parsed) as caught:
+            main(words)
+        return caught.value.args[0]
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    return understood
+
+
+def test_the_readme_has_the_two_commands_and_all_of_ours():
+    made = [line.split()[1] for line in COMMANDS if line.startswith("make ")]
+    assert {"quickstart", "test"} <= set(made) <= set(RULES)
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    shown = re.findall(r"^python main\.py (\w+)", README, re.MULTILINE)
+    assert set(shown) == {*TRAINING, *OTHERS} == set(re.findall(r"^  (\w+)  +\S", overview(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "words", [each for each in OURS if each[0] in TRAINING and not is_of_a_run(each)], ids=" ".join
+)
+def test_commands_that_train_or_measure_are_built(words, built):
+    run_training(words)
+    assert built
+
+
+@pytest.mark.parametrize("words", [each for each in OURS if each[0] not in TRAINING], ids=" ".join)
+def test_other_commands_are_parsed(words, parsed):
+    options = parsed(words)
+    assert all(find(name) for name in getattr(options, "artefacts", ()))
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if not line.startswith(("python main.py ", "make "))])
+def test_remaining_commands_name_what_exists(line):
+    words = [word for word in shlex.split(line) if not re.match(r"\w+=", word)]
+    if words[:2] == [".venv/bin/python", "-m"] or words[:2] == ["python", "-m"]:
+        assert importlib.util.find_spec(words[2]), words[2]
+    else:
+        assert words[0] == "sbatch"
+    assert all((ROOT / word).exists() for word in words if word.startswith(("deploy/", "configs/", "tests/")))
+
+
+def test_commands_within_sentences_exist():
+    assert {words.split()[1] for words in inline("make ") if words != "make wheel"} <= set(RULES)
+    assert {words.split()[2] for words in inline("python main.py ")} <= {*TRAINING, *OTHERS, "COMMAND", "--help"}
+    assert all(importlib.util.find_spec(words.split()[2]) for words in inline("python -m ") if "NAME" not in words)
+
+
+def test_options_within_sentences_exist(built):
+    """Those of the small commands by name; the others, with a value, all in one command of `fit`."""
+    folders = ("lightning_app/cli", "lightning_app/reproduce", "lightning_app/report", "benchmarks")
+    code = "\n".join(file.read_text(encoding="utf-8") for each in folders for file in (ROOT / each).rglob("*.py"))
+    words = []
+    for name, *value in (option.replace("=", " ", 1).split() for option in inline("--")):
+        if f'"{name}"' in code or name in (word for words in OURS for word in words):
+            continue
+        assert value, f"{name} is no option of a command on these pages"
+        words += [name, *value]
+    run_training(["fit", "--config", "configs/quickstart.yaml", *words])
     assert built
 
 
 @pytest.mark.slow
 def test_the_quickstart_and_what_is_made_of_it(tmp_path):
-    """The quickstart's own command at a size of seconds, then what the README does with it."""
+    """The quickstart's own command at a size of seconds, then what the pages do with it."""
     assert command(*TINY, cwd=tmp_path).returncode == 0
-    lines = [line for line in OURS if "runs/digits/quickstart" in line]
-    assert {line.split()[2] for line in lines} >= {"report", "measure"}
-    for line in lines:
-        assert command(*shlex.split(line)[2:], cwd=tmp_path).returncode == 0
+    lines = [words for words in OURS if "runs/digits/quickstart" in " ".join(words)]
+    assert {words[0] for words in lines} >= {"report", "measure"}
+    for words in lines:
+        assert command(*words, cwd=tmp_path).returncode == 0
     for page in ("digits/quickstart", "measured/quickstart-last"):
         assert (tmp_path / "runs" / page / "report.html").exists()
 
@@ -65,16 +179,16 @@ def test_the_quickstart_ends_with_the_residual_net_far_ahead(tmp_path):
     assert "the residual net is ahead." in done.stdout
 
 
-@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+# -- examples ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
 def test_yaml_examples_parse(block):
     assert yaml.safe_load(block)
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+@pytest.mark.parametrize("block", blocks("python"))
 def test_python_examples_run(block, monkeypatch, tmp_path):
-    from callbacks.measure import Measure
-    from lightning_app.runs import Row, RunFolder
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "tests" / "data")  # my_project.py
     run = RunFolder(Path("runs/cifar10/pair20"))
@@ -82,10 +196,121 @@ def test_python_examples_run(block, monkeypatch, tmp_path):
         for net in ("plain", "residual"):
             run.append(Row(net, epoch, 0, name, 0.1) for name in ("test/error", "cushion/layer10/median"))
         run.save_arrays(epoch, "cushion", {"plain/cushion/layer10/samples": np.full(3, 0.1)})
-    assert len([line for line in block.splitlines() if line.strip()]) <= 30
-    exec(compile(block, "README.md", "exec"), {"Measure": Measure})
+    exec(compile(block, "example", "exec"), {})
 
 
-def test_links_and_pictures_exist():
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+def test_the_example_for_a_project_of_ones_own_has_15_lines():
+    for name in ("README.md", "docs/api.md"):
+        example = re.search(r"```python\n(.*?)```", PAGES[name], re.DOTALL)[1]
+        assert "my_project" in example and len([line for line in example.splitlines() if line.strip()]) <= 15
+
+
+# -- links and sizes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_pictures_and_anchors_resolve(name):
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", TEXTS[name]):
+        path, _, anchor = target.partition("#")
+        if name.startswith("docs/") and path.startswith(GENERATED):
+            continue
+        file = ((ROOT / name).parent / path) if path else ROOT / name
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in map(anchor_of, headings), target
+
+
+def anchor_of(heading: str) -> str:
+    """As MkDocs makes it, and GitHub, which differs for what is refused here.
+
+    >>> anchor_of("Where to add what")
+    'where-to-add-what'
+    """
+    github = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return github if github == slugify(heading, "-") else ""
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in (*LONG, "CHANGELOG.md")])
+def test_a_page_is_read_in_minutes(name):
+    assert len(PAGES[name].splitlines()) <= 200 and len(PAGES[name].encode()) <= 14_000
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in LONG])
+def test_sentences_are_short(name):
+    """The median of a page, tables and code left out."""
+    text = [part for part in paragraphs(TEXTS[name]) if not part.startswith(("|", "#", ":::", "!"))]
+    lengths = [len(sentence.split()) for part in text for sentence in re.split(r"(?<=[.!?])\s+", part)]
+    assert statistics.median(lengths) <= 20
+
+
+def test_every_page_is_in_the_list_of_pages():
+    listed = set(re.findall(r"\]\(([\w-]+\.md)", PAGES["docs/index.md"]))
+    assert {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {"index.md"} <= listed
+
+
+# -- numbers of the README -----------------------------------------------------------------------------------------------
+
+
+MEASURED = re.compile(r"(?<![\w.])\d+\.\d+|\d+ of \d+|\d+ (?:s|ms|MB|GB|%)(?!\w)|\d+ (?:re|not re)produced")
+SOURCE = re.compile(r"\]\((?:docs|results)/[^)]+\)")
+
+
+@pytest.mark.parametrize("part", paragraphs(TEXTS["README.md"]), ids=lambda part: part[:40])
+def test_a_number_or_picture_of_the_readme_has_its_source_beside_it(part):
+    """Whatever looks measured: decimals, shares, times, sizes, counts of verdicts. Versions are not."""
+    said = re.sub(r"Python [\d.]+(?: to [\d.]+)?|\[Apache-[\d.]+\]|\]\([^)]*\)|`[^`]*`", "", part)
+    if MEASURED.search(said):
+        assert SOURCE.search(part), part
+    if part.startswith("!["):
+        parts = paragraphs(TEXTS["README.md"])
+        assert "docs/results/" in parts[parts.index(part) + 1]
+
+
+def test_the_check_of_sources_finds_what_looks_measured():
+    assert all(MEASURED.search(text) for text in ("error 0.413", "13 of 13 seeds", "took 77 s", "8 reproduced"))
+    assert not any(MEASURED.search(text) for text in ("44 layers", "layer 10", "v1", "PyTorch brings several GB"))
+
+
+def test_the_quickstart_prints_what_the_readme_says():
+    printed = QUICKSTART.read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    assert shown in printed
+    (seconds,) = re.findall(r"quickstart took (\d+) s", README)
+    assert int(seconds) == round(float(re.search(r"to end: ([\d.]+) s", printed)[1]))
+
+
+def test_the_result_of_the_readme_is_that_of_thirteen_seeds():
+    lines = [line for line in SEEDS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    last = [row for row in csv.DictReader(lines) if row["epoch"] == row["epochs"]]
+    rows = re.findall(r"^\| \[13 (\w+) nets\]\(\S+ \| \w+ ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.MULTILINE)
+    assert [arm for arm, *_ in rows] == ["plain", "residual"]
+    for arm, bound, *ends in rows:
+        errors = [float(row["test/error"]) for row in last if row["arm"] == arm]
+        assert len(errors) == 13
+        assert [float(end) for end in ends] == pytest.approx(
+            [min(errors), max(errors)], abs=6e-4 if arm != "plain" else 6e-3
+        )
+        assert all((error > float(bound)) == (arm == "plain") for error in errors)
+
+
+CLASSES = ("formula", "initialisation", "trained")
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_the_readme_counts_verdicts_as_the_records_do(key):
+    """What fails here is mended by the line that it expected."""
+    folders = {artefact.key: ROOT / "results" / key / artefact.key for artefact in paper(key).artefacts}
+    judged = [folder for folder in folders.values() if (folder / RECORD).exists()]
+    counts = counts_of(row for folder in judged for row in read_record(folder)["rows"])
+    cells = [", ".join(f"{n} {words}" for words, n in counts.get(about, {}).items()) for about in CLASSES]
+    missing = ", ".join(name for name, folder in folders.items() if folder not in judged)
+    expected = " | ".join(cell or "-" for cell in [*cells, missing])
+    rows = re.findall(r"^\| \[(.*?)\]\S+ \| (.*) \|$", README, re.MULTILINE)
+    row = dict(rows)[paper(key).title.split(",")[0]]
+    assert row == expected.replace(" that the paper does not give", "")
+
+
+def test_the_goals_of_speed_are_counted_as_on_their_page():
+    (met,) = re.findall(r"\d+ of \d+ goals", README)
+    assert f"{met} are met." in PAGES["docs/speed.md"]
