@@ -42,29 +42,34 @@ trainer:
 
 
 WRITTEN = {  # pages written by hand, and those of the papers, in the order in which they are listed
-    "Start": "index",
-    "Training": "training",
-    "Optimizer, schedule, clipping": "optimizing",
-    "Interruptions and failures": "interruptions",
-    "The report": "report",
-    "Run folders and frames": "runs",
-    "Comparing": "comparing",
-    "Measure any model": "measuring",
-    "In your project": "your-project",
-    "Public names": "api",
-    "Conventions": "conventions",
-    "Papers": "papers/index",
-    "Gallery": "papers/gallery",
-    "Reproducing a paper": "reproducing",
-    "Evidence": "evidence",
-    "Registered claims": "registration",
-    "First results": "first-results",
-    "Where the figures come from": "results/README",
-    "Quickstart": "quickstart-study",
-    "Speed": "speed",
-    "Why it is fast": "why-fast",
-    "How it is built": "architecture",
-    "Log": "log",
+    "Use": {
+        "Training": "training",
+        "Optimizer, schedule, clipping": "optimizing",
+        "Interruptions and failures": "interruptions",
+        "The report": "report",
+        "Run folders and frames": "runs",
+        "Comparing": "comparing",
+        "Measure any model": "measuring",
+        "In your project": "your-project",
+        "Public names": "api",
+    },
+    "Results": {
+        "Papers": "papers/index",
+        "Gallery": "papers/gallery",
+        "Reproducing a paper": "reproducing",
+        "Evidence": "evidence",
+        "Registered claims": "registration",
+        "Quickstart": "quickstart-study",
+        "First results": "first-results",
+        "Where the figures come from": "results/README",
+    },
+    "Background": {
+        "Conventions": "conventions",
+        "How it is built": "architecture",
+        "Speed": "speed",
+        "Why it is fast": "why-fast",
+        "Log": "log",
+    },
 }
 COMMITTED = re.compile(r"\]\(\.\./results/([\w/-]+)/(table\.md|figure\.png)")
 
@@ -90,7 +95,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in results:
         files.append(file)
     config.nav = [
-        *({title: f"{stem}.md"} for title, stem in WRITTEN.items()),
+        {"Start": "index.md"},
+        *({group: [{title: f"{stem}.md"} for title, stem in each.items()]} for group, each in WRITTEN.items()),
         {"Measures": [*listed, *pages]},
         {"Functions": list(functions)},
     ]

@@ -5,25 +5,25 @@ from lightning_app.common.arguments import as_called
 __all__ = ["brief", "overview"]
 
 OVERVIEW = """\
-SkipScope: why do identity connections help? Measured, not argued.
+SkipScope: why do skip (identity) connections make networks train and generalise better? Measured, not argued.
 
 usage: python main.py COMMAND [options]
 
 examples:
-  python main.py fit --config configs/quickstart.yaml                    plain and residual net on embedded data: 2 minutes
+  python main.py fit --config configs/quickstart.yaml                    plain and residual nets on embedded data: 2 minutes
   python main.py fit --config configs/pair20.yaml --data.root ~/data     the same on CIFAR-10, depth 20
   python main.py report runs/digits/quickstart                           all that was measured, as one HTML page
-  python main.py reproduce --list                                        the papers' figures and tables, and their state
+  python main.py reproduce --list                                        the papers' figures and tables, and what is tested
 
 commands:
   fit        train, and measure after every epoch             fit --config configs/res20.yaml
   validate   risk and error of a checkpoint                   validate --config configs/res20.yaml --ckpt_path last
   test       the same on the test set alone                   test --config configs/res20.yaml --ckpt_path last
   measure    all measures of any net, without training        measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
-  transfer   a residual net's checkpoint made plain           transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  transfer   a residual net as the equal plain net            transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
   extract    one net of a bank as a checkpoint                extract IN.ckpt OUT.ckpt --member residual-seed03
-  reproduce  a paper's table or figure, ours beside           reproduce yu-tomasi/table-1 (--list: all of them)
-  verify     judge again from the committed evidence          verify yu-tomasi/table-3
+  reproduce  a paper's table or figure, and our numbers       reproduce yu-tomasi/table-1 (--list: all of them)
+  verify     check the committed verdicts, without training   verify yu-tomasi/table-3
   report     run folders -> one HTML page                     report runs/cifar10/res20 runs/cifar10/pln20
   compare    is A better than B, or is it noise?              compare runs/cifar10/res20 runs/cifar10/pln20
 
@@ -33,7 +33,7 @@ Configurations are layered: configs/base.yaml, then each --config in order, then
 """
 
 DATA = """\
-  --config FILE               laid upon configs/base.yaml; several: each upon the one before. configs/ has them
+  --config FILE               settings on top of configs/base.yaml (see configs/); if several, later ones override earlier ones
   --print_config              print the whole configuration that would be used, and stop
   --data CLASS                CIFAR10 (default), CIFAR100, Digits, WhitenedMNIST, ...; --data.help CLASS: its options
   --data.root DIR             where the data are, or are downloaded to (data)
@@ -41,8 +41,8 @@ DATA = """\
 """
 NET = """\
   --model.net CLASS           the network: SimplifiedNet, CifarResNet, PreactResNet, or package.module.Class
-  --model.net.depth N         an argument of its; --model.net.help CLASS lists them
-  --model.seeds SEEDS         3 (0, 1 and 2), 0-6, or 7-7 for one: each seed a net of its own
+  --model.net.depth N         an argument of the network; --model.net.help CLASS lists all
+  --model.seeds SEEDS         3 (0, 1 and 2), 0-6, or 7-7 for one; each seed trains a net of its own
 """
 MACHINE = """\
   --trainer.accelerator gpu   or cpu; auto by default
@@ -54,7 +54,7 @@ CHECKPOINT = """\
 
 BRIEF = {
     "fit": (
-        "Train, and measure after every epoch; the run's folder is runs/<group>/<name>, its report is written at the end.",
+        "Train, and measure after every epoch. The run's folder is runs/<group>/<name>; its report is written at the end.",
         """\
   python main.py fit --config configs/quickstart.yaml                               two nets on embedded data
   python main.py fit --config configs/pair20.yaml --model.seeds 3 --trainer.max_epochs 5
@@ -73,8 +73,8 @@ BRIEF = {
   --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, DistanceFromStart
   --run.group G --run.name N  the run's folder: runs/G/N
   --ckpt_path last            resume this configuration's newest run; or FILE
-  --save_checkpoint.every_n_steps N   also within epochs: a kill costs N steps at most
-  --strict                    stop at a measure or logger that fails, instead of going on without it
+  --save_checkpoint.every_n_steps N   save within epochs too: a kill then costs at most N steps
+  --strict                    stop if a measure or logger fails, instead of going on without it
 """,
     ),
     "validate": (
@@ -89,12 +89,12 @@ BRIEF = {
         "Risk and error of a checkpoint on the test set alone. Nothing is written.",
         """\
   python main.py test --config configs/res20.yaml --ckpt_path last
-  python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            what `transfer` has written
+  python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            written by `transfer`
 """,
         DATA + NET + CHECKPOINT + MACHINE,
     ),
     "measure": (
-        "Everything that the callbacks measure, of any net and without training: a table, the arrays, and a report.",
+        "Run all measures on any network, without training: a table, arrays and a report.",
         """\
   python main.py measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt       a net that fit has trained
   python main.py measure --model.net SimplifiedNet --model.net.depth 20 --data Digits
@@ -104,9 +104,9 @@ BRIEF = {
         DATA
         + NET
         + """\
-  --ckpt_path FILE            a checkpoint of `fit`, whose run says which net and data it is about
+  --ckpt_path FILE            a checkpoint of `fit`; network and data are those of its run
   --weights FILE              weights of the net: a state dict (.pth, .pt) or .safetensors
-  --out DIR                   a new folder for what is measured; runs/measured/... by default
+  --out DIR                   a new folder for the results; runs/measured/... by default
 """
         + MACHINE,
     ),

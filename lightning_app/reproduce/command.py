@@ -42,16 +42,16 @@ EPILOG = """\
 examples:
   python main.py reproduce --list                                     every artefact and its state
   python main.py reproduce yu-tomasi/table-1                          at smoke scale: minutes, tests nothing
-  python main.py reproduce yu-tomasi/table-1 --scale paper            the real thing
-  python main.py reproduce yu-tomasi --scale paper --no-train         what the runs that are there show
+  python main.py reproduce yu-tomasi/table-1 --scale paper            in full: hours for each seed and depth
+  python main.py reproduce yu-tomasi --scale paper --no-train         judge the runs that exist
   python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
   python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m  stop in time, saved; again to go on
   python main.py reproduce li-et-al/fig-4 --scale paper               computed, not trained: minutes
   python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
 
-Runs and computations that have finished are reused, interrupted ones go on where they stopped, from what is kept in
-results/ if need be. Options behind -- go to `fit`; they may say where and how fast to train, not what. Results lie in
-results/<paper>/<artefact>/, what they rest on in results/<paper>/runs/ and pieces/: `verify` judges again by it.
+Finished runs and computations are reused. Interrupted ones are resumed, if necessary from what is kept in results/. Options
+after -- are passed to `fit`; they may set where and how fast to train, not what. Results are written to
+results/<paper>/<artefact>/, and their evidence to results/<paper>/runs/ and pieces/, which `verify` checks.
 """
 
 
@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")
-    parser.add_argument("--no-train", action="store_true", help="make nothing: say what the runs that are there show")
+    parser.add_argument("--no-train", action="store_true", help="train nothing, judge the runs that exist")
     parser.add_argument(
         "--only", type=lambda text: text.split(","), metavar="RUN,...", help="make only these runs or computations now"
     )

@@ -53,7 +53,7 @@ examples:
   python main.py verify yu-tomasi/table-3                one artefact
   python main.py verify li-et-al --recompute             computations from nothing; needs their data (--data-root)
 
-Compared are the files of the evidence, rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
+It compares the files of the evidence, the rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
 Exit code 0 if all agrees, 1 if a row or a file differs, a record is missing, or something could not be computed again as
 its data are missing, 2 for a mistake in the command.
 """
@@ -399,11 +399,11 @@ def _other_text(file: Path, expected: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python main.py verify",
-        description="Judge again from the committed evidence: no data, no training.",
+        description="Judge every committed verdict again, from its evidence: no data, no training.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("artefacts", nargs="*", metavar="PAPER[/ARTEFACT]", help="what to verify; nothing is all")
+    parser.add_argument("artefacts", nargs="*", metavar="PAPER[/ARTEFACT]", help="what to verify (default: all)")
     where, what = Path("results"), "folder of results (results)"
     parser.add_argument("--results", type=Path, default=where, metavar="DIR", help=what)
     again = f"compute closed forms and computations again, to {RECOMPUTED:g}; nets are not trained again"
