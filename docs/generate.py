@@ -44,7 +44,7 @@ trainer:
 WRITTEN = {  # pages written by hand, and those of the papers, in the order in which they are listed
     "Use": {
         "Training": "training",
-        "Optimizer, schedule, faults": "optimizing",
+        "Optimizer, schedule, clipping": "optimizing",
         "Interruptions and failures": "interruptions",
         "The report": "report",
         "Run folders and frames": "runs",

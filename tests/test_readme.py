@@ -19,6 +19,8 @@ from markdown.extensions.toc import slugify
 from lightning_app.cli import OTHERS, TRAINING, main
 from lightning_app.cli.help import overview
 from lightning_app.cli.training import TrainingCLI, run_training
+from lightning_app.cli.until import OPTION as UNTIL
+from lightning_app.cli.until import options_of
 from lightning_app.papers import PAPERS, find, paper
 from lightning_app.papers.records import RECORD, counts_of, read_record
 from lightning_app.runs import Row, RunFolder, open_run
@@ -47,7 +49,9 @@ def blocks(language: str) -> list:
 def commands() -> list[str]:
     """One a line, without comments, each once."""
     lines = "\n".join(block.values[0].replace("\\\n", " ") for block in blocks("sh|bash")).splitlines()
-    return list(dict.fromkeys(line for line in (" ".join(shlex.split(line, comments=True)) for line in lines) if line))
+    return list(
+        dict.fromkeys(line for line in (shlex.join(shlex.split(line, comments=True)) for line in lines) if line)
+    )
 
 
 def inline(start: str) -> list[str]:
@@ -116,7 +120,7 @@ def test_the_readme_has_the_two_commands_and_all_of_ours():
     "words", [each for each in OURS if each[0] in TRAINING and not is_of_a_run(each)], ids=" ".join
 )
 def test_commands_that_train_or_measure_are_built(words, built):
-    run_training(words)
+    run_training(options_of(words)[0] if UNTIL in words else words)
     assert built
 
 

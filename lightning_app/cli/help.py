@@ -74,6 +74,7 @@ BRIEF = {
   --run.group G --run.name N  the run's folder: runs/G/N
   --ckpt_path last            resume this configuration's newest run; or FILE
   --save_checkpoint.every_n_steps N   save within epochs too: a kill then costs at most N steps
+  --until "test/error: better|equivalent within 0.002" --max-seeds 26   add seeds until `compare` settles two arms
   --strict                    stop if a measure or logger fails, instead of going on without it
 """,
     ),

@@ -46,12 +46,14 @@ class Finding:
     parted_at: int | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
 
 
-def compare(sides: Sides, names: Sequence[str], margin: float | None = None) -> list[Finding]:
+def compare(
+    sides: Sides, names: Sequence[str], margin: float | None = None, at_equal_risk: bool = True
+) -> list[Finding]:
     """A finding for each name at the last epoch that all nets have, and for errors one at equal training risk.
 
     The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it.
     """
-    equal = {name: reached for name in names if (reached := _at_equal_risk(sides, name)) is not None}
+    equal = {name: reached for name in names if at_equal_risk and (reached := _at_equal_risk(sides, name))}
     alpha = (1 - CONFIDENCE) / (len(names) + len(equal))
     found = []
     for name in names:
@@ -135,7 +137,8 @@ def _said(finding: Finding, margin: float | None) -> str:
         return "unresolved: one pair says nothing about other seeds"
     if finding.pairs_needed is None:
         return f"unresolved, and {PLANNED} pairs like these would not settle it"
-    return f"unresolved: about {finding.pairs_needed - finding.pairs} more seeds would settle it"
+    more = finding.pairs_needed - finding.pairs
+    return f"unresolved: about {more} more seed{'s' * (more != 1)} would settle it"
 
 
 def latex(finding: Finding) -> str:

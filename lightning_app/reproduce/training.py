@@ -3,23 +3,17 @@
 A scale changes epochs, seeds and the subset of data of a run, nothing else.
 """
 
-import contextlib
 import itertools
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Literal
 
+from lightning_app.common.processes import to_its_end
 from lightning_app.common.seeds import parse_seeds, spell_seeds
-from lightning_app.common.signals import SIGNALS, Stopped
 from lightning_app.papers import recipes
 from lightning_app.papers.parts import REDUCED, Reduced, Run, Scale
 from lightning_app.reproduce.job import Job, Work, digest_of
@@ -31,7 +25,6 @@ from lightning_app.runs.lock import claimed
 
 __all__ = ["Found", "RunFailed", "TrainingJob"]
 
-MAIN = Path(__file__).resolve().parents[2] / "skipscope" / "__main__.py"
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
 # checked where the claim reads them.
 OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check_val_every_n_epoch")
@@ -251,13 +244,13 @@ class TrainingJob(Job):
     def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
         # Relative to the working folder where it lies below: a run's own record should name no folder of one machine.
         config = self.config.relative_to(Path.cwd()) if self.config.is_relative_to(Path.cwd()) else self.config
-        words = [sys.executable, str(MAIN), "fit", "--config", str(config), "--run.root", str(root)]
+        words = ["fit", "--config", str(config), "--run.root", str(root)]
         words += ["--run.group", self.group, "--run.name", self.name, "--run.plan", self.digest]
         words += ["--model.seeds", spell_seeds(seeds)]
         words += [word for key, value in self.options.items() for word in (f"--{key}", value)]
         words += options
-        print(f"run {self.name}: python main.py {shlex.join(words[2:])}", flush=True)
-        if code := _to_its_end(words, lock):
+        print(f"run {self.name}: python main.py {shlex.join(words)}", flush=True)
+        if code := to_its_end(words, lock):
             raise RunFailed(self, code)
         if not set(seeds) <= self._covered(root):
             raise RunFailed(self, 1)
@@ -283,37 +276,3 @@ class TrainingJob(Job):
 
 def _identity(run: RunFolder) -> str:
     return run.identifier() if (run.path / ID).exists() else str(run.path)
-
-
-def _to_its_end(words: Sequence[str], lock: IO) -> int:
-    """Exit code of a training process, which gets the signals that end us: it saves, then so do we.
-
-    Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
-    """
-    asked: list[int] = []
-    process: subprocess.Popen | None = None
-
-    def forward(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-        if process is not None:
-            process.send_signal(number)
-
-    earlier = {which: signal.signal(which, forward) for which in SIGNALS}
-    try:
-        # The lock goes along: should we be killed, the process that trains still holds it. Windows passes on no files.
-        process = subprocess.Popen(words, pass_fds=(lock.fileno(),) if hasattr(os, "fork") else ())
-        for number in asked:  # before the process was known
-            process.send_signal(number)
-        code = _wait(process)
-    finally:
-        for which, handler in earlier.items():
-            signal.signal(which, handler)
-    if asked and code == 0:
-        raise Stopped(signal.Signals(asked[0]))
-    return code
-
-
-def _wait(process: subprocess.Popen) -> int:
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
-            return process.wait()

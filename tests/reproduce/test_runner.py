@@ -61,7 +61,7 @@ class Recorder:
     def __init__(self, monkeypatch, finish=None, code: int = 0):
         self.asked: list[list[str]] = []
         self.finish, self.code = finish, code
-        monkeypatch.setattr("lightning_app.reproduce.training.subprocess.Popen", self)
+        monkeypatch.setattr("lightning_app.common.processes.subprocess.Popen", self)
 
     def __call__(self, words: list[str], **_):
         self.asked.append(words)

@@ -1,0 +1,152 @@
+"""``fit --until``: seeds are trained until the question which of two arms is better is settled."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.processes import MAIN, to_its_end
+from lightning_app.common.seeds import parse_seeds, spell_seeds
+from lightning_app.compare.findings import Finding, Verdict, compare, text
+from lightning_app.compare.sides import sides_of
+from lightning_app.runs import RunFolder
+
+__all__ = ["OPTION", "fit_until", "options_of"]
+
+OPTION, MOST = "--until", "--max-seeds"
+FIRST = 7  # seeds: the least that can settle anything
+UNSETTLED = 4  # exit code, as of `compare`
+QUESTION = re.compile(
+    r"(?P<name>[^:\s]+)\s*(:\s*(?P<verdicts>[a-z]+(\|[a-z]+)*)?\s*(within\s+(?P<margin>[\d.eE+-]+))?)?"
+)
+EXAMPLE = '--until "test/error: better|equivalent within 0.002"'
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which verdicts on a number are hoped for; any verdict but "unresolved" settles it."""
+
+    name: str
+    hoped: frozenset[Verdict]
+    margin: float | None
+
+    @classmethod
+    def parse(cls, words: str) -> "Question":
+        """
+        >>> Question.parse("test/error: better|equivalent within 0.002").margin
+        0.002
+        >>> sorted(Question.parse("test/error").hoped)
+        ['better', 'equivalent', 'larger', 'smaller', 'worse']
+
+        Raises:
+            UserError: for what is no question, with an example.
+        """
+        found = QUESTION.fullmatch(words.strip())
+        settled = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.UNRESOLVED}
+        chosen = found["verdicts"].split("|") if found and found["verdicts"] else [*settled]
+        try:
+            margin = float(found["margin"]) if found and found["margin"] else None
+        except ValueError:
+            margin = -1.0
+        if not found or not settled.keys() >= {*chosen} or (margin is not None and not margin > 0):
+            raise UserError(f"{OPTION} expects a number, verdicts and a margin, as in {EXAMPLE}; got '{words}'.")
+        if found["verdicts"] and "equivalent" in chosen and margin is None:
+            raise UserError(f"{OPTION}: equivalent within what? Give a margin, as in {EXAMPLE}.")
+        return cls(found["name"], frozenset(settled[one] for one in chosen), margin)
+
+
+def fit_until(argv: Sequence[str]) -> int:
+    """Train batches of seeds, each a run of its own, until the last arm's verdict against the first is settled.
+
+    Called again it goes on: finished runs are kept, and an interrupted one is resumed.
+
+    Returns:
+        0: one of the named verdicts; 1: another one; 4: unresolved after the most seeds; else what `fit` returned.
+
+    Raises:
+        UserError: for a wrong question, or a configuration without exactly two arms.
+    """
+    words, question, most = options_of(argv)
+    config = _config(words)
+    folder, name, (first, last) = _home(config)
+    while True:
+        runs = _runs(folder, name)
+        for run, seeds in runs.items():
+            if run.finished is None and (code := _fit(words, run.path.name, seeds, resume=run.has_log)):
+                return code
+        done = sorted(seed for seeds in runs.values() for seed in seeds)
+        if done:
+            paths = ",".join(str(run.path) for run in runs)
+            found = compare(
+                sides_of(f"{paths}:{last}", f"{paths}:{first}"), [question.name], question.margin, at_equal_risk=False
+            )[0]
+            print(f"{last} (A) against {first} (B): {text(found, question.margin)}", flush=True)
+            if found.verdict is not Verdict.UNRESOLVED:
+                return 0 if found.verdict in question.hoped else 1
+            if len(done) >= most:
+                return UNSETTLED
+        start = done[-1] + 1 if done else 0
+        new = range(start, start + min(_more(found) if done else FIRST, most - len(done)))
+        if code := _fit(words, f"{name}-seed{spell_seeds(new)}", new):
+            return code
+
+
+def _more(found: Finding) -> int:
+    """How many seeds to add before looking again: half of what is foreseen, since looking costs nothing."""
+    return 3 if found.pairs_needed is None else max(1, min((found.pairs_needed - found.pairs + 1) // 2, FIRST))
+
+
+def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
+    """The words of an ordinary ``fit``, and what is ours."""
+    words, own = [], {OPTION: "", MOST: "26"}
+    rest = iter(argv)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name not in own:
+            words.append(word)
+        elif (own_value := value if equals else next(rest, None)) is None:
+            raise UserError(f"{name} expects a value, as in {EXAMPLE} {MOST} 26.")
+        else:
+            own[name] = own_value
+    if not own[MOST].isdigit() or int(own[MOST]) < FIRST:
+        raise UserError(f"{MOST} expects a number of seeds, at least {FIRST}, got '{own[MOST]}'.")
+    return words, Question.parse(own[OPTION]), int(own[MOST])
+
+
+def _config(words: Sequence[str]) -> Mapping[str, Any]:
+    """The configuration that ``fit`` would use."""
+    call = [sys.executable, str(MAIN), *words, "--print_config"]
+    done = subprocess.run(call, capture_output=True, text=True, encoding="utf-8")
+    if done.returncode:
+        raise UserError(done.stderr.strip().removeprefix("error: "))
+    return yaml.safe_load(done.stdout)
+
+
+def _home(config: Mapping[str, Any]) -> tuple[Path, str, tuple[str, str]]:
+    """The folder of the runs, their name, and both arms."""
+    run, arms = config["run"], [*(config["model"].get("arms") or {})]
+    if len(arms) != 2:
+        raise UserError(
+            f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
+        )
+    return Path(run["root"]) / run["group"], run["name"], (arms[0], arms[1])
+
+
+def _runs(folder: Path, name: str) -> dict[RunFolder, tuple[int, ...]]:
+    """The runs that were begun, and their seeds, by the names that they were given."""
+    found = {}
+    for path in folder.glob(f"{name}-seed*"):
+        if seeds := re.fullmatch(rf"{re.escape(name)}-seed(\d[\d,-]*)", path.name):
+            found[RunFolder(path)] = parse_seeds(seeds[1])
+    return dict(sorted(found.items(), key=lambda each: each[1]))
+
+
+def _fit(words: Sequence[str], name: str, seeds: Sequence[int], resume: bool = False) -> int:
+    more = ["--run.name", name, "--model.seeds", spell_seeds(seeds)]
+    return to_its_end([*words, *more, *(["--ckpt_path", "last"] if resume else [])])
