@@ -45,7 +45,7 @@ lint: $(VENV)/.installed-test
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "SkipScope needs Python 3.11 to 3.13, $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
-	@echo "installing into $(VENV) (PyTorch brings several GB the first time; a minute or two)"
+	@echo "installing into $(VENV) (PyTorch brings several GB the first time: minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
