@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from callbacks.layer_cushion import LayerCushion
     from callbacks.measure import Measure, Scalar, StatefulMeasure
     from callbacks.noise_stability import NoiseStability
+    from callbacks.signal import Signal
     from callbacks.training import EpochBar, ProgressLines, TrainingMetrics
     from callbacks.twin_divergence import TwinDivergence
     from callbacks.weight_mass import WeightMass
@@ -38,6 +39,7 @@ __all__ = [
     "InterlayerCushion",
     "LayerCushion",
     "NoiseStability",
+    "Signal",
     "TwinDivergence",
     "WeightMass",
 ]

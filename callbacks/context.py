@@ -53,7 +53,7 @@ class MeasureContext:
         probe: batches of fixed samples, pairs of tensors (inputs, labels). Iterated anew whenever samples are requested.
         loss: (outputs, labels) -> mean loss of a batch, without penalty.
         name: of the net, different for each net of a run.
-        epoch: completed epochs.
+        epoch: completed epochs; within one with a fraction.
         arm: the net's architecture in a bank of nets.
         seed: the net's seed in a bank of nets.
         others: arm -> name of the net of the same seed, for the bank's other arms.
@@ -71,7 +71,7 @@ class MeasureContext:
         loss: Loss = cross_entropy,
         name: str = "net",
         *,
-        epoch: int = 0,
+        epoch: float = 0,
         arm: str = "net",
         seed: int = 0,
         others: Mapping[str, str] | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import StatefulMeasure
+from callbacks.measure import StatefulMeasure, Steps
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
 from lightning_app.measures.paths.driving_force import SCALE
@@ -62,14 +62,20 @@ class DrivingForce(StatefulMeasure):
         at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         double: in float64; otherwise in the precision of the weights.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "drive"
 
     def __init__(
-        self, every_n_epochs: int = 1, at_start: bool = True, samples: int = 128, double: bool = False
+        self,
+        every_n_epochs: int = 1,
+        at_start: bool = True,
+        samples: int = 128,
+        double: bool = False,
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         if samples < 1:
             raise UserError(f"samples of DrivingForce must be at least 1, got {samples}.")
         self.samples = samples

@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure
+from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
@@ -66,14 +66,20 @@ class EffectiveDepth(Measure):
         at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         gradient_samples: so many of these for d_grad: one costs as much as five others.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "depth"
 
     def __init__(
-        self, every_n_epochs: int = 1, at_start: bool = True, samples: int = 64, gradient_samples: int = 16
+        self,
+        every_n_epochs: int = 1,
+        at_start: bool = True,
+        samples: int = 64,
+        gradient_samples: int = 16,
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         if samples < 1 or gradient_samples < 1:
             raise UserError(
                 f"EffectiveDepth needs samples and gradient_samples of at least 1, got {samples} and {gradient_samples}."

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure
+from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
@@ -84,6 +84,7 @@ class HessianSpectrum(Measure):
         double: in float64; otherwise in the precision of the weights, float32 or float64.
         seed: of the random starts.
         prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "hessian"
@@ -103,8 +104,9 @@ class HessianSpectrum(Measure):
         double: bool = False,
         seed: int = 0,
         prefix: str = "hessian",
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
         if samples < 1 or exact < 0:
             raise UserError(

@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure
+from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
@@ -70,6 +70,7 @@ class InterlayerCushion(Measure):
         bn_modes: "eval", "batch1", or a list of both.
         before_relu: leave out the ReLU at a block's end.
         half: multiply the probes in bfloat16: twice as fast on processors that have it, slower on others.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "interlayer"
@@ -84,8 +85,9 @@ class InterlayerCushion(Measure):
         bn_modes: BnMode | list[BnMode] = "eval",
         before_relu: bool = False,
         half: bool = False,
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         if samples < 1:
             raise UserError(f"samples of InterlayerCushion must be at least 1, got {samples}.")
         self.blocks = blocks

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.log import folders_of
-from callbacks.measure import Measure
+from callbacks.measure import Measure, Steps
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import Surveyed, measurable, survey
 from lightning_app.runs import LayerRow
@@ -67,18 +67,21 @@ class LayerCushion(Measure):
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
         compile: one compiled graph for the pass: pays on a large probe or with many epochs.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "cushion"
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False) -> None:
-        super().__init__(every_n_epochs, at_start)
+    def __init__(
+        self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False, every_n_steps: Steps | None = None
+    ) -> None:
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         self.compile = compile
         self._surveyed: dict[str, tuple[Surveyed, ...]] = {}  # by net, until it is written down
         self._layers_written = False
 
     @override
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         super().observe(trainer, pl_module, epoch)
         if self._surveyed and not self._layers_written:  # on rank zero, which measures
             self._describe(trainer)

@@ -49,15 +49,16 @@ class ArmSeed(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """The results of one family after one epoch."""
+    """The results of one family at one time."""
 
-    epoch: int  # completed epochs
+    epoch: float  # completed epochs, within one with a fraction
     step: int  # optimizer steps
     family: str
     scalars: dict[tuple[str, str], float]  # (member, key) -> value
     histograms: dict[tuple[str, str], Histogram]
     arrays: dict[tuple[str, str], np.ndarray]
     members: dict[str, ArmSeed]  # the nets that the record is about
+    by_steps: bool = False  # also measured within epochs: what takes whole numbers only is given steps
 
     def numbers(self) -> dict[str, float]:
         """Key -> value for a tracker: each member's, and over the seeds where there are several."""
@@ -115,11 +116,12 @@ class Record:
 
 def log_results(
     trainer: pl.Trainer,
-    epoch: int,
+    epoch: float,
     family: str,
     results: Mapping[str, Mapping[str, Any]],
     whole_run: Mapping[str, float] | None = None,
     strict: bool = False,
+    by_steps: bool = False,
 ) -> None:
     """Log results by member and prefix, and numbers of the whole run, to every logger. Rank zero only.
 
@@ -129,6 +131,7 @@ def log_results(
         results: member -> prefix -> dataclass, or member -> key -> number.
         whole_run: numbers that belong to no member, e.g. what the measuring cost.
         strict: re-raise what loggers raise.
+        by_steps: the family is measured within epochs too.
 
     Raises:
         MachineError: if the run folder cannot be written.
@@ -143,7 +146,8 @@ def log_results(
                 histograms[member, key] = value
             else:
                 arrays[member, key] = value.detach().cpu().numpy()
-    record = Record(epoch, trainer.global_step, family, scalars, histograms, arrays, _members(trainer, results))
+    members, step = _members(trainer, results), trainer.global_step if epoch else 0
+    record = Record(epoch, step, family, scalars, histograms, arrays, members, by_steps)
     for logger in trainer.loggers:
         with nullcontext() if strict or isinstance(logger, RunLogger) else best_effort(logger):
             log_record(logger, record)
@@ -232,9 +236,9 @@ def _(logger: WandbLogger, record: Record) -> None:
 
 @log_record.register
 def _(logger: TensorBoardLogger, record: Record) -> None:
-    writer = logger.experiment
+    writer, place = logger.experiment, record.step if record.by_steps else int(record.epoch)
     for key, value in record.numbers().items():
-        writer.add_scalar(key, value, record.epoch)
+        writer.add_scalar(key, value, place)
     for key, histogram in record.pooled().items():
         edges, counts = histogram.edges.double().cpu(), histogram.counts.double().cpu()
         centres = (edges[1:] + edges[:-1]) / 2
@@ -247,5 +251,5 @@ def _(logger: TensorBoardLogger, record: Record) -> None:
             sum_squares=float((counts * centres.square()).sum()),
             bucket_limits=edges[1:].tolist(),
             bucket_counts=counts.tolist(),
-            global_step=record.epoch,
+            global_step=place,
         )

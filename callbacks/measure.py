@@ -6,12 +6,13 @@ The mathematics is in `lightning_app.measures`, what a measure is given in `cont
 import gc
 import inspect
 import logging
+import math
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -25,13 +26,25 @@ from callbacks.log import folders_of, log_results
 from callbacks.protocol import contexts_of
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.isolation import evaluating
+from lightning_app.common.numbers import whole
 
-__all__ = ["EpochCallback", "LoggingCallback", "Measure", "Scalar", "StatefulMeasure", "isolated"]
+__all__ = [
+    "EpochCallback",
+    "LoggingCallback",
+    "Measure",
+    "Scalar",
+    "StatefulMeasure",
+    "Steps",
+    "epochs_done",
+    "isolated",
+]
 
 log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
 LONGEST = 300  # characters of a reason: some libraries' messages are pages
+POWERS: Literal["powers_of_2"] = "powers_of_2"
+Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
 
 
 class LoggingCallback(pl.Callback):
@@ -45,11 +58,12 @@ class LoggingCallback(pl.Callback):
 
 
 class EpochCallback(LoggingCallback, ABC):
-    """Runs `observe` before training (epoch 0) and after epochs, on every rank.
+    """Runs `observe` before training (epoch 0), after epochs and, where that is asked for, after steps; on every rank.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
+        every_n_epochs: after every so many epochs, and always at the end of training.
         at_start: also before the first training step. Not repeated after a resume.
+        every_n_steps: also within epochs, after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
 
     Attributes:
         lenient: record what cannot be measured and go on, also for user errors before training.
@@ -57,30 +71,77 @@ class EpochCallback(LoggingCallback, ABC):
 
     lenient = False
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
         if every_n_epochs < 1:
             raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
+        if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
+            raise UserError(
+                f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
+                f"{every_n_steps}."
+            )
         self.every_n_epochs = every_n_epochs
         self.at_start = at_start
+        self.every_n_steps = every_n_steps
+        self._before = 0  # optimizer steps when the present batch began
 
     @abstractmethod
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        """Look and log. ``epoch`` counts completed epochs."""
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
+        """Look and log. ``epoch`` counts completed epochs; within one it has a fraction, see `epochs_done`."""
+
+    def due_after(self, steps: int) -> bool:
+        """Whether the clock of steps asks for a measurement after so many: a function of their number, so that a resume
+        goes on as if nothing had happened."""
+        if self.every_n_steps is None or not steps:
+            return False
+        return not steps & (steps - 1) if self.every_n_steps == POWERS else steps % int(self.every_n_steps) == 0
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.every_n_steps is not None and math.isinf(trainer.num_training_batches):
+            raise UserError(
+                f"every_n_steps of {type(self).__name__} places measurements within an epoch, and the training data do not "
+                "say how long one is: set trainer.limit_train_batches."
+            )
         if self.at_start and not (trainer.global_step or trainer.current_epoch):
             self.observe(trainer, pl_module, 0)
 
     @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._before = trainer.global_step
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
+        steps = trainer.global_step
+        ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
+        if steps != self._before and not ends and self.due_after(steps):  # gradients may be gathered over batches
+            self._observe_within(trainer, pl_module)
+
+    @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.is_last_batch:  # training ends here
+            self._observe_within(trainer, pl_module)
+        elif self._epoch_is_due(trainer, trainer.global_step):
+            self.observe(trainer, pl_module, trainer.current_epoch + 1)
+
+    def _epoch_is_due(self, trainer: pl.Trainer, steps: int) -> bool:
+        """Whether the end of the present epoch is measured, after so many steps in all."""
         epoch = trainer.current_epoch + 1
-        if epoch % self.every_n_epochs == 0 or epoch == trainer.max_epochs:
-            self.observe(trainer, pl_module, epoch)
+        last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= steps
+        return last or epoch % self.every_n_epochs == 0 or self.due_after(steps)
+
+    def _observe_within(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if gather := getattr(pl_module, "gather_members", None):  # nets that ranks train each for themselves
+            gather()
+        self.observe(trainer, pl_module, epochs_done(trainer))
 
 
 class Measure(EpochCallback):
-    """Measures every net of the run before training and after epochs, and logs the results with their cost in seconds.
+    """Measures every net of the run before training, after epochs and steps, and logs the results with their cost in seconds.
 
     A subclass has a `family` and a method `measure`; the rest is done here:
 
@@ -97,8 +158,8 @@ class Measure(EpochCallback):
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
-        super().__init__(every_n_epochs, at_start)
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         self._warned: set[str] = set()
         self._described = False
 
@@ -127,12 +188,12 @@ class Measure(EpochCallback):
 
     @override
     @rank_zero_only
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         start = time.perf_counter()
         contexts = contexts_of(trainer, pl_module, epoch)
         results = {context.name: self._results(trainer, context) for context in contexts}
         cost = {f"cost/{self.family}": time.perf_counter() - start}
-        log_results(trainer, epoch, self.family, results, cost, self.strict)
+        log_results(trainer, epoch, self.family, results, cost, self.strict, self.every_n_steps is not None)
         if self._described:
             return
         self._described = True
@@ -170,7 +231,7 @@ class Measure(EpochCallback):
             print(f"{what}: it goes on with {self._max_batch}.", flush=True)
         return found
 
-    def _go_on(self, trainer: pl.Trainer, failure: str, epoch: int, error: Exception) -> None:
+    def _go_on(self, trainer: pl.Trainer, failure: str, epoch: float, error: Exception) -> None:
         """Note what failed ("cannot measure 'net'") and why; raise the error where it must stop the run."""
         mistake = isinstance(error, UserError) and epoch == 0 and not self.lenient
         if self.strict or mistake or is_fatal(error):
@@ -190,8 +251,8 @@ class StatefulMeasure(Measure):
     What `MeasureContext.keep` keeps is in the checkpoint. A measurement that fails keeps nothing.
     """
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
-        super().__init__(every_n_epochs, at_start)
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         self._state: State = {}
 
     def begin(self, context: MeasureContext) -> None:
@@ -247,6 +308,7 @@ class Scalar(Measure):
         function: in YAML its dotted path, such as ``my_measures.grad_norm``.
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     gradients = True
@@ -257,8 +319,9 @@ class Scalar(Measure):
         function: Callable[[MeasureContext], Any],
         every_n_epochs: int = 1,
         at_start: bool = True,
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         if not re.fullmatch(r"\w+(/\w+)*", name):
             raise UserError(
                 f"the name of a Scalar is a key of letters, digits, '_' and '/', such as grad_norm, got '{name}'."
@@ -282,6 +345,14 @@ class Scalar(Measure):
             raise UserError(
                 f"the function of Scalar '{self.name}' must return one number, got {value!r:.100}."
             ) from error
+
+
+def epochs_done(trainer: pl.Trainer) -> float:
+    """Completed epochs, at the end of a batch: within an epoch with the share of its batches that is done, to 9 digits."""
+    total = trainer.num_training_batches
+    if trainer.is_last_batch or math.isinf(total):
+        return trainer.current_epoch + 1
+    return whole(round(trainer.current_epoch + (trainer.fit_loop.epoch_loop.batch_idx + 1) / total, 9))
 
 
 @contextmanager

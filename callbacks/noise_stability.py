@@ -7,7 +7,7 @@ import torch
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure
+from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     STRENGTHS,
@@ -78,6 +78,7 @@ class NoiseStability(Measure):
         draws: noises a layer.
         tangents: random vectors a sample for the Jacobians' norms.
         seed: of everything that is drawn.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "noise"
@@ -91,8 +92,9 @@ class NoiseStability(Measure):
         draws: int = 2,
         tangents: int = 4,
         seed: int = 0,
+        every_n_steps: Steps | None = None,
     ) -> None:
-        super().__init__(every_n_epochs, at_start)
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         for name, value, least in (("samples", samples, 1), ("draws", draws, 1), ("tangents", tangents, 2)):
             if value < least:
                 raise UserError(f"{name} of NoiseStability must be at least {least}, got {value}.")

@@ -24,13 +24,14 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from callbacks.context import PAIRS, Loss, MeasureContext, cross_entropy, described
 from lightning_app.common.errors import UserError
 from lightning_app.runs.members import members_of
 
-__all__ = ["contexts_of", "loss_of", "metrics_of", "probe_of"]
+__all__ = ["contexts_of", "loss_of", "metrics_of", "probe_of", "why_unseen"]
 
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
@@ -38,7 +39,7 @@ LOSSES = ("loss", "criterion", "loss_fn")
 _probes: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()  # batches by dataset, or by loader
 
 
-def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> list[MeasureContext]:
+def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> list[MeasureContext]:
     """What measures are given: of each net one context. A net that is in no bank is an arm of its own."""
     loss = loss_of(pl_module)
     made = [
@@ -68,6 +69,16 @@ def metrics_of(pl_module: pl.LightningModule) -> Mapping[str, Mapping[str, float
             "it out, and log risks and errors with self.log."
         )
     return metrics()
+
+
+def why_unseen(pl_module: pl.LightningModule, nets: Iterable[nn.Module]) -> str:
+    """Why hooks see nothing of training's passes through these nets; "" when they do."""
+    # PyTorch has no public question for `net.compile()`; `torch.compile(net)` wraps the net.
+    if any(getattr(net, "_compiled_call_impl", None) or hasattr(net, "_orig_mod") for net in nets):
+        return "compiled nets run no hooks (model.compile)"
+    if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
+        return "a CUDA graph runs no hooks (set model.backend to loop)"
+    return ""
 
 
 # Which loss

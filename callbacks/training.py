@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import EpochCallback
+from callbacks.measure import EpochCallback, Steps
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration
 from lightning_app.runs.members import members_of
@@ -65,10 +65,11 @@ class TrainingMetrics(EpochCallback):
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True) -> None:
-        super().__init__(every_n_epochs, at_start)
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
+        super().__init__(every_n_epochs, at_start, every_n_steps)
         self._started = time.perf_counter()
 
     @override
@@ -76,15 +77,15 @@ class TrainingMetrics(EpochCallback):
         self._started = time.perf_counter()
 
     @override
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         results = metrics_of(pl_module)
         if trainer.is_global_zero:
             whole_run = {}
             if trainer.optimizers:  # else nothing is trained here, only measured
                 whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
-                if epoch:
+                if epoch and epoch == int(epoch):
                     whole_run["time/epoch"] = time.perf_counter() - self._started
-            log_results(trainer, epoch, "learning", results, whole_run, self.strict)
+            log_results(trainer, epoch, "learning", results, whole_run, self.strict, self.every_n_steps is not None)
 
 
 class ProgressLines(pl.Callback):

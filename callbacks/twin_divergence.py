@@ -5,13 +5,14 @@ import time
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
 from typing_extensions import override
 
 from callbacks.log import log_results
 from callbacks.measure import LoggingCallback
-from callbacks.protocol import metrics_of
+from callbacks.protocol import metrics_of, why_unseen
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
 from lightning_app.runs.members import Member, named_members
@@ -113,22 +114,12 @@ class TwinDivergence(LoggingCallback):
         self._owners = {name: owners.get(name, 0) for name in self._pairs}
         self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
         self._strategy = trainer.strategy
-        obstacle = self._obstacle(pl_module)
+        obstacle = why_unseen(pl_module, [member.net for pair in self._pairs.values() for member in pair])
         self._watching = self.watch_signs and not obstacle
         if self.watch_signs and obstacle:
             log.warning(f"Sign flips between twins are not watched: {obstacle}.")
         if trainer.global_step == 0:
             self._log(trainer, 0, self._distances(pl_module))
-
-    def _obstacle(self, pl_module: pl.LightningModule) -> str:
-        """Why training's forward passes cannot be watched; "" when they can."""
-        nets = [member.net for pair in self._pairs.values() for member in pair]
-        # PyTorch has no public question for `net.compile()`; `torch.compile(net)` wraps the net.
-        if any(getattr(net, "_compiled_call_impl", None) or hasattr(net, "_orig_mod") for net in nets):
-            return "compiled nets run no hooks (model.compile)"
-        if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
-            return "a CUDA graph runs no hooks (set model.backend to loop)"
-        return ""
 
     # -- during a step ------------------------------------------------------------------------------------------------
 
@@ -140,6 +131,14 @@ class TwinDivergence(LoggingCallback):
         for name, (original, twin) in self._mine.items():
             if self._watching and self._histories[name].wants_watching(done):
                 self._watches[name] = SignWatch(original.net, twin.net, self._histories[name].layer_to_compare(done))
+
+    @override
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """The passes are over; what measures run at the end of the batch is not looked at."""
+        for watch in self._watches.values():
+            watch.stop()
 
     @override
     def on_train_batch_end(

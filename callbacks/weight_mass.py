@@ -49,6 +49,7 @@ class WeightMass(Measure):
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
         at_start: also before the first training step.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "weight_mass"

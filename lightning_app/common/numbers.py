@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["brief", "duration", "interval", "number", "with_sd"]
+__all__ = ["brief", "duration", "interval", "number", "whole", "with_sd"]
 
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
@@ -55,6 +55,15 @@ def duration(seconds: float) -> str:
     """
     unit, size = ("h", 3600) if seconds >= 7200 else ("min", 60) if seconds >= 120 else ("s", 1)
     return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
+
+
+def whole(value: float) -> float:
+    """As an integer where it is one, so that it is written without a point.
+
+    >>> whole(2.0), whole(2.25)
+    (2, 2.25)
+    """
+    return int(value) if value % 1 == 0 else value
 
 
 def interval(middle: float, low: float, high: float, digits: int = 4) -> str:

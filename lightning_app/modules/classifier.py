@@ -408,6 +408,11 @@ class ImageClassifier(pl.LightningModule):
         ):  # before evaluation and measures, which look at all members
             self._exchange()
 
+    def gather_members(self) -> None:
+        """Between two batches: what each rank has trained for itself, all ranks get. For callbacks that look at members."""
+        if self._shares_members:
+            self._exchange()
+
     def _exchange(self) -> None:
         exchange(self.owners, self.members, self.trainer.optimizers[0], cast(SeedSharding, self.trainer.strategy))
 

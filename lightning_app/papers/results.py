@@ -65,7 +65,7 @@ class Results:
         self.scale = scale
         self._pieces = pieces or {}
         self._trained = trained
-        self.arrays_read: dict[str, set[tuple[str, int]]] = {}  # run -> (family, epoch): what evidence must hold
+        self.arrays_read: dict[str, set[tuple[str, float]]] = {}  # run -> (family, epoch): what evidence must hold
 
     def nets(self, run: str, arm: str) -> list[Net]:
         """The nets of one arm, by seed."""
@@ -162,7 +162,7 @@ class Results:
                 found.append(self._arrays(run, net, family, epochs[-1] if epoch is None else epoch))
         return [arrays for arrays in found if arrays]
 
-    def _arrays(self, run: str, net: Net, family: str, epoch: int) -> dict[str, np.ndarray]:
+    def _arrays(self, run: str, net: Net, family: str, epoch: float) -> dict[str, np.ndarray]:
         """A family's arrays of one net after an epoch; noted, so that they are kept with the results."""
         self.arrays_read.setdefault(run, set()).add((family, epoch))
         return net.arrays(family, epoch)

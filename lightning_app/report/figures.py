@@ -21,9 +21,13 @@ FIRST_SEED = "Of several seeds the first is shown."
 Draw = Callable[[Axes], None]
 
 
-def joined(values: Iterable[int] | Iterable[str]) -> str:
-    """Each value once, in order: "0 and 8"."""
-    return " and ".join(map(str, sorted({*values})))
+def joined(values: Iterable[float] | Iterable[str]) -> str:
+    """Each value once, in order, fractions of an epoch with four digits.
+
+    >>> joined([8, 0, 8]), joined([0.123456, 2])
+    ('0 and 8', '0.1235 and 2')
+    """
+    return " and ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in sorted({*values}))
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
@@ -101,7 +105,7 @@ class Histogram(NamedTuple):
 
     counts: np.ndarray  # (n,)
     edges: np.ndarray  # (n + 1,)
-    epoch: int
+    epoch: float
 
 
 class View(NamedTuple):

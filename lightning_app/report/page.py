@@ -29,6 +29,7 @@ from lightning_app.report.sections import (
     learning,
     prediction,
     seeds,
+    signals,
     twins,
     weights,
 )
@@ -38,7 +39,7 @@ from lightning_app.runs.naming import parent_of
 __all__ = ["export_folder", "write_report"]
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
-BEFORE = (claims, headline, learning, seeds, twins, weights, cushions, curvature, ensembles)
+BEFORE = (claims, headline, learning, seeds, twins, signals, weights, cushions, curvature, ensembles)
 AFTER = (prediction, conventions, layers, costs, configs)
 REPORT = "report.html"
 

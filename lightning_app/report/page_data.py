@@ -1,5 +1,6 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lightning_app.common.numbers import whole
 from lightning_app.plots.style import Style, styles
 from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets
@@ -29,7 +31,7 @@ class Net(reader.Net):
     def diverged(self) -> int | None:
         """The first epoch at which a risk on training samples was NaN or infinite; None if never."""
         risks = [self.series(name) for name in ("train/risk", "train/risk_running")]
-        return min((int(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]), default=None)
+        return min((math.ceil(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]), default=None)
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,10 @@ class PageData:
         """Only the nets of which one of these was measured."""
         return replace(self, nets=[net for net in self.nets if any(name in net.names for name in names)])
 
-    def rows(self, names: Iterable[str]) -> list[tuple[str, str, int, float]]:
+    def rows(self, names: Iterable[str]) -> list[tuple[str, str, float, float]]:
         """(net, name, epoch, value) of the named numbers: what is behind a figure of curves."""
         return [
-            (net.label, name, epoch, value)
+            (net.label, name, whole(epoch), value)
             for name in names
             for net in self.nets
             for epoch, value in net.series(name).items()
@@ -57,7 +59,7 @@ class PageData:
     def spreads(self, names: Iterable[str]) -> list[tuple[object, ...]]:
         """(epoch, group, name, mean, sd, min, max, count) over the seeds of each group that has several."""
         return [
-            (epoch, group, name, *numbers)
+            (whole(epoch), group, name, *numbers)
             for name in names
             for group, nets in self.groups.items()
             if len(nets) > 1
@@ -94,7 +96,7 @@ class PageData:
         return [net for net in self.nets if net not in counted]
 
 
-def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[int, float, float, float, float, int]]:
+def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[float, float, float, float, float, int]]:
     """`statistics.spread` of all epochs at once."""
     table = pd.concat(lines, axis=1).sort_index()
     values = np.ma.masked_invalid(table.to_numpy(float))

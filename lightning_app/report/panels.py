@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -17,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
-from lightning_app.plots.drawing import TICKS, line_style, rescale
+from lightning_app.plots.drawing import TICKS, line_style, rescale, symmetric_log
 from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel
 from lightning_app.report.safety import visible
@@ -61,7 +62,8 @@ def panel(
         draw: puts the data there.
         x, y: axis labels, with units.
         log_x, log_y: logarithmic, unless nothing drawn is positive; values <= 0 are then left out.
-        whole_x: ticks at whole numbers only (epochs, layers).
+        whole_x: ticks at whole numbers only (epochs, layers). Where most of what is drawn lies in the first tenth, as when
+            the first steps were measured one by one, x is logarithmic instead, with 0 at its start.
     """
 
     def paint(axes: Axes) -> None:
@@ -70,7 +72,7 @@ def panel(
         _fit_names(axes)
         rescale(axes.xaxis, log_x)
         rescale(axes.yaxis, log_y)
-        if whole_x:
+        if whole_x and not _early(axes):
             axes.xaxis.set_major_locator(ticker.MaxNLocator(TICKS, integer=True, min_n_ticks=1))
 
     with mpl.rc_context(RC | {"svg.hashsalt": key}):
@@ -80,6 +82,19 @@ def panel(
         _make_room(axes)
         svg = _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
     return Panel(key, title, svg, partial(_alone, key, paint))
+
+
+def _early(axes: Axes) -> bool:
+    """Whether ticks at whole numbers would not show what lies between them: then x may have become logarithmic."""
+    drawn = [np.asarray(line.get_xdata(), dtype=float) for line in axes.lines]
+    places = np.unique(np.concatenate(drawn)) if drawn else np.empty(0)
+    places = places[np.isfinite(places)]
+    if not len(places) or (places % 1 == 0).all():
+        return False
+    early = bool(np.median(places) < places[-1] / 10)
+    if early:
+        symmetric_log(axes.xaxis, places)
+    return early or bool(places[-1] < TICKS)
 
 
 def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence[Entry]) -> bytes:

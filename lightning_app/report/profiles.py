@@ -1,13 +1,14 @@
 """Profiles over layers as a net is trained: one panel a group of nets, one line an epoch, as the paper's Figs. 1d, 2, 3."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.common.numbers import whole
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
@@ -28,13 +29,13 @@ LAYER = re.compile(r"(?P<prefix>[^/]+)/(?:layer|block)\d+[^/]*/(?P<field>[^/]+)"
 LONGEST_TITLE = 44  # characters that fit above a panel
 
 
-def stages(epochs: Sequence[int], at: Iterable[float]) -> dict[float, int]:
+def stages(epochs: Sequence[float], at: Iterable[float]) -> dict[float, float]:
     """Epochs nearest to these fractions of the list, each once: where there are few, the outer fractions have them.
 
     >>> stages([0, 1, 2, 4, 8], (0, 0.5, 1)), stages([0, 3], (0, 0.5, 1)), stages([], (0, 1))
     ({0: 0, 0.5: 2, 1: 8}, {0: 0, 1: 3}, {})
     """
-    found: dict[int, float] = {}
+    found: dict[float, float] = {}
     for fraction in sorted(at, key=lambda fraction: -abs(fraction - 0.5)) if epochs else ():
         found.setdefault(epochs[round(fraction * (len(epochs) - 1))], fraction)
     return {fraction: epoch for epoch, fraction in sorted(found.items())}
@@ -79,21 +80,36 @@ class _Profile(NamedTuple):
     seeds: dict[Net, pd.DataFrame]
 
     @property
-    def drawn(self) -> dict[float, int]:
+    def expected(self) -> list[pd.DataFrame]:
+        """Of the first seed that has it."""
+        prefix, field = self.of
+        return [lines for net in self.seeds if len(lines := by_layer(net, prefix, f"{field}_expected"))]
+
+    @property
+    def drawn(self) -> dict[float, float]:
         """Epochs by their place between the first and the last."""
-        return stages(list(self.mean.index), LOOKS)
+        return stages([whole(epoch) for epoch in self.mean.index.tolist()], LOOKS)
 
 
 def profiles(
-    page: PageData, key: str, caption: str, quantities: Mapping[tuple[str, str], tuple[str, str]]
+    page: PageData,
+    key: str,
+    caption: str,
+    quantities: Mapping[tuple[str, str], tuple[str, str]],
+    log_y: Collection[str] = (),
 ) -> list[Figure]:
-    """A panel for each quantity and group; nothing if none of it was measured.
+    """A panel for each quantity and group, with what was expected of it, <field>_expected, as a dashed line; nothing if none
+    of it was measured.
 
     Args:
         quantities: (prefix, field) -> title and label of the y axis.
+        log_y: fields on a logarithmic axis.
     """
     shown = [profile for of in quantities for profile in _profiles(page, *of)]
-    panels = [_panel(f"{key}-{number}", profile, *quantities[profile.of]) for number, profile in enumerate(shown)]
+    panels = [
+        _panel(f"{key}-{number}", profile, *quantities[profile.of], log_y=profile.of[1] in log_y)
+        for number, profile in enumerate(shown)
+    ]
     rows = [
         (net.label, f"{of[0]}/{layer}/{of[1]}", epoch, value)
         for of, profile in ((profile.of, profile) for profile in shown)
@@ -116,17 +132,19 @@ def _profiles(page: PageData, prefix: str, field: str) -> Iterator[_Profile]:
             yield _Profile((prefix, field), group, mean, seeds)
 
 
-def _panel(key: str, profile: _Profile, title: str, y: str) -> Panel:
+def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Panel:
     numbered = profile.mean.set_axis(positions(profile.mean.columns), axis=1)
-    colour = next(iter(profile.seeds)).style.colour
+    colour, places = next(iter(profile.seeds)).style.colour, dict(zip(profile.mean.columns, numbered.columns))
 
     def draw(axes: Axes) -> None:
         for when, epoch in profile.drawn.items():
             curve(axes, finite(numbered.loc[epoch]), _look(colour, when), every=True)
+        for line in (expected.iloc[0] for expected in profile.expected[:1]):
+            axes.plot([places[layer] for layer in line.index], line, color=INK, linestyle="--", linewidth=1)
 
     title = f"{title}: {profile.group}"
     title = title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
-    return panel(key, title, draw, x="layer", y=y, whole_x=True)
+    return panel(key, title, draw, x="layer", y=y, whole_x=True, log_y=log_y)
 
 
 def positions(layers: Sequence[str]) -> list[int]:

@@ -59,7 +59,7 @@ def _marked(nets: Iterable[Net]) -> list[str]:
     return [*dict.fromkeys(name.removesuffix(MARK) for net in nets for name in net.names if name.endswith(MARK))]
 
 
-def last_epoch(net: Net, prefix: str) -> int | None:
+def last_epoch(net: Net, prefix: str) -> float | None:
     """The last epoch with a spectrum; None without any."""
     last = net.final(prefix + MARK)
     return None if last is None else last.epoch
@@ -72,7 +72,7 @@ def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
     return {end: [*itertools.takewhile(logged.__contains__, (f"{end}{rank}" for rank in ranks))] for end in ENDS}
 
 
-def doubtful(net: Net, prefix: str, epoch: int | None) -> set[str]:
+def doubtful(net: Net, prefix: str, epoch: float | None) -> set[str]:
     """Which of the eigenvalues at the ends did not converge.
 
     What counts as converged is a bound on residual over |eigenvalue|, the same for all, so that those which ``unconverged``
@@ -144,13 +144,13 @@ def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
     return Table(PARTS, ["part", *OF_PARTS.values()], rows, title=f"{net.label}, {prefix}, epoch {epoch}")
 
 
-def _entries(net: Net, prefix: str, names: Sequence[str], epoch: int | None) -> list[Cell]:
+def _entries(net: Net, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:
     bad = doubtful(net, prefix, epoch)
     found = {key: net.at(f"{prefix}/{key}", epoch) for key in names}
     return [cell(number, _note(net, prefix, key, epoch, number, key in bad)) for key, number in found.items()]
 
 
-def _note(net: Net, prefix: str, key: str, epoch: int | None, number: float | None, bad: bool) -> str:
+def _note(net: Net, prefix: str, key: str, epoch: float | None, number: float | None, bad: bool) -> str:
     """What is to be known with the number."""
     if key == "condition10_high" and number == math.inf:
         return NO_BOUND

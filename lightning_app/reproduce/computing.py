@@ -83,7 +83,7 @@ class ComputationJob(Job):
                     arrays = self.computation.compute(source, **self.asked(piece))
                     self._write(piece, root, arrays, time.perf_counter() - started)
 
-    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]] = ()) -> bool:
+    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, float]] = ()) -> bool:
         new = False
         for piece in self.computation.pieces:
             file, target = self.file(piece, root), self.home(kept) / f"{piece}.npz"

@@ -63,7 +63,7 @@ class Job(ABC):
         """
 
     @abstractmethod
-    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]]) -> bool:
+    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, float]]) -> bool:
         """Copy what is below the root to the results.
 
         Args:

@@ -121,7 +121,7 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
     """
     trainings = trainings_of(paper, artefact, scale)
     alive = {job.name for job in trainings if any(run.lies_in(runs) for run in job.found(runs, out))}
-    read: dict[str, set[tuple[str, int]]] = {}
+    read: dict[str, set[tuple[str, float]]] = {}
     for other in paper.artefacts:
         if other.has(scale) and alive & {*other.parts}:
             for name, arrays in _arrays_read(paper, other, scale, runs, out).items():
@@ -131,7 +131,7 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
 
 def _arrays_read(
     paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
-) -> Mapping[str, set[tuple[str, int]]]:
+) -> Mapping[str, set[tuple[str, float]]]:
     """By run, the (family, epoch) of arrays that an artefact's claims and figure read."""
     results = evidence_of(paper, artefact, scale, runs, out).results
     artefact.claims(results)

@@ -30,7 +30,7 @@ from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, r
 from lightning_app.papers.parts import PAPER, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
-from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, LAST, LOG, LOG_PACKED, SMALL_FILES, WEIGHTS
+from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, LAST, LOG, LOG_PACKED, SMALL_FILES, WEIGHTS, epoch_folder
 
 __all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "home_of_runs", "pack", "unpack"]
 
@@ -86,7 +86,7 @@ def damage(folder: Path) -> list[str]:
     ]
 
 
-def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[str, int]]) -> bool:
+def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[str, float]]) -> bool:
     """Keep a run as evidence; nothing happens where the same is kept already.
 
     Args:
@@ -113,14 +113,14 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
     return True
 
 
-def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
+def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, float]]) -> Iterator[tuple[str, bytes]]:
     """(path, bytes) of everything that is kept."""
     for name in SMALL_FILES:
         if (run.path / name).is_file():
             yield name, _without_places(read_bytes(run.path / name), run.config())
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=6)
     for family, epoch in sorted(arrays):
-        name = f"{ARRAYS}/epoch={epoch:04d}/{family}.npz"
+        name = f"{ARRAYS}/{epoch_folder(epoch)}/{family}.npz"
         if (run.path / name).is_file():
             yield name, read_bytes(run.path / name, BIG)
     last = run.checkpoints / LAST

@@ -255,7 +255,7 @@ class TrainingJob(Job):
         if not set(seeds) <= self._covered(root):
             raise RunFailed(self, 1)
 
-    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, int]]) -> bool:
+    def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, float]]) -> bool:
         furthest: dict[str, Found] = {}  # of runs with the same seeds, kept or not, one is kept
         for run in sorted(self.found(root, kept), key=lambda run: run.worth):
             furthest[run.packed_name] = run

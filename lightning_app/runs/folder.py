@@ -4,7 +4,7 @@
         config.yaml                         the full configuration
         log.csv                             one number a row: member,epoch,step,name,value; append-only. Of a run packed
                                             as evidence: log.csv.xz
-        measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms
+        measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms; epoch=0012.250000000
         members.csv                         the nets of the run: arm, seed, class, plain or residual, twin of which
         layers.csv                          which layers each net has, and why one cannot be measured
         keys.csv                            what the numbers of a user's own measures mean
@@ -13,7 +13,8 @@
         checkpoints/  wandb/  report.html  id
         finished                            the number of epochs, once training came to its end
 
-``epoch`` counts completed epochs: 0 is before training, 200 after the 200th. ``step`` is the optimizer steps so far.
+``epoch`` counts completed epochs: 0 is before training, 200 after the 200th, 199.25 when a quarter of the batches of the 200th
+has been trained on. ``step`` is the optimizer steps so far.
 After a resume the same key may be written again: the later row wins and readers see each key once. ``member`` is the
 name of one net of the run's bank, or empty for what belongs to the whole run.
 
@@ -35,12 +36,24 @@ import numpy as np
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically, writing
+from lightning_app.common.numbers import whole
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ARRAYS", "CONFIG", "LOG", "LOG_PACKED", "LayerRow", "MemberRow", "Row", "RunFolder", "find_runs"]
+__all__ = [
+    "ARRAYS",
+    "CONFIG",
+    "LOG",
+    "LOG_PACKED",
+    "LayerRow",
+    "MemberRow",
+    "Row",
+    "RunFolder",
+    "epoch_folder",
+    "find_runs",
+]
 
 CONFIG = "config.yaml"
 LOG = "log.csv"
@@ -60,7 +73,8 @@ SMALL_FILES = (CONFIG, MADE, MEMBERS, LAYERS, KEYS, NOTES, ID, FINISHED)
 BOOLEANS = {"true": True, "false": False, "": None}
 COLUMNS = ("member", "epoch", "step", "name", "value")
 KEY_COLUMNS = ("name", "meaning")
-EPOCH = re.compile(r"epoch=(?:[0-9]{4}|[1-9][0-9]{4,8})")  # as `RunFolder` spells them
+EPOCH = re.compile(r"epoch=((?:[0-9]{4}|[1-9][0-9]{4,8})(?:\.[0-9]{9})?)")  # as `epoch_folder` spells them
+COUNTED = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")  # an epoch in the log
 T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 
@@ -69,7 +83,7 @@ class Row(NamedTuple):
     """One logged number."""
 
     member: str  # "" for the whole run
-    epoch: int  # completed epochs
+    epoch: float  # completed epochs, within one with a fraction
     step: int  # optimizer steps so far
     name: str  # "test/error", "cushion/layer10/median", ...
     value: float
@@ -129,7 +143,7 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())  # a checkpoint on the disk must not know of epochs that the log there does not
 
-    def save_arrays(self, epoch: int, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
+    def save_arrays(self, epoch: float, family: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Write one family's arrays of one epoch; a repeated epoch replaces them."""
         target = with_folder(self._arrays_path(epoch, family))
         buffer = io.BytesIO()
@@ -232,7 +246,7 @@ class RunFolder:
             tail = read_xz(packed)[-4096:] if (packed := self.path / LOG_PACKED).exists() else b""
         lines = tail.decode(errors="replace").split("\n")[:-1]
         found = [line.split(",")[1] for line in lines if line.count(",") == len(COLUMNS) - 1]
-        return int(found[-1]) if found and found[-1].isdigit() else None
+        return int(float(found[-1])) if found and COUNTED.fullmatch(found[-1]) else None
 
     def config(self) -> dict:
         """config.yaml as nested dicts; empty when the run has none. A UserError if it is not YAML, or no mapping."""
@@ -258,15 +272,17 @@ class RunFolder:
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
-        words, whole = dict.fromkeys(("member", "name"), "category"), dict.fromkeys(("epoch", "step"), "int64")
+        words, counts = dict.fromkeys(("member", "name"), "category"), {"epoch": "float64", "step": "int64"}
         # What repr() wrote has to be read exactly: from pandas 3.1 on it always is, before it had to be asked for.
         exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
         nan = {"keep_default_na": False, "na_values": {"value": ["nan"]}}
         try:
-            frame = pd.read_csv(io.BytesIO(text), dtype={**words, **whole, "value": "float64"}, **nan, **exact)
+            frame = pd.read_csv(io.BytesIO(text), dtype={**words, **counts, "value": "float64"}, **nan, **exact)
             _check_counts(frame)
         except (ValueError, OverflowError) as error:
             raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
+        if (frame["epoch"] % 1 == 0).all():  # nothing was measured within an epoch
+            frame["epoch"] = frame["epoch"].astype("int64")
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
 
@@ -302,17 +318,26 @@ class RunFolder:
             raise UserError(f"{wrong}: {without}")
         return parts
 
-    def array_epochs(self, family: str) -> list[int]:
+    def array_epochs(self, family: str) -> list[float]:
         """Epochs at which a family's arrays were saved, ascending."""
         folders = (file.parent.name for file in (self.path / ARRAYS).glob(f"epoch=*/{family}.npz"))
-        return sorted(int(name.removeprefix("epoch=")) for name in folders if EPOCH.fullmatch(name))
+        return sorted(whole(float(found[1])) for found in map(EPOCH.fullmatch, folders) if found)
 
-    def arrays(self, epoch: int, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
+    def arrays(self, epoch: float, family: str, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
         """One family's arrays of one epoch, by ``<member>/<key>``, or those whose keys are wanted (`safe_io.read_npz`)."""
         return read_npz(self._arrays_path(epoch, family), wanted)
 
-    def _arrays_path(self, epoch: int, family: str) -> Path:
-        return self.path / ARRAYS / f"epoch={epoch:04d}" / f"{family}.npz"
+    def _arrays_path(self, epoch: float, family: str) -> Path:
+        return self.path / ARRAYS / epoch_folder(epoch) / f"{family}.npz"
+
+
+def epoch_folder(epoch: float) -> str:
+    """The name of what was measured then, which text sorts like numbers.
+
+    >>> epoch_folder(12), epoch_folder(12.25)
+    ('epoch=0012', 'epoch=0012.250000000')
+    """
+    return f"epoch={int(epoch):04d}" if epoch % 1 == 0 else f"epoch={epoch:014.9f}"
 
 
 def _check_counts(frame: "pd.DataFrame") -> None:

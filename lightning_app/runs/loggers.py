@@ -362,7 +362,7 @@ def wandb_runs(logger: WandbLogger) -> dict[int | None, Any]:
     return logger.runs if isinstance(logger, AutoWandbLogger) else {None: logger.experiment}
 
 
-def log_to_wandb(run: Any, values: Mapping[str, Any], epoch: int, step: int) -> None:
+def log_to_wandb(run: Any, values: Mapping[str, Any], epoch: float, step: int) -> None:
     """One row of a W&B run's history, drawn over the epoch. Rank zero only."""
     axes = sorted({name.split("/")[0] for name in values})
     _log(run, {**values, "epoch": epoch, "trainer/global_step": step}, axes)

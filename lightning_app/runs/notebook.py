@@ -118,7 +118,7 @@ class OpenRun:
         """What the layers are: member, layer, path in the net, kind, shape, reason why it has no cushion; may be empty."""
         return pd.DataFrame(self.folder.layers(), columns=LayerRow._fields)
 
-    def samples(self, file: str = "cushion", field: str = "samples", epoch: int | None = None) -> pd.DataFrame:
+    def samples(self, file: str = "cushion", field: str = "samples", epoch: float | None = None) -> pd.DataFrame:
         """The values behind the numbers, one a row: member, epoch, family, layer ("": of the whole net), sample, value.
 
         Args:
@@ -157,7 +157,7 @@ class OpenRun:
         log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
         return _wide(log.drop_duplicates(["member", "name"], keep="last"), "member")
 
-    def _array_epochs(self, file: str, epoch: int | None) -> list[int]:
+    def _array_epochs(self, file: str, epoch: float | None) -> list[float]:
         there = self.folder.array_epochs(file)
         if not there:
             files = sorted({found.stem for found in (self.folder.path / ARRAYS).glob("epoch=*/*.npz")})

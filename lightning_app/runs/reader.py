@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.numbers import whole
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
@@ -31,7 +32,7 @@ class Final:
     """The last measurement of a number, and when it was made."""
 
     value: float
-    epoch: int  # completed epochs
+    epoch: float  # completed epochs, within one with a fraction
 
 
 class Run:
@@ -52,8 +53,8 @@ class Run:
         self.damage: list[str] = []  # a message for each file that could not be read
         self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
         self._series: dict[tuple[str, str], pd.Series] = {}
-        self._epochs: dict[str, list[int]] = {}
-        self._arrays: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+        self._epochs: dict[str, list[float]] = {}
+        self._arrays: dict[tuple[str, float], dict[str, np.ndarray]] = {}
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -92,21 +93,21 @@ class Run:
             return None
         epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
         latest = epochs.argmax()
-        return Final(float(values[latest]), int(epochs[latest]))
+        return Final(float(values[latest]), whole(float(epochs[latest])))
 
     @cached_property
     def last_epochs(self) -> dict[str, int]:
-        """Completed epochs of each member ("": the whole run), in the order of the log."""
+        """Completed epochs of each member ("": the whole run), in the order of the log; one under way does not count."""
         last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
         return {str(member): int(epoch) for member, epoch in last.items()}
 
-    def array_epochs(self, family: str) -> list[int]:
+    def array_epochs(self, family: str) -> list[float]:
         """Epochs at which a family's arrays were saved, ascending; looked up once."""
         if family not in self._epochs:
             self._epochs[family] = self.folder.array_epochs(family)
         return self._epochs[family]
 
-    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+    def arrays(self, family: str, epoch: float) -> dict[str, np.ndarray]:
         """One family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
         key = (family, epoch)
         if key not in self._arrays:
@@ -187,12 +188,12 @@ class Net:
         """The last value, never the best one; None when never measured."""
         return self.run.last(name, self.name)
 
-    def at(self, name: str, epoch: int | None) -> float | None:
+    def at(self, name: str, epoch: float | None) -> float | None:
         """The value after so many epochs; None where it was not measured."""
         found = self.series(name).get(epoch)
         return None if found is None else float(found)
 
-    def arrays(self, family: str, epoch: int) -> dict[str, np.ndarray]:
+    def arrays(self, family: str, epoch: float) -> dict[str, np.ndarray]:
         """This net's arrays, its name cut off the keys; empty if there are none at that epoch."""
         if epoch not in self.run.array_epochs(family):
             return {}

@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 
-__all__ = ["WatchRelus", "check_evaluating", "hooked", "nearly_same", "sample_norms", "shared_copy"]
+__all__ = ["RELUS", "WatchRelus", "check_evaluating", "hooked", "nearly_same", "sample_norms", "shared_copy"]
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
-_RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
+RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
 
 @contextmanager
@@ -66,7 +66,7 @@ class WatchRelus(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func not in _RELUS:
+        if func not in RELUS:
             return func(*args, **kwargs)
         x = args[0] if args else kwargs["input"]
         in_place = func in _IN_PLACE or kwargs.get("inplace") or args[1:] == (True,)

@@ -34,7 +34,7 @@ WHAT = (
     "the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are left out."
 )
 
-Samples = dict[Net, tuple[np.ndarray, int]]  # cushions per sample (n,), and their epoch
+Samples = dict[Net, tuple[np.ndarray, float]]  # cushions per sample (n,), and their epoch
 
 
 def section(page: PageData) -> Section:

@@ -1,0 +1,193 @@
+"""How signals pass through the layers, from training's own steps: `lightning_app.measures.signal`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from typing_extensions import override
+
+from callbacks.context import MeasureContext
+from callbacks.measure import Measure, Steps
+from callbacks.protocol import why_unseen
+from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
+from lightning_app.runs.members import members_of
+
+__all__ = ["Signal"]
+
+Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a sample
+
+
+class Signal(Measure):
+    """Logs by layer how strong signals are on their way forwards and backwards, how far weights move, and which units are dead.
+
+    Definition:
+        Root mean squares over samples, units and places, from the training step itself: of what a layer puts out, of the
+        gradient of each sample's loss with respect to that, and of weights and their gradients. At an addition the branch
+        is what has passed more layers than the other summand, the stream. Hooks are on the nets during the steps that are
+        logged, and during no other. A number logged after step s is of that step, so it belongs to the weights before it;
+        epoch 0 is of the first step, and so of the initial weights.
+
+    Keys:
+        | key | unit | meaning |
+        |---|---|---|
+        | ``signal/layer07/activation`` | 1 | RMS of the layer's output, before normalisation and ReLU |
+        | ``signal/layer07/gradient`` | nats | RMS of the gradient of each sample's loss with respect to it |
+        | ``signal/layer07/weight`` | 1 | RMS of the weights before the step |
+        | ``signal/layer07/weight_gradient`` | nats | RMS of the weights' gradient as the optimizer got it, penalty included |
+        | ``signal/layer07/update`` | 1 | ‖change of the weights in the step‖ / ‖weights‖ |
+        | ``signal/layer07/dead`` | share | of the units behind the layer that its ReLUs let through for no sample and place |
+        | ``signal/layer07/branch_ratio`` | 1 | ‖branch‖ / ‖stream‖ where a branch that ends with this layer is added |
+        | ``signal/layer07/branch_cosine`` | 1 | cosine of branch and stream there, all samples as one vector |
+        | ``signal/layer07/activation_expected`` | 1 | before training: closed form, from the first layer's activation on |
+        | ``signal/layer07/gradient_expected`` | nats | before training: closed form, from the last convolution's gradient back |
+        | ``cost/signal`` | s | what logging took; what watching took is a part of the step |
+
+    Reading:
+        Flat over the layers: what Glorot & Bengio ask for. A straight line on the logarithmic axis is exponential in the
+        depth: too small or too large a gain. The closed form is an expectation over the draw of the weights; one draw walks
+        randomly around it, by about √(5 / n) of the mean square a layer of n independent units. ``update`` is often between
+        1e-4 and 1e-2; a layer with orders of magnitude less is not trained.
+
+    Cost:
+        A pass over activations and gradients during the steps that are logged, nothing during others, and one transfer from
+        the device.
+
+    Breaks:
+        * Compiled nets (``model.compile``) and a CUDA graph (``model.backend``) run no hooks: then there are weights, their
+          gradients and updates only, and a warning says so.
+        * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, gradients
+          gathered over several batches, or a scaled loss (16-mixed) change its scale.
+        * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
+        * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
+          updates.
+        * The closed forms are for nets of one convolution a block without normalisation; with skips, forwards only.
+
+    Source:
+        Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions.
+
+    Args:
+        every_n_epochs: after every so many epochs, and always after the final one.
+        at_start: also before the first training step.
+        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+    """
+
+    family = "signal"
+    gradients = True
+
+    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
+        super().__init__(every_n_epochs, at_start, every_n_steps)
+        self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
+        self._began = 0  # optimizer steps when they began
+        self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
+
+    @override
+    def measure(self, context: MeasureContext) -> Mapping[str, Any]:
+        seen = _of_probe(context) if self._seen is None else self._seen.get(context.name, ({}, ()))
+        if isinstance(seen, Exception):
+            raise seen
+        sums, shape = seen
+        numbers = profile(sums)
+        if not context.epoch:
+            numbers |= expected(context.net, numbers, shape)
+        return {f"signal/{key}": value for key, value in numbers.items()}
+
+    @override
+    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
+        if self._seen is None or self._seen:  # a step that nobody knew to be the last one was not watched
+            super().observe(trainer, pl_module, epoch)
+
+    # -- during a step ------------------------------------------------------------------------------------------------
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._seen = {}
+        super().on_train_start(trainer, pl_module)
+
+    @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        self._seen = {}
+        if self._watches or not self._will_be_logged(trainer):  # gradients may be gathered over batches
+            return
+        self._began, members = trainer.global_step, members_of(pl_module)
+        own = {member.name for member in getattr(pl_module, "own", members)}  # that this rank trains
+        unseen = why_unseen(pl_module, [member.net for member in members])
+        if unseen:
+            self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
+        self._watches = {each.name: SignalWatch(each.net, not unseen) for each in members if each.name in own}
+
+    def _will_be_logged(self, trainer: pl.Trainer) -> bool:
+        steps = trainer.global_step + 1
+        ends = trainer.is_last_batch or 0 < trainer.max_steps <= steps
+        first = self.at_start and steps == 1
+        return first or self.due_after(steps) or (ends and self._epoch_is_due(trainer, steps))
+
+    @override
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """The passes are over; what other measures run at the end of the batch is not looked at."""
+        for watch in self._watches.values():
+            watch.close()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._watches and trainer.global_step != self._began:
+            self._seen = _over_ranks(self._stop(), trainer.world_size)
+            if self.at_start and not self._began:
+                self.observe(trainer, pl_module, 0)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def _stop(self) -> dict[str, Seen | Exception]:
+        seen: dict[str, Seen | Exception] = {}
+        for name, watch in self._watches.items():
+            try:
+                seen[name] = (watch.stop(), watch.shape)
+            except Exception as error:  # of a foreign net: its numbers are missing, and training goes on
+                seen[name] = error
+        self._watches = {}
+        return seen
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        self._watches = {}
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._seen = None
+
+
+def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen | Exception]:
+    """What all ranks have seen of each net; an error of one is the net's."""
+    if ranks == 1:
+        return seen
+    parts: list[dict[str, Seen | Exception]] = [{}] * ranks
+    torch.distributed.all_gather_object(parts, seen)
+    found: dict[str, Seen | Exception] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        of_net = [part[name] for part in parts if name in part]
+        errors = [each for each in of_net if isinstance(each, Exception)]
+        fine = [each for each in of_net if not isinstance(each, Exception)]
+        found[name] = errors[0] if errors else (gathered([sums for sums, _ in fine]), fine[0][1])
+    return found
+
+
+def _of_probe(context: MeasureContext) -> Seen:
+    """Where nothing is trained: of the probe samples, in evaluation mode, without an update."""
+    net, batches = context.recalibrated(), list(context.batches())
+    total = sum(len(labels) for _, labels in batches)
+    watch = SignalWatch(net, samples=total)
+    try:
+        for inputs, labels in batches:
+            (context.loss(net(inputs), labels) * (len(labels) / total)).backward()
+    except BaseException:
+        watch.close()
+        raise
+    return {key: sums for key, sums in watch.stop().items() if not key.endswith("/update")}, watch.shape

@@ -1,0 +1,328 @@
+"""How signals pass through the layers of a net, forwards and backwards, seen from the passes that training makes anyway.
+
+Glorot & Bengio (2010) ask that the variance of activations and of gradients be about the same in all layers, since what
+shrinks or grows from layer to layer does so exponentially in the depth. In a net without normalisation whose layers draw
+independent weights of mean 0, this is a recursion in expectation over the weights (He et al. 2015; Schoenholz et al. 2017),
+which `expected` computes. For a chain z_l = W_l relu(z_{l-1}), with sigma_l^2 the mean square of the weights, C and D the
+channels in and out, k the taps of a kernel that lie inside the map (zero padding adds nothing), each averaged over its places,
+
+    E z_l^2 = C k sigma_l^2 E z_{l-1}^2 / 2                   forwards: z_{l-1} and -z_{l-1} are equally likely
+    E dz_{l-1}^2 = D k' sigma_l^2 E dz_l^2 / 2                backwards, dz = dL/dz, if gates and gradients are independent
+
+and k' = k times output places over input places. Both are exact in expectation for a linear map, and for a convolution but for
+the edges of the map, as far as the signal is there as strong as inside. One draw of n units deviates by about sqrt(5 / n) of
+the mean square a layer, so a profile is a random walk around the line.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped, with_float64
+from lightning_app.measures.core.hooks import RELUS
+from lightning_app.networks.blocks import blocks_of
+from lightning_app.networks.layers import Layer, layers_of
+
+__all__ = ["SignalWatch", "Sums", "expected", "gathered", "profile"]
+
+Sums = dict[
+    str, tuple[float, ...]
+]  # "layer05/activation" -> sums over what was seen, to be added to those of other ranks
+_ADDITIONS = {torch.add, Tensor.add, Tensor.add_}  # also x + y and x += y
+
+
+def _guarded(look: Callable[..., None]) -> Callable[..., None]:
+    """Within a training step: no graph, no autocast, unseen by itself, and what it raises is kept and not raised."""
+
+    @wraps(look)
+    def safe(self: "SignalWatch", *args: Any) -> None:
+        if self.error is None:
+            try:
+                with torch.no_grad(), torch.autocast(self._device.type, enabled=False), torch._C.DisableTorchFunction():
+                    look(self, *args)
+            except Exception as error:  # of a foreign net's layers and tensors
+                self.error = error
+
+    return safe
+
+
+class SignalWatch:
+    """Watches a net's forward and backward passes from now on, until `stop` returns what was seen.
+
+    Numbers are reduced on the net's device, and `stop` transfers them at once. Neither the passes nor the step change by it,
+    bit for bit: hooks read and return nothing. A layer that is called several times has sums over its calls, a weight that
+    several layers share is each one's.
+
+    Args:
+        net: not compiled: hooks see nothing of a compiled graph.
+        passes: whether there are passes to see; otherwise only the weights are looked at, now and at the end.
+        samples: of which the loss is the mean, where they come in several batches; None: those of each batch.
+
+    Attributes:
+        error: what was raised while watching; nothing is seen from then on.
+        shape: of a sample, once one has been seen.
+
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(net.weight, 3.0)
+    >>> watch = SignalWatch(net)
+    >>> net(torch.tensor([[1.0], [-1.0]])).square().mean().backward()  # dL/dz of each sample: 2 z = 6
+    >>> [round(each, 9) for each in profile(watch.stop()).values()]  # activation, gradient, weight, weight_gradient, update
+    [3.0, 6.0, 3.0, 6.0, 0.0]
+    """
+
+    def __init__(self, net: nn.Module, passes: bool = True, samples: int | None = None) -> None:
+        net = unwrapped(net)
+        self.error: Exception | None = None
+        self.shape: tuple[int, ...] = ()
+        self._layers = layers_of(net)
+        self._device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+        self._wide = torch.float64 if with_float64(self._device) == self._device else torch.float32
+        self._samples = samples
+        self._before = [layer.weight.detach().clone() for layer in self._layers]
+        self._sums: dict[str, Tensor] = {}  # (k,) each
+        self._way: WeakIdKeyDictionary = (
+            WeakIdKeyDictionary()
+        )  # tensor -> layers on its longest way here, and the last one
+        self._calls = _Calls(self)
+        self._handles = [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True)]
+        for layer in self._layers if passes else ():
+            self._handles.append(layer.module.register_forward_hook(_hook(self._layer, layer)))
+        if passes:
+            self._handles.append(net.register_forward_hook(self._leave, always_call=True))
+
+    def stop(self) -> Sums:
+        """Take the hooks off, look at the weights and their gradients, and return the sums of everything.
+
+        Raises:
+            Exception: what was raised while watching.
+        """
+        self.close()
+        self._weights()
+        if self.error is not None:
+            raise self.error
+        sizes = [len(sums) for sums in self._sums.values()]
+        numbers = torch.cat([*self._sums.values()]).tolist() if sizes else []  # the one transfer
+        ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+        return {key: tuple(numbers[end - size : end]) for key, size, end in zip(self._sums, sizes, ends)}
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+
+    # -- in the passes ------------------------------------------------------------------------------------------------
+
+    def _enter(self, net: nn.Module, inputs: tuple) -> None:
+        for x in _tensors(inputs):
+            self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
+        self._calls.__enter__()
+
+    def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
+        self._calls.__exit__(None, None, None)
+        self._way.clear()
+
+    @_guarded
+    def _layer(self, layer: Layer, inputs: tuple, out: Tensor) -> None:
+        if not isinstance(out, Tensor):
+            raise UserError(
+                f"the signals of {layer.name} are those of a tensor, and it puts out a {type(out).__name__}."
+            )
+        passed, _ = self._way.get(inputs[0], (0, ""))
+        self._way[out] = (passed + 1, layer.name)
+        self._add(f"{layer.name}/activation", self._square(out), out.numel())
+        if out.requires_grad:
+            out.register_hook(_hook(self._gradient, layer.name, self._samples or len(out)))
+
+    @_guarded
+    def _gradient(self, name: str, samples: int, gradient: Tensor) -> None:
+        self._add(f"{name}/gradient", self._square(gradient) * samples**2, gradient.numel())
+
+    @_guarded
+    def _before_adding(self, x: Any, y: Any) -> None:
+        """The branch is what has passed more layers."""
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 1 and x.shape == y.shape):
+            return
+        (fewer, _, stream), (more, name, branch) = sorted(
+            ((*self._way.get(each, (-1, "")), each) for each in (x, y)), key=lambda way: way[0]
+        )
+        if 0 <= fewer < more:
+            branch_square, stream_square = self._square(branch), self._square(stream)
+            along = (branch * stream).sum(dtype=self._wide)
+            self._add(f"{name}/branch_ratio", branch_square, stream_square)
+            self._add(f"{name}/branch_cosine", along, branch_square, stream_square)
+
+    @_guarded
+    def _after(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:
+        made = _tensors((out,))
+        if not made:
+            return
+        ways = [way for x in _tensors((*args, *kwargs.values())) if (way := self._way.get(x)) is not None]
+        if ways:
+            passed = max(ways, key=lambda way: way[0])
+            for each in made:
+                self._way[each] = passed
+            if func in RELUS and passed[1]:
+                self._rectified(passed[1], out)
+
+    def _rectified(self, name: str, out: Tensor) -> None:
+        layer = next(layer for layer in self._layers if layer.name == name)
+        unit = 1 if layer.is_conv or out.ndim > 3 else out.ndim - 1
+        alive = out.amax([place for place in range(out.ndim) if place != unit]) != 0
+        self._put(f"{name}/dead", alive.to(self._wide))
+
+    # -- after the step -----------------------------------------------------------------------------------------------
+
+    @_guarded
+    def _weights(self) -> None:
+        for layer, before in zip(self._layers, self._before):
+            weight, size = layer.weight.detach(), self._square(before)
+            self._add(f"{layer.name}/weight", size, before.numel())
+            if layer.weight.is_leaf and layer.weight.grad is not None:
+                self._add(f"{layer.name}/weight_gradient", self._square(layer.weight.grad), before.numel())
+            self._add(f"{layer.name}/update", self._square(weight - before), size)
+
+    def _square(self, x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x.detach(), dtype=self._wide).square()
+
+    def _add(self, key: str, *parts: Tensor | float) -> None:
+        made = [part.to(self._wide) if isinstance(part, Tensor) else self._number(part) for part in parts]
+        self._put(key, torch.stack(made))
+
+    def _put(self, key: str, sums: Tensor) -> None:
+        self._sums[key] = self._sums[key] + sums if key in self._sums else sums
+
+    def _number(self, value: float) -> Tensor:
+        return torch.full((), value, dtype=self._wide, device=self._device)  # filled there: nothing is transferred
+
+
+class _Calls(TorchFunctionMode):
+    """What a forward pass calls beside its layers: additions, ReLUs, and what leads from one tensor to the next."""
+
+    def __init__(self, watch: SignalWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ADDITIONS and torch.is_grad_enabled():  # else a hook of somebody who looks on
+            self._watch._before_adding(
+                args[0] if args else kwargs["input"], args[1] if args[1:] else kwargs.get("other")
+            )
+        out = func(*args, **kwargs)
+        self._watch._after(func, args, kwargs, out)
+        return out
+
+
+def _hook(look: Callable[..., None], *known: Any) -> Callable[..., None]:
+    """A hook of a module, without the module, or of a tensor."""
+
+    def hook(*args: Any) -> None:
+        look(*known, *args[1:] if isinstance(args[0], nn.Module) else args)
+
+    return hook
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += _tensors(value)
+        elif isinstance(value, dict):
+            found += _tensors(list(value.values()))
+    return found
+
+
+def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
+    """The sums of several ranks as one; what some have not seen is the others'.
+
+    >>> gathered([{"a": (1.0, 2.0)}, {"a": (3.0, 4.0), "b": (5.0,)}])
+    {'a': (4.0, 6.0), 'b': (5.0,)}
+    """
+    found: Sums = {}
+    for part in parts:
+        for key, numbers in part.items():
+            found[key] = tuple(map(sum, zip(found.get(key, (0.0,) * len(numbers)), numbers)))
+    return found
+
+
+def profile(sums: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    """The numbers of a layer, "layer05/activation", from sums; NaN where a denominator is 0.
+
+    ``activation``: RMS of what the layer puts out, over samples, units and places. ``gradient``: RMS of dL/d of that, L the loss
+    of each sample, which is B times the gradient of a mean over B. ``weight``, ``weight_gradient``: RMS of the weights before the
+    step and of the gradient that the optimizer was given. ``update``: ||change of the weights|| / ||weights||. ``dead``: share of
+    the units behind the layer whose ReLUs are 0 for all samples and places. ``branch_ratio``, ``branch_cosine``: at the addition
+    of a branch that ends with the layer, ||branch|| / ||stream|| and their cosine, all samples as one vector.
+    """
+    return {key: _NUMBERS.get(key.rpartition("/")[2], _root)(*numbers) for key, numbers in sums.items()}
+
+
+def _root(square: float, count: float) -> float:
+    return math.sqrt(square / count) if count else math.nan
+
+
+def _cosine(along: float, one: float, other: float) -> float:
+    return along / math.sqrt(one * other) if one * other else math.nan
+
+
+_NUMBERS: dict[str, Callable[..., float]] = {
+    "dead": lambda *alive: alive.count(0) / len(alive),
+    "branch_cosine": _cosine,
+}
+
+
+def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -> dict[str, float]:
+    """The closed forms at initialisation: what `profile` should find but for the draw of the weights, from where it begins.
+
+    Forwards from the first layer's ``activation``, and in a plain chain backwards from the last convolution's ``gradient``; under
+    ``layer05/activation_expected`` and ``layer05/gradient_expected``. In a residual net of one convolution a block the stream x
+    gets E x_l^2 = E x_{l-1}^2 + E z_l^2, an upper bound that is off by at most E z_l^2 / 2 a block: a few per cent in all for
+    small branches.
+
+    Args:
+        net: of blocks of one convolution without normalisation behind a first convolution, such as a `SimplifiedNet`. Empty for
+            any other.
+        found: of this net before training.
+        shape: of a sample, (C, H, W).
+    """
+    blocks, layers = blocks_of(net), layers_of(net)
+    parts = [part for block in blocks for part in block.parts or ()]
+    alone = [part.stages[0][0] for part in parts if len(part.stages) == 1 and part.stages[0][1] is None]
+    convs = [layer for layer in layers if layer.is_conv]
+    if len(alone) != len(blocks) or not blocks or [layer.module for layer in convs[1:]] != alone or len(shape) != 3:
+        return {}
+    if f"{convs[0].name}/activation" not in found:
+        return {}
+    place = torch.ones(1, 1, *shape[1:], dtype=torch.float64)
+    ways = []  # of each convolution behind the first: how much of a mean square reaches the next layer, and the one before it
+    for layer in convs:
+        conv: Any = layer.module
+        taps = F.conv2d(place, torch.ones(1, 1, *conv.kernel_size, dtype=place.dtype), None, conv.stride, conv.padding)
+        inside, spread = float(taps.mean()), float(taps.numel() / place.numel())
+        strength = found[f"{layer.name}/weight"] ** 2 * inside
+        ways.append((strength * conv.in_channels, strength * conv.out_channels * spread))
+        place = torch.ones_like(taps)
+    first, last = convs[0].name, convs[-1].name
+    lines, square = {}, found[f"{first}/activation"] ** 2 / 2  # of the stream: a ReLU lets half of it through
+    lines[f"{first}/activation_expected"] = found[f"{first}/activation"]
+    for layer, (forwards, _), part in zip(convs[1:], ways[1:], parts):
+        branch = forwards * square
+        lines[f"{layer.name}/activation_expected"] = math.sqrt(branch)
+        kept = min(layer.module.weight.shape[:2]) / layer.module.weight.shape[0]  # channels that the identity fills
+        square = kept * (square + branch) + (1 - kept) * branch / 2 if part.skip else branch / 2
+    if not any(part.skip for part in parts) and f"{last}/gradient" in found:
+        lines[f"{last}/gradient_expected"] = gradient = found[f"{last}/gradient"]
+        for layer, (_, backwards) in zip(reversed(convs[:-1]), reversed(ways[1:])):
+            gradient *= math.sqrt(backwards / 2)
+            lines[f"{layer.name}/gradient_expected"] = gradient
+    return lines

@@ -1,0 +1,185 @@
+"""The clock of steps: when is measured within an epoch, and that nothing else changes by it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import DataLoader, IterableDataset
+
+import callbacks
+from callbacks.measure import EpochCallback, Measure
+from lightning_app.common.errors import UserError
+from lightning_app.modules import Arm
+from lightning_app.report import write_report
+from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.reader import Run
+from tests.callbacks.test_protocol import Foreign, images
+from tests.helpers import arm, classifier, digits, fit, log_rows, refused, same_weights, shipped, trainer
+
+PARTS = {"train_limit": 100, "batch_size": 32}  # four batches an epoch
+
+
+class Idle(Measure):
+    family = "idle"
+
+    def measure(self, context):
+        return {"idle": context.epoch}
+
+
+def places(folder) -> list[tuple[float, int]]:
+    """Epoch and step of each measurement of `Idle`, which measures its epoch; in the order in which they were made."""
+    rows = RunFolder(folder).log().query("name == 'idle' and member == 'plain'")
+    assert (rows["value"] == rows["epoch"]).all()
+    return [*rows[["epoch", "step"]].itertuples(index=False, name=None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"every_n_steps": 3}, [0, 3, 4, 6, 8, 9, 12]),
+        ({"every_n_steps": 3, "every_n_epochs": 2, "at_start": False}, [3, 6, 8, 9, 12]),
+        ({"every_n_steps": "powers_of_2", "every_n_epochs": 9}, [0, 1, 2, 4, 8, 12]),
+        ({"every_n_steps": 4, "every_n_epochs": 9}, [0, 4, 8, 12]),
+        ({}, [0, 4, 8, 12]),
+    ],
+)
+def test_measurements_lie_where_the_clocks_say(tmp_path, options, steps):
+    fit(classifier(), 3, callbacks=[Idle(**options)], logger=[RunLogger(tmp_path)], data=digits(**PARTS))
+    assert places(tmp_path) == [(step / 4, step) for step in steps]
+
+
+def test_training_is_bit_identical_with_every_measure_within_its_epochs(tmp_path):
+    watching = [callback(every_n_steps=3) for callback in shipped(EpochCallback)]
+    watched = fit(classifier(), 1, callbacks=watching, logger=[RunLogger(tmp_path)], num_sanity_val_steps=-1)
+    assert same_weights(watched.nets, fit(classifier(), 1).nets)
+    log = RunFolder(tmp_path).log()
+    within = log[log["epoch"] == 0.75]
+    assert set(within["step"]) == {3}
+    assert {f"cost/{callback.family}" for callback in watching if isinstance(callback, Measure)} <= set(within["name"])
+    assert "train/risk_running" in set(within["name"]) and "test/error" not in set(within["name"])
+
+
+class SaveAt(Checkpoint):
+    """After so many steps; Lightning calls it after all measures."""
+
+    def __init__(self, file, step: int) -> None:
+        self.file, self.step = file, step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step and not trainer.is_last_batch:
+            trainer.save_checkpoint(self.file)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.file)
+
+
+@pytest.mark.parametrize("at", [2, 5, 8])
+def test_a_run_stopped_and_resumed_is_the_unbroken_one(tmp_path, at):
+    """Also of a measure that compares itself with its last measurement."""
+
+    def run(name: str, *more, resume=None) -> list[tuple[str, ...]]:
+        watching = [callbacks.DrivingForce(samples=4, every_n_steps=2), Idle(every_n_steps="powers_of_2"), *more]
+        made = trainer(3, callbacks=watching, logger=[RunLogger(tmp_path / name)], enable_checkpointing=bool(more))
+        made.fit(classifier(), datamodule=digits(**PARTS), ckpt_path=resume, weights_only=True)
+        return log_rows(tmp_path / name)[1:]
+
+    checkpoint = tmp_path / "stopped.ckpt"
+    whole = run("whole", SaveAt(checkpoint, at))
+    assert run("resumed", resume=checkpoint) == [row for row in whole if int(row[2]) > at] != []
+
+
+def test_training_of_less_than_an_epoch_is_measured_to_its_end_and_once(tmp_path):
+    watching = [Idle(every_n_epochs=5, every_n_steps=1), callbacks.TrainingMetrics(every_n_steps=2)]
+    made = trainer(-1, max_steps=3, callbacks=watching, logger=[RunLogger(tmp_path)])
+    made.fit(classifier(), datamodule=digits(**PARTS))
+    assert places(tmp_path) == [(0, 0), (0.25, 1), (0.5, 2), (0.75, 3)]
+    log = RunFolder(tmp_path).log()
+    assert log[log["name"] == "lr"]["step"].tolist() == [0, 2, 3]
+    assert RunFolder(tmp_path).last_epoch == 0 == Run(RunFolder(tmp_path)).last_epochs["plain"]
+
+
+def test_what_watches_a_step_does_not_see_what_others_measure_after_it(tmp_path):
+    """Hooks on the nets (signals, signs of twins) are off when measures run their own passes, whatever the order."""
+    bank = {"residual": arm(True), "plain": Arm(twin_of="residual")}
+    for order in (1, -1):
+        watching = [
+            callbacks.LayerCushion(every_n_steps=1),
+            callbacks.TwinDivergence(),
+            callbacks.Signal(every_n_steps=1),
+        ]
+        fit(classifier(bank), 1, callbacks=watching[::order], logger=[RunLogger(tmp_path / str(order))])
+    first, last = (sorted(log_rows(tmp_path / order)) for order in ("1", "-1"))
+    assert first == last and not any(row[3].startswith("failed/") for row in first)
+    assert any(row[3] == "signal/layer02/branch_ratio" for row in first)
+
+
+def test_gradients_gathered_over_batches_are_one_step(tmp_path):
+    class Gathering(Foreign):
+        def training_step(self, batch, batch_idx):
+            return F.cross_entropy(self(batch[0]), batch[1])
+
+    options = {"accumulate_grad_batches": 2, "callbacks": [Idle(every_n_steps=1)], "logger": [RunLogger(tmp_path)]}
+    trainer(1, **options).fit(Gathering(), DataLoader(images(), batch_size=10))  # nine batches, five steps
+    rows = RunFolder(tmp_path).log().query("name == 'idle'")
+    assert rows["step"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows["epoch"].tolist() == pytest.approx([0, 2 / 9, 4 / 9, 6 / 9, 8 / 9, 1])
+
+
+def test_an_epoch_without_length_has_no_places_within(tmp_path):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from images(8)
+
+    with pytest.raises(UserError, match=r"every_n_steps of Idle .* set trainer.limit_train_batches"):
+        trainer(1, callbacks=[Idle(every_n_steps=2)]).fit(Foreign(), DataLoader(Stream(), batch_size=4))
+    watched = trainer(1, limit_train_batches=2, callbacks=[Idle(every_n_steps=1)], logger=[RunLogger(tmp_path)])
+    watched.fit(Foreign(), DataLoader(Stream(), batch_size=2))
+    assert RunFolder(tmp_path).log().query("name == 'idle'")["epoch"].tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize("wrong", [0, -3, 1.5, "log"])
+def test_another_spelling_is_refused(wrong):
+    with pytest.raises(UserError, match=r"must be at least 1, or powers_of_2 for 1, 2, 4, 8, \.\.\., got"):
+        Idle(every_n_steps=wrong)
+
+
+def test_the_command_line_says_what_it_takes(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("fit", "--data", "Digits", "--model.net", "SimplifiedNet", "--trainer.callbacks", "WeightMass")
+    said = refused(*words, "--trainer.callbacks.every_n_steps", "log", capsys=capsys, monkeypatch=monkeypatch)
+    assert "every_n_steps" in said and "powers_of_2" in said
+
+
+def test_tensorboard_counts_steps_of_what_is_measured_within_epochs(tmp_path):
+    logger = TensorBoardLogger(tmp_path)
+    fit(classifier(), 1, callbacks=[Idle(every_n_steps=2), callbacks.WeightMass()], logger=[logger])
+    logger.experiment.flush()
+    events = EventAccumulator(logger.log_dir).Reload()
+    assert [event.step for event in events.Scalars("idle/plain")] == [0, 2, 4]
+    assert [event.step for event in events.Scalars("weight_mass/all/plain")] == [0, 1]
+
+
+def test_the_run_folder_keeps_places_within_epochs_and_whole_ones_stay_integers(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append([Row("net", 0, 0, "a", 1.0), Row("net", 1, 391, "a", 2.0)])
+    assert folder.log()["epoch"].dtype == "int64"
+    folder.append([Row("net", 1 + 1 / 391, 392, "a", 3.0)])
+    assert folder.log()["epoch"].tolist() == [0, 1, 1 + 1 / 391] and folder.last_epoch == 1
+    for epoch in (0, 12, 1.002557545, 2):
+        folder.save_arrays(epoch, "a", {"net/a": torch.full((2,), epoch).numpy()})
+    assert folder.array_epochs("a") == [0, 1.002557545, 2, 12]
+    assert folder.arrays(1.002557545, "a")["net/a"][0] == pytest.approx(1.002557545)
+    assert Run(folder).last("a", "net").epoch == 1 + 1 / 391
+
+
+def test_the_page_draws_the_first_steps_apart(tmp_path):
+    folder = RunFolder(tmp_path)
+    steps = [0, *(2**power for power in range(9)), 391, 782]
+    folder.append(Row("net", round(step / 391, 9), step, "idle", 1.0 + step) for step in steps)
+    page = write_report([folder]).read_text()
+    ticks = [text for text in ("0.01", "0.1", "1") if f">{text}</text>" in page]
+    assert len(ticks) >= 2 and "idle" in page

@@ -1,0 +1,128 @@
+"""Signals from training's own steps: the same numbers as in a loop by hand, and nothing in training changes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import callbacks
+from callbacks import Signal
+from callbacks.log import flatten
+from lightning_app.measures.signal import SignalWatch, profile
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
+from tests.callbacks.test_protocol import Foreign, images
+from tests.helpers import classifier, context, digits, fit, same_weights, trainer
+
+
+def logged(folder, member: str, step: int) -> dict[str, float]:
+    rows = RunFolder(folder).log().query("member == @member and step == @step")
+    rows = rows[rows["name"].str.startswith("signal/")]
+    return dict(zip(rows["name"].str.removeprefix("signal/"), rows["value"]))
+
+
+def test_a_bank_logs_what_a_loop_by_hand_sees_in_the_same_steps(tmp_path):
+    """Momentum, penalty and all: steps 1, 2 and 4, the first of them also as the start."""
+    module, data = classifier(seeds=2), digits()
+    start = {name: {key: value.clone() for key, value in net.state_dict().items()} for name, net in module.members}
+    fit(module, 1, data=data, callbacks=[Signal(every_n_steps="powers_of_2")], logger=[RunLogger(tmp_path)])
+    for member in module.members:
+        net = member.net
+        net.load_state_dict(start[member.name])
+        optimizer, loader = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), data.train_dataloader()
+        loader.set_epoch(0)
+        for step, batch in enumerate(loader, start=1):
+            x, y = batch[member.seed]
+            watch = SignalWatch(net)
+            optimizer.zero_grad()
+            cost = F.cross_entropy(net(module._format((x, y))[0]), y)
+            cost.backward()
+            for weight in net.parameters():
+                weight.grad += 1e-4 * weight.detach()
+            optimizer.step()
+            expected, found = profile(watch.stop()), logged(tmp_path, member.name, step)
+            assert bool(found) == (step in (1, 2, 4))
+            if found:
+                assert found == pytest.approx(expected, rel=1e-5)
+            if step == 1:
+                start_found = logged(tmp_path, member.name, 0)
+                assert found.items() <= start_found.items()
+                more = start_found.keys() - found.keys()
+                assert all(key.endswith("_expected") for key in more) and len(more) == (
+                    8 if member.arm == "plain" else 4
+                )
+    assert "residual-seed00" in start and same_weights(
+        fit(classifier(seeds=2), 1).nets, fit(classifier(seeds=2), 1).nets
+    )
+
+
+def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch, tmp_path):
+    watched = []
+    monkeypatch.setattr("callbacks.signal.SignalWatch.__init__", lambda self, net, *_: watched.append(net) or None)
+    monkeypatch.setattr("callbacks.signal.SignalWatch.stop", lambda self: {})
+    monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self: None)
+    monkeypatch.setattr("callbacks.signal.SignalWatch.shape", (), raising=False)
+    module = classifier()
+    fit(module, 3, callbacks=[Signal(every_n_epochs=2, every_n_steps=5)], logger=[RunLogger(tmp_path)])  # of 12 steps
+    steps = [1, 5, 8, 10, 12]
+    assert len(watched) == len(steps) * len(module.members)
+    log = RunFolder(tmp_path).log().query("name == 'cost/signal'")
+    assert log["step"].tolist() == [0, 5, 8, 10, 12]
+
+
+def test_any_module_with_gathered_gradients_and_an_end_within_an_epoch(tmp_path):
+    options = {"accumulate_grad_batches": 2, "max_steps": 3, "callbacks": [Signal(every_n_steps=2)]}
+    watched, alone = Foreign(), Foreign()
+    torch.manual_seed(2)  # of the dropout
+    trainer(-1, logger=[RunLogger(tmp_path)], **options).fit(watched, DataLoader(images(), batch_size=10))
+    torch.manual_seed(2)
+    trainer(-1, **options | {"callbacks": []}).fit(alone, DataLoader(images(), batch_size=10))
+    assert same_weights(watched, alone)
+    log = RunFolder(tmp_path).log().query("name == 'signal/layer02/branch_cosine'")
+    assert log["step"].tolist() == [0, 2, 3]
+    assert not any(module._forward_hooks for module in watched.modules())
+
+
+def test_a_compiled_net_has_weights_and_a_sentence(tmp_path, caplog):
+    module = classifier()
+    for member in module.members:
+        member.net._compiled_call_impl = member.net._call_impl  # as `net.compile()` leaves it, without compiling
+    fit(module, 1, callbacks=[Signal()], logger=[RunLogger(tmp_path)])
+    assert "Signal sees weights, their gradients and updates only: compiled nets run no hooks" in caplog.text
+    fields = {key.split("/")[1] for key in logged(tmp_path, "plain", 4)}
+    assert fields == {"weight", "weight_gradient", "update"}
+
+
+def test_an_error_within_the_step_costs_its_own_numbers(tmp_path, monkeypatch):
+    def broken(self, *_):
+        raise RuntimeError("a foreign layer's own")
+
+    monkeypatch.setattr("callbacks.signal.SignalWatch._square", broken)
+    module = fit(classifier(), 1, callbacks=[Signal()], logger=[RunLogger(tmp_path)])
+    assert same_weights(module.nets, fit(classifier(), 1).nets)
+    failed = RunFolder(tmp_path).log().query("name == 'failed/signal' and member == 'plain'")
+    assert failed["epoch"].tolist() == [0, 1]
+
+
+def test_a_net_that_is_not_trained_is_measured_on_its_probe():
+    net = classifier().members[1].net
+    found = {key: value for key, value in flatten(Signal().evaluate(context(net)))}
+    assert found["signal/layer02/branch_ratio"] > 0 and "signal/layer02/update" not in found
+    (images_, labels), *_ = context(net).batches()
+    net.eval()
+    watch = SignalWatch(net)
+    F.cross_entropy(net(images_), labels).backward()
+    by_hand = profile(watch.stop())
+    keys = [key for key in by_hand if not key.endswith("update")]
+    assert [found[f"signal/{key}"] for key in keys] == pytest.approx([by_hand[key] for key in keys], rel=1e-5)
+
+
+def test_training_that_raises_leaves_no_hook():
+    class Failing(callbacks.Scalar):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            raise KeyError("of another callback")
+
+    module = classifier()
+    with pytest.raises(KeyError):
+        fit(module, 1, callbacks=[Failing("one", lambda _: 1.0, at_start=False), Signal()])
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.nets.modules())

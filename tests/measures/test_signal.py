@@ -1,0 +1,257 @@
+"""Signals by layer: against automatic differentiation, finite differences, laws of scale and closed forms."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.identity import shortcut
+from lightning_app.measures.signal import SignalWatch, expected, gathered, profile
+from lightning_app.networks import CifarResNet, SimplifiedNet
+from tests.helpers import same_weights
+
+
+def watched(net: nn.Module, x, y, lr: float = 0.0) -> dict[str, float]:
+    """One step of gradient descent."""
+    watch = SignalWatch(net)
+    F.cross_entropy(net(x), y).backward()
+    for weight in net.parameters():
+        weight.data -= lr * weight.grad
+    return profile(watch.stop())
+
+
+def data(count: int = 6, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    return torch.randn(count, 3, size, size, generator=draw, dtype=torch.float64), torch.arange(count) % 10
+
+
+def net(residual: bool, depth: int = 8, seed: int = 0, **more) -> SimplifiedNet:
+    torch.manual_seed(seed)
+    return SimplifiedNet(depth, residual=residual, **{"width": 4, "init": "kwi", **more}).double()
+
+
+def rms(x: torch.Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_against_automatic_differentiation(residual):
+    one, (x, y) = net(residual), data()
+    found = watched(one, x, y, lr=0.1)
+    one, outs = net(residual), []
+    h = F.relu(outs.append(one.conv0(x)) or outs[-1])
+    for block in one.blocks:
+        outs.append(block.conv(h))
+        h = F.relu(outs[-1] + shortcut(h, outs[-1].shape[1], block.conv.stride[0]) if residual else outs[-1])
+    outs.append(one.fc(h.mean((2, 3))))
+    losses = F.cross_entropy(outs[-1], y, reduction="sum")  # each sample's own loss: no sample meets another
+    weights = [layer.weight for layer in one.layers()]
+    gradients = torch.autograd.grad(losses, [*outs, *weights])
+    for layer, out, gradient, of_weight in zip(one.layers(), outs, gradients, gradients[len(outs) :]):
+        numbers = {
+            "activation": rms(out),
+            "gradient": rms(gradient),
+            "weight": rms(layer.weight),
+            "weight_gradient": rms(of_weight) / len(x),
+            "update": 0.1 * rms(of_weight) / len(x) / rms(layer.weight),
+        }
+        for field, value in numbers.items():
+            assert found[f"{layer.name}/{field}"] == pytest.approx(value, rel=1e-12), (layer.name, field)
+
+
+def test_weight_gradients_are_finite_differences():
+    """Along its own gradient a loss changes by the gradient's norm."""
+    one, (x, y) = net(True), data()
+    found = watched(one, x, y)
+    for layer in one.layers():
+        direction = layer.weight.grad / layer.weight.grad.norm()
+        losses = []
+        for step in (1e-5, -1e-5):
+            layer.weight.data += step * direction
+            losses.append(float(F.cross_entropy(one(x), y)))
+            layer.weight.data -= step * direction
+        slope = (losses[0] - losses[1]) / 2e-5
+        assert found[f"{layer.name}/weight_gradient"] * layer.weight.numel() ** 0.5 == pytest.approx(slope, rel=1e-6)
+
+
+def test_laws_of_scale():
+    """Layers without biases are homogeneous: c in one layer is c in all activations behind it, and 1/c where loss is fixed."""
+    x, y = data()
+    plain, scaled = net(False), net(False)
+    scaled.layers()[3].weight.data *= 3
+    before, after = (watched(each, x, y) for each in (plain, scaled))
+    for number in range(1, 8):
+        factor = 3 if number >= 4 else 1
+        key = f"layer0{number}/activation"
+        assert after[key] == pytest.approx(factor * before[key], rel=1e-12)
+    assert after["layer04/update"] == before["layer04/update"] == 0
+    twice = watched(net(False), torch.cat([x, x]), torch.cat([y, y]))
+    assert twice == pytest.approx(before, rel=1e-12)  # of a batch twice as large, also gradients
+
+
+def test_a_step_is_bit_identical_when_watched():
+    def trained(watching: bool) -> nn.Module:
+        torch.manual_seed(0)
+        one = CifarResNet(8, width=4)
+        watch = SignalWatch(one) if watching else None
+        x, y = torch.randn(8, 3, 8, 8), torch.arange(8)
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.cross_entropy(one(x), y).backward()
+            optimizer.step()
+        if watch:
+            assert watch.stop() and not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
+        return one
+
+    assert same_weights(trained(True), trained(False))
+
+
+class Blocks(nn.Module):
+    """As torchvision writes it: ReLUs and additions in place, a projection; and one layer that two calls share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.down = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.relu(self.first(x))
+        self.stream = self.down(x).clone()
+        out = self.again(self.relu(self.again(x)))
+        self.branch = out.clone()
+        out += self.down(x)
+        return self.relu(out)
+
+
+def test_branch_and_stream_in_place_with_a_layer_called_twice():
+    torch.manual_seed(0)
+    one, x = Blocks().double(), torch.randn(5, 3, dtype=torch.float64)
+    watch = SignalWatch(one)
+    one(x).square().sum().backward()
+    found = profile(watch.stop())
+    b, s = one.branch.flatten(), one.stream.flatten()
+    assert found["layer02/branch_ratio"] == pytest.approx(float(b.norm() / s.norm()), rel=1e-12)
+    assert found["layer02/branch_cosine"] == pytest.approx(float(F.cosine_similarity(b, s, 0)), rel=1e-12)
+    assert [key for key in found if "branch" in key] == ["layer02/branch_ratio", "layer02/branch_cosine"]
+    hidden = one.again(F.relu(one.first(x)))
+    both = torch.cat([hidden, one.again(F.relu(hidden))])
+    assert found["layer02/activation"] == pytest.approx(rms(both), rel=1e-12)
+
+
+def test_units_that_are_dead_for_every_sample_are_counted():
+    one, (x, y) = net(False), data()
+    first, second = one.layers()[:2]
+    first.module.bias.data[:3] = -100
+    second.module.bias.data[:1] = -100
+    found = watched(one, x, y)
+    assert (found["layer01/dead"], found["layer02/dead"]) == (0.75, 0.25)
+    assert found["layer03/dead"] == 0 and "layer08/dead" not in found  # the last layer has no ReLU
+
+
+def test_the_parts_of_a_batch_add_up_to_it():
+    x, y = data()
+    parts = []
+    for rows in (slice(0, 3), slice(3, 6)):
+        one = net(True)
+        watch = SignalWatch(one)
+        F.cross_entropy(one(x[rows]), y[rows]).backward()
+        parts.append(watch.stop())
+    whole, summed = watched(net(True), x, y), profile(gathered(parts))
+    assert summed.keys() == whole.keys()
+    same = [key for key in whole if not key.endswith("weight_gradient")]  # which ranks have in common: see the callback
+    assert [summed[key] for key in same] == pytest.approx([whole[key] for key in same], rel=1e-12)
+
+
+def test_what_a_layer_raises_stops_watching_and_not_training():
+    class Odd(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), "and more"
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.odd = Odd(2, 2)
+
+        def forward(self, x):
+            return self.odd(x)[0]
+
+    one = Net()
+    watch = SignalWatch(one)
+    one(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(UserError, match=r"layer01 .* puts out a tuple"):
+        watch.stop()
+    assert one.odd.weight.grad is not None and not one.odd._forward_hooks
+
+
+# Closed forms
+
+
+def mean_squares(make, field: str, seeds: int, batch) -> tuple[dict[str, float], dict[str, float]]:
+    """Over draws of the weights: mean squares as found, and as expected from the same draw's first."""
+    found, lines = {}, {}
+    for seed in range(seeds):
+        one = make(seed)
+        numbers = watched(one, *batch)
+        for key, line in expected(one, numbers, batch[0].shape[1:]).items():
+            if key.endswith(f"/{field}_expected"):
+                found[key] = found.get(key, 0) + numbers[key.removesuffix("_expected")] ** 2
+                lines[key] = lines.get(key, 0) + line**2
+    return found, lines
+
+
+def test_linear_nets_keep_the_variance_times_fan_in(seeds=20):
+    """E z_l^2 = n sigma^2 E z_{l-1}^2, up to sqrt(2 / n) a layer and draw: depth 6, n 64, 20 draws, so 10 %."""
+    ratios = []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        chain = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)))
+        for layer in chain:
+            nn.init.normal_(layer.weight, 0, 1.5 / 8)
+        watch = SignalWatch(chain)
+        chain(torch.randn(32, 64)).square().mean().backward()
+        found = profile(watch.stop())
+        ratios.append((found["layer06/activation"] / found["layer01/activation"]) ** 2)
+    sd = math.sqrt(5 * 2 * 2 / 64 / seeds)
+    assert sum(ratios) / seeds / 1.5 ** (2 * 5) == pytest.approx(1, abs=4 * sd)
+
+
+@pytest.mark.parametrize("field", ["activation", "gradient"])
+def test_a_plain_net_follows_its_recursion_on_average(field):
+    batch = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(4)
+    found, lines = mean_squares(lambda seed: net(False, seed=seed, width=32), field, 8, batch)
+    ratios = [found[key] / lines[key] for key in found]
+    assert len(ratios) == 7 and ratios == pytest.approx([1] * 7, abs=0.4)
+    assert math.exp(sum(map(math.log, ratios)) / 7) == pytest.approx(1, abs=0.2)
+
+
+def test_a_residual_net_stays_below_its_bound_and_near_it():
+    batch = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(4)
+    make = lambda seed: net(True, depth=20, seed=seed, width=16, init="hmwi")  # noqa: E731
+    found, lines = mean_squares(make, "activation", 6, batch)
+    ratios = [found[key] / lines[key] for key in found]
+    assert len(ratios) == 19 and all(0.75 < ratio < 1.2 for ratio in ratios)
+
+
+def test_the_wrong_gain_is_exponential_in_the_depth():
+    x, y = data(4, 16)
+    one = net(False, depth=20, width=16)
+    for layer in one.layers()[1:-1]:
+        layer.weight.data *= 0.5
+    lines = expected(one, watched(one, x, y), x.shape[1:])
+    steps = [
+        lines[f"layer{n:02d}/activation_expected"] / lines[f"layer{n - 1:02d}/activation_expected"] for n in range(3, 8)
+    ]
+    assert steps == pytest.approx([steps[0]] * 5, rel=0.1) and steps[0] == pytest.approx(0.5, rel=0.1)
+
+
+def test_there_are_no_closed_forms_for_other_nets():
+    torch.manual_seed(0)
+    full, (x, y) = CifarResNet(8, width=4).double(), data()
+    assert expected(full, watched(full, x, y), x.shape[1:]) == {}
+    vectors = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert expected(vectors, {}, (4,)) == {}
