@@ -57,7 +57,8 @@ class Signal(Measure):
         * Compiled nets (``model.compile``) and a CUDA graph (``model.backend``) run no hooks: then there are weights, their
           gradients and updates only, and a warning says so.
         * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, gradients
-          gathered over several batches, or a scaled loss (16-mixed) change its scale.
+          gathered over several batches, or a scaled loss (16-mixed) change its scale. Of an optimizer that passes several
+          times a step (LBFGS, SAM) all passes count.
         * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
           updates.

@@ -4,14 +4,13 @@ Glorot & Bengio (2010) ask that the variance of activations and of gradients be 
 shrinks or grows from layer to layer does so exponentially in the depth. In a net without normalisation whose layers draw
 independent weights of mean 0, this is a recursion in expectation over the weights (He et al. 2015; Schoenholz et al. 2017),
 which `expected` computes. For a chain z_l = W_l relu(z_{l-1}), with sigma_l^2 the mean square of the weights, C and D the
-channels in and out, k the taps of a kernel that lie inside the map (zero padding adds nothing), each averaged over its places,
+channels in and out, and the sum over the places p that a kernel sees from q (zero padding adds nothing),
 
-    E z_l^2 = C k sigma_l^2 E z_{l-1}^2 / 2                   forwards: z_{l-1} and -z_{l-1} are equally likely
-    E dz_{l-1}^2 = D k' sigma_l^2 E dz_l^2 / 2                backwards, dz = dL/dz, if gates and gradients are independent
+    E z_l(q)^2 = C sigma_l^2 sum_p E z_{l-1}(p)^2 / 2            forwards: z_{l-1} and -z_{l-1} are equally likely
+    E dz_{l-1}(p)^2 = D sigma_l^2 sum_q E dz_l(q)^2 / 2          backwards, dz = dL/dz, if gates and gradients are independent
 
-and k' = k times output places over input places. Both are exact in expectation for a linear map, and for a convolution but for
-the edges of the map, as far as the signal is there as strong as inside. One draw of n units deviates by about sqrt(5 / n) of
-the mean square a layer, so a profile is a random walk around the line.
+Both are in expectation over the weights. One draw of n independent units deviates by about sqrt(5 / n) of the mean square a
+layer, so that a profile is a random walk around the line.
 """
 
 import math
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -303,26 +303,36 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
         return {}
     if f"{convs[0].name}/activation" not in found:
         return {}
-    place = torch.ones(1, 1, *shape[1:], dtype=torch.float64)
-    ways = []  # of each convolution behind the first: how much of a mean square reaches the next layer, and the one before it
-    for layer in convs:
+    strengths = [found[f"{layer.name}/weight"] ** 2 / 2 for layer in convs]  # a ReLU lets half of a mean square through
+    place = torch.ones(1, 1, *shape[1:], dtype=torch.float64)  # (1, 1, H, W), the mean square by place
+    place = torch.ones_like(_spread(place, convs[0])) * found[f"{convs[0].name}/activation"] ** 2
+    lines, stream, sizes = (
+        {f"{convs[0].name}/activation_expected": found[f"{convs[0].name}/activation"]},
+        place / 2,
+        [place],
+    )
+    for layer, strength, part in zip(convs[1:], strengths[1:], parts):
         conv: Any = layer.module
-        taps = F.conv2d(place, torch.ones(1, 1, *conv.kernel_size, dtype=place.dtype), None, conv.stride, conv.padding)
-        inside, spread = float(taps.mean()), float(taps.numel() / place.numel())
-        strength = found[f"{layer.name}/weight"] ** 2 * inside
-        ways.append((strength * conv.in_channels, strength * conv.out_channels * spread))
-        place = torch.ones_like(taps)
-    first, last = convs[0].name, convs[-1].name
-    lines, square = {}, found[f"{first}/activation"] ** 2 / 2  # of the stream: a ReLU lets half of it through
-    lines[f"{first}/activation_expected"] = found[f"{first}/activation"]
-    for layer, (forwards, _), part in zip(convs[1:], ways[1:], parts):
-        branch = forwards * square
-        lines[f"{layer.name}/activation_expected"] = math.sqrt(branch)
-        kept = min(layer.module.weight.shape[:2]) / layer.module.weight.shape[0]  # channels that the identity fills
-        square = kept * (square + branch) + (1 - kept) * branch / 2 if part.skip else branch / 2
-    if not any(part.skip for part in parts) and f"{last}/gradient" in found:
-        lines[f"{last}/gradient_expected"] = gradient = found[f"{last}/gradient"]
-        for layer, (_, backwards) in zip(reversed(convs[:-1]), reversed(ways[1:])):
-            gradient *= math.sqrt(backwards / 2)
-            lines[f"{layer.name}/gradient_expected"] = gradient
+        branch = 2 * strength * conv.in_channels * _spread(stream, layer)
+        lines[f"{layer.name}/activation_expected"] = math.sqrt(branch.mean())
+        kept = min(conv.in_channels, conv.out_channels) / conv.out_channels  # channels that the identity fills
+        passed = stream[:, :, :: layer.stride, :: layer.stride]
+        stream = kept * (passed + branch) + (1 - kept) * branch / 2 if part.skip else branch / 2
+        sizes.append(branch)
+    if not any(part.skip for part in parts) and f"{convs[-1].name}/gradient" in found:
+        back = torch.ones_like(sizes[-1]) * found[f"{convs[-1].name}/gradient"] ** 2
+        lines[f"{convs[-1].name}/gradient_expected"] = found[f"{convs[-1].name}/gradient"]
+        for layer, before, strength, size in zip(convs[:0:-1], convs[-2::-1], strengths[:0:-1], sizes[-2::-1]):
+            conv = layer.module
+            back = strength * conv.out_channels * _spread(back, layer, size)
+            lines[f"{before.name}/gradient_expected"] = math.sqrt(back.mean())
     return lines
+
+
+def _spread(place: Tensor, layer: Layer, back_to: Tensor | None = None) -> Tensor:
+    """The sum over what a kernel sees at each place; or backwards, over the places that see one of ``back_to``."""
+    conv: Any = layer.module
+    ones = torch.ones(1, 1, *conv.kernel_size, dtype=place.dtype)
+    if back_to is None:
+        return F.conv2d(place, ones, None, conv.stride, conv.padding)
+    return conv2d_input(list(back_to.shape), ones, place, conv.stride, conv.padding)

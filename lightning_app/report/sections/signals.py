@@ -13,11 +13,12 @@ WHAT = (
     "logarithmic axis is growth or decay exponential in the depth; flat is what initialisations aim at."
 )
 CAPTION = (
-    "Root mean squares over samples, units and places: what a layer puts out, and the gradient of each sample’s loss with respect "
-    "to it; how far a step moved the weights, relative to their norm; the share of units that are 0 for every sample; at an "
-    "addition the norm of the branch over that of the stream, and their cosine, at the branch’s last layer. One line an epoch, "
-    "later ones darker; epoch 0 is of the first step. Dashed: closed form at initialisation, of nets of one convolution a block "
-    "without normalisation, in expectation over the draw of the weights."
+    "Root mean squares over samples, units and places: what a layer puts out, and the gradient of each sample’s own "
+    "loss with respect to it; how far a step moved the weights, relative to their norm; the share of units that are 0 "
+    "for every sample; at an addition the norm of the branch over that of the stream, and their cosine, at the "
+    "branch’s last layer. One line an epoch, later ones darker; epoch 0 is of the first step. Dashed: closed form at "
+    "initialisation, of nets of one convolution a block without normalisation, in expectation over the draw of the "
+    "weights."
 )
 QUANTITIES = {
     "activation": ("Forwards", "RMS of the output"),
