@@ -17,6 +17,7 @@ from docstrings import EVERY_RUN, ROOT, SECTIONS, Documented, Option, documented
 from gallery import gallery_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from tutorial import notebooks, tutorial_page
 
 sys.path.insert(0, str(ROOT))
 
@@ -90,17 +91,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     results, papers = result_pages(config)
     papers["registration.md"] = registration_page()
     papers["papers/gallery.md"] = gallery_page()
-    for path, content in (pages | functions | listed | papers).items():
+    pictures, tutorial = tutorial_pages(config)
+    for path, content in (pages | functions | listed | papers | tutorial).items():
         files.append(File.generated(config, path, content=content))
-    for file in results:
+    for file in [*results, *pictures]:
         files.append(file)
     config.nav = [
         {"Start": "index.md"},
+        {"Tutorial": [*tutorial]},
         *({group: [{title: f"{stem}.md"} for title, stem in each.items()]} for group, each in WRITTEN.items()),
         {"Measures": [*listed, *pages]},
         {"Functions": list(functions)},
     ]
     return files
+
+
+def tutorial_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
+    """Pictures and pages of the notebooks."""
+    pictures, pages = [], {}
+    for notebook in notebooks():
+        pages[f"notebooks/{notebook.stem}.md"], found = tutorial_page(notebook)
+        pictures += [File.generated(config, f"notebooks/{name}", content=one) for name, one in found.items()]
+    return pictures, pages
 
 
 # Measures
