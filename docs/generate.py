@@ -45,7 +45,7 @@ trainer:
 WRITTEN = {  # pages written by hand, and those of the papers, in the order in which they are listed
     "Use": {
         "Training": "training",
-        "Optimizer, schedule, clipping": "optimizing",
+        "Optimizer, schedule, faults": "optimizing",
         "Interruptions and failures": "interruptions",
         "The report": "report",
         "Run folders and frames": "runs",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.modules.cost import Loss
 
-__all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for"]
+__all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for", "seed_draws"]
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Loop:
     def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
         answers, costs = [], []
         for each in passes:
-            _seed(each.seed, each.images.device)
+            seed_draws(each.seed, each.images.device)
             risk, logits = _forward(each)
             answers.append((risk.detach(), logits.detach()))
             if self.at_once:
@@ -225,7 +225,7 @@ class _Fastest:
         return chosen
 
 
-def _seed(seed: int, device: torch.device) -> None:
+def seed_draws(seed: int, device: torch.device) -> None:
     """`torch.manual_seed` for the device at hand: that of all kinds formats a stack trace for each absent one, 1 ms a call."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -26,6 +26,7 @@ from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, back
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import Arm, ByMember, Centre, Member, NetFactory, build_members, parse_seeds, twin
+from lightning_app.modules.nonfinite import Looks, wrong_labels
 from lightning_app.modules.optimizing import (
     Clipping,
     Interval,
@@ -50,7 +51,8 @@ __all__ = ["ImageClassifier"]
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
-FINITE_EVERY = 50  # steps between looks at the running risk: one look costs a synchronisation on a GPU
+FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a GPU, which has to be waited for
+LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
 class ImageClassifier(pl.LightningModule):
@@ -77,6 +79,8 @@ class ImageClassifier(pl.LightningModule):
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
         channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
             on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
+        finite_every: steps between looks for numbers that are not finite; None is 1 on a CPU, and 50 on a GPU, where a look
+            waits for the device, and the batch of the step at fault may be gone.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class ImageClassifier(pl.LightningModule):
         backend: BackendName = "auto",
         compile: bool = False,
         channels_last: bool | None = None,
+        finite_every: int | None = None,
     ) -> None:
         super().__init__()
         # A backward pass for each member, then the penalties' gradients, then one step.
@@ -123,6 +128,9 @@ class ImageClassifier(pl.LightningModule):
         self.backend: BackendName = backend
         self.compile_nets = compile
         self.channels_last = channels_last  # as configured; what was decided is in the plan
+        if finite_every is not None and finite_every < 1:
+            raise UserError(f"model.finite_every is a number of steps >= 1, or null, got {finite_every}.")
+        self.finite_every = finite_every
         self.plan = BatchPlan()
         self.penalties: ByMember[Penalty] = ByMember()
         self.running, *_ = self._metrics(1)
@@ -158,7 +166,9 @@ class ImageClassifier(pl.LightningModule):
             )
         if stage == "fit":
             loop = Loop(self.manual_backward, at_once=self._shares_batches)
-            self._gradients = backend_for(self.backend, self.trainer.strategy.root_device, loop)
+            device = self.trainer.strategy.root_device
+            self._gradients = backend_for(self.backend, device, loop)
+            self._looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
         self.plan = self._planned(stage)
@@ -249,25 +259,27 @@ class ImageClassifier(pl.LightningModule):
         batches = self._by_stream(batch)
         passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m), self.loss) for m in self.own]
         share = self._share(passes[0].labels)  # all streams' batches are of one size
+        number, when = self.global_step + 1, self._in_words(self.global_step + 1)
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
         def gradients() -> Tensor | None:
             optimizer.zero_grad()
-            found = self._gradients(passes, share)
+            found = self._answers(passes, share)
             clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
             add_gradients(self.penalties[member.name] for member in self.own)
-            answers.extend(found if not answers else [])
+            if not answers:
+                answers.extend(found)
+                self._looks.before_update(optimizer.optimizer, passes, found, share, number, when)
             if not wants_cost(optimizer.optimizer):
                 return None
             return torch.stack([risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]).sum()
 
         step(optimizer, gradients, len(self.members))
+        self._looks.after_update(optimizer.optimizer, number, when)
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
         if self.scheduler_interval == "step":
             self._step_schedule()
-        if (batch_idx + 1) % FINITE_EVERY == 0:
-            self._check_finite()
         return {"risks": {member.name: risk for member, (risk, _) in zip(self.own, answers)}}
 
     @override
@@ -285,7 +297,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_train_epoch_end(self) -> None:
         """Stop what diverged; step the schedule."""
-        self._check_finite()
+        self._looks.at_losses(self._in_words(self.global_step))
         if self.scheduler_interval == "epoch":
             self._step_schedule()
 
@@ -354,16 +366,21 @@ class ImageClassifier(pl.LightningModule):
             costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.plan.batch_size
         return costs
 
-    def _check_finite(self) -> None:
-        sums = {name: self.running[name].risk_sum for name, _ in self.own if self.running[name].update_called}
-        finite = torch.stack([*sums.values()]).isfinite().tolist() if sums else []  # one look at the device
-        for name, fine in zip(sums, finite):
-            if not fine:
-                rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-                raise DivergedError(
-                    f"the loss of member '{name}' stopped being a number in epoch {self.current_epoch + 1} (step "
-                    f"{self.global_step}) at learning rate {rate:g}. What was logged so far is kept; try a smaller rate."
-                )
+    def _answers(self, passes: Sequence[Pass], share: float) -> list[Answer]:
+        try:
+            return self._gradients(passes, share)
+        except (IndexError, RuntimeError) as error:
+            for member, each in zip(self.own, passes):
+                if any(words in str(error) for words in LABEL_FAULTS) and (wrong := wrong_labels(each)):
+                    raise UserError(
+                        f"member '{member.name}' cannot learn the batch of {self._in_words(self.global_step + 1)}: {wrong}. "
+                        "Mend the labels, or set the net's num_classes."
+                    ) from error
+            raise
+
+    def _in_words(self, number: int) -> str:
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        return f"epoch {self.current_epoch + 1} (step {number}) at learning rate {rate:g}"
 
     def _check_weights(self) -> None:
         """A checkpoint that can only go on wrongly must not replace one that can go on."""

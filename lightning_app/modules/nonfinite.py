@@ -1,0 +1,339 @@
+"""Where a number stopped being finite: the batch of that step is run again on a copy of the net, and every operation watched.
+
+A value of an input, a weight or a buffer, an operation of the forward pass or of the loss, a node of the backward pass: the
+first one whose inputs are finite and whose outcome is not. Infinities that do no harm, such as the mask of an attention, are
+followed as far as they go and then forgotten.
+"""
+
+import copy
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+
+from lightning_app.common.errors import DivergedError
+from lightning_app.modules.backends import Answer, Pass, seed_draws
+from lightning_app.modules.members import Member
+
+__all__ = ["Looks", "Origin", "origin_of", "wrong_labels"]
+
+Part = Literal["data", "weight", "buffer", "forward", "loss", "backward", "update", "unknown"]
+SHOWN = 3  # samples, tensors or losses that a message names
+ADVICE: Mapping[Part, str] = {
+    "data": "Mend these samples, or leave them out.",
+    "weight": "The gradients and the update before were finite, or nobody looked: see what writes to it.",
+    "buffer": "See what writes to it.",
+    "update": "Try a smaller learning rate, or another epsilon of the optimizer.",
+    "unknown": "To know the layer, go on from the last checkpoint with --model.finite_every 1.",
+}
+SMALLER = "If the values had grown, try a smaller learning rate or model.gradient_clip_val."
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the first value that is not finite came from.
+
+    Attributes:
+        part: of the step.
+        place: the layer, or the tensor, as the net names it.
+        values: the last finite values there, in words.
+    """
+
+    part: Part
+    place: str
+    values: str
+
+    def __str__(self) -> str:
+        words = {"forward": "forward pass", "backward": "backward pass", "update": "the optimizer's update"}
+        part = "" if self.part == "unknown" else f"{words.get(self.part, self.part)}, "
+        return f"{part}{self.place}: {self.values}"
+
+
+class Looks:
+    """Looks at losses, gradients and weights of a run's nets, and stops it where one is no finite number.
+
+    Args:
+        every: steps between looks. Each costs a synchronisation on a GPU, and on a CPU norms of all gradients and weights.
+        members: of this process.
+    """
+
+    def __init__(self, every: int, members: Sequence[Member]) -> None:
+        self.every = every
+        self.members = members
+        self._recent: deque[tuple[int, Tensor]] = deque(maxlen=every + SHOWN)  # number of a step, its risks (members,)
+
+    def before_update(
+        self,
+        optimizer: Optimizer,
+        passes: Sequence[Pass],
+        answers: Sequence[Answer],
+        share: float,
+        number: int,
+        when: str,
+    ) -> None:
+        """After the backward pass.
+
+        Args:
+            optimizer: of all members, with gradients.
+            passes: of the members, in their order.
+            answers: to the passes.
+            share: weight of the risks in the backward pass.
+            number: of the step, from 1.
+            when: the step in words.
+
+        Raises:
+            DivergedError: that says where it came from.
+        """
+        self._recent.append((number, torch.stack([risk for risk, _ in answers])))
+        if number % self.every:
+            return
+        self.at_losses(when, passes, share)
+        if not _all_finite(w.grad for w in _trained(optimizer) if w.grad is not None):
+            index, broken = self._first(lambda w: w.grad)
+            origin = _run_again(passes[index], share)
+            if origin.part == "unknown":
+                why = "the loss's own gradient is finite: that of the penalty is not, or a hook or the clipping changed it"
+                origin = Origin("backward", broken, why)
+            raise self._diverged("a gradient", index, when, origin)
+
+    def after_update(self, optimizer: Optimizer, number: int, when: str) -> None:
+        """After the optimizer's update, whose gradients were finite.
+
+        Raises:
+            DivergedError: that names the weights that are not.
+        """
+        if number % self.every or _all_finite(_trained(optimizer)):
+            return
+        index, broken = self._first(lambda w: w)
+        weights = dict(self.members[index].net.named_parameters())
+        gradient = next(w.grad for w in weights.values() if w.grad is not None and not _finite(w))
+        values = f"{type(optimizer).__name__}, the gradient was {_range(gradient)}"
+        raise self._diverged("a weight", index, when, Origin("update", broken, values))
+
+    def at_losses(self, when: str, passes: Sequence[Pass] = (), share: float = 1.0) -> None:
+        """Look at the losses since the last look; without passes, or of an earlier step, no batch is left to be run again.
+
+        Raises:
+            DivergedError: of the first step and member.
+        """
+        if not self._recent:
+            return
+        risks = torch.stack([risks for _, risks in self._recent])
+        lost = (~risks.isfinite()).nonzero().tolist()  # the one look at the device
+        if not lost:
+            return
+        row, index = lost[0]
+        if passes and row == len(self._recent) - 1:
+            origin = _run_again(passes[index], share)
+        else:
+            weights = _broken(dict(self.members[index].net.named_parameters())) or "all weights are finite"
+            origin = Origin("unknown", "the batch of that step is gone, and now", weights)
+            when = f"step {self._recent[row][0]}, seen in {when}"
+        raise self._diverged("the loss", index, when, origin)
+
+    def _first(self, of: Callable[[nn.Parameter], Tensor | None]) -> tuple[int, str]:
+        """The first member with a tensor that is not finite, and its such tensors in words."""
+        for index, (_, net) in enumerate(self.members):
+            named = {name: t for name, w in net.named_parameters() if w.grad is not None and (t := of(w)) is not None}
+            if broken := _broken(named):
+                return index, broken
+        raise AssertionError("something was not finite, and nothing is")
+
+    def _diverged(self, what: str, index: int, when: str, origin: Origin) -> DivergedError:
+        losses = [f"{risk:.3g}" for _, risks in self._recent if math.isfinite(risk := float(risks[index]))]
+        return DivergedError(
+            f"{what} of member '{self.members[index].name}' stopped being a number in {when}. Where: {origin}. Its last finite "
+            f"losses: {', '.join(losses[-SHOWN:]) or 'none'}. What was logged so far is kept. {ADVICE.get(origin.part, SMALLER)}"
+        )
+
+
+def _trained(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
+
+
+def _run_again(each: Pass, share: float) -> Origin:
+    try:
+        return origin_of(each, share)
+    except Exception as error:  # of a net that cannot be copied, or will not be watched
+        reason = (str(error).splitlines() or [""])[0]
+        return Origin("unknown", "the batch could not be run again", f"{type(error).__name__}: {reason}")
+
+
+def _all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values are finite. One look at the device, and a norm of each tensor; entries only where that overflows."""
+    tensors = list(tensors)
+    if not tensors or bool(get_total_norm(tensors).isfinite()):
+        return True
+    return all(map(_finite, tensors))
+
+
+def _broken(named: Mapping[str, Tensor]) -> str:
+    """The tensors with values that are no finite numbers, in words; empty where there are none."""
+    found = [f"{name} ({_range(tensor)})" for name, tensor in named.items() if not _finite(tensor)]
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def wrong_labels(each: Pass) -> str:
+    """The labels that are no class of the net's outputs, in words; empty where there are none."""
+    with torch.no_grad():
+        outputs = copy.deepcopy(each.net)(each.images).shape[1]
+    samples = ((each.labels < 0) | (each.labels >= outputs)).nonzero().flatten().tolist()
+    found = [f"sample {i} of the batch has label {int(each.labels[i])}" for i in samples[:SHOWN]]
+    return f"{', '.join(found)}, and the net has outputs 0 to {outputs - 1}" if found else ""
+
+
+def origin_of(each: Pass, weight: float = 1.0) -> Origin:
+    """Run the pass again, on a copy of the net as it is now.
+
+    Args:
+        each: one member's pass, before the optimizer's update: the same weights, batch and random draws.
+        weight: of its risk in the backward pass.
+    """
+    net = copy.deepcopy(each.net)
+    seed_draws(each.seed, each.images.device)
+    watch = _Watch(net, each.images)
+    with torch.enable_grad(), watch:
+        logits = net(each.images)
+        watch.layers.append("the loss")
+        risk = each.loss(logits, each.labels)
+    if not _finite(risk):
+        return watch.origins.get(id(risk)) or Origin(
+            "unknown", "the batch was run again", "no operation that was seen made it so"
+        )
+    return _backward(net, risk * weight, watch) or Origin("unknown", "the batch was run again", "everything was finite")
+
+
+class _Watch(TorchFunctionMode):
+    """Follows values that are not finite through a net's forward pass, and keeps the place of each node of the backward pass."""
+
+    def __init__(self, net: nn.Module, images: Tensor) -> None:
+        super().__init__()
+        self.layers = ["the net's own forward"]  # within which an operation runs, the innermost last
+        self.origins: dict[int, Origin] = {}  # of a tensor that is not finite
+        self.places: dict[Any, str] = {}  # of the nodes of the backward pass
+        self._kept: list[Any] = []  # so that no id is given twice
+        self._sources: dict[int, tuple[Part, str]] = {id(images): ("data", "images")}
+        self._sources |= {id(tensor): ("weight", name) for name, tensor in net.named_parameters()}
+        self._sources |= {id(tensor): ("buffer", name) for name, tensor in net.named_buffers()}
+        for name, module in net.named_modules():
+            if name:
+                module.register_forward_pre_hook(lambda *_, name=name: self.layers.append(f"layer {name}"))
+                module.register_forward_hook(self._left)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        given = [*_tensors((args, kwargs or {}))]
+        known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
+        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in given) if known is None else ""
+        for tensor in given:  # what no operation was seen to make, such as a function of one's own
+            self._place(tensor.grad_fn, f"{self.layers[-1]}, before {func.__name__}")
+        out = func(*args, **(kwargs or {}))
+        self._kept += given
+        changed = given[:1] if func.__name__ == "__setitem__" else []
+        self._see([*_tensors(out), *changed], known, func.__name__, before)
+        return out
+
+    def _see(self, outcomes: list[Tensor], known: Origin | None, operation: str, before: str) -> None:
+        for outcome in outcomes:
+            self._kept.append(outcome)
+            self._place(outcome.grad_fn, f"{self.layers[-1]}, {operation}")
+            if _finite(outcome):
+                self.origins.pop(id(outcome), None)
+                continue
+            part: Part = "loss" if self.layers[-1] == "the loss" else "forward"
+            overflow = f"; the largest {outcome.dtype} is {torch.finfo(outcome.dtype).max:.3g}".replace("torch.", "")
+            fresh = Origin(part, f"{self.layers[-1]}, {operation}", f"{before or 'no input'}{overflow}")
+            self.origins.setdefault(id(outcome), known or fresh)
+
+    def _left(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """What no operation was seen to do, such as one of a graph or of an extension, its layer did."""
+        name = self.layers[-1]
+        known = next((o for t in _tensors(inputs) if not _finite(t) and (o := self._known(t))), None)
+        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in _tensors(inputs))
+        for tensor in _tensors(output):
+            self._place(tensor.grad_fn, name)
+            if not _finite(tensor) and id(tensor) not in self.origins:
+                self._kept.append(tensor)
+                self.origins[id(tensor)] = known or Origin("forward", name, before)
+        self.layers.pop()
+
+    def _known(self, tensor: Tensor) -> Origin | None:
+        """Where a tensor that is not finite has that from; None where that was not seen."""
+        if id(tensor) in self.origins or id(tensor) not in self._sources:
+            return self.origins.get(id(tensor))
+        part, name = self._sources[id(tensor)]
+        samples = (
+            [i for i, fine in enumerate(tensor.detach().isfinite().flatten(1).all(1).tolist()) if not fine]
+            if part == "data"
+            else []
+        )
+        where = f"sample {', '.join(map(str, samples[:SHOWN]))} of the batch, " if samples else ""
+        return Origin(part, name, where + _range(tensor))
+
+    def _name(self, tensor: Tensor) -> str:
+        return self._sources.get(id(tensor), ("", "input"))[1]
+
+    def _place(self, node: Any, place: str) -> None:
+        """An operation can be several nodes: all that none before it has made."""
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in self.places:
+                self.places[node] = place
+                waiting += [following for following, _ in node.next_functions]
+
+
+def _backward(net: nn.Module, cost: Tensor, watch: _Watch) -> Origin | None:
+    """The first node of the backward pass that made something infinite of what was finite."""
+    found: list[Origin] = []
+
+    def hook(place: str) -> Any:
+        def look(inner: Any, outer: Any) -> None:
+            if not found and all(map(_finite, _tensors(outer))) and not all(map(_finite, _tensors(inner))):
+                found.append(Origin("backward", place, ", ".join(f"gradient {_range(t)}" for t in _tensors(outer))))
+
+        return look
+
+    watch._place(cost.grad_fn, "the loss")
+    for node, place in watch.places.items():
+        node.register_hook(hook(place))
+    named = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    gradients = torch.autograd.grad(cost, list(named.values()), allow_unused=True)
+    if found:
+        return found[0]
+    broken = _broken({name: g for name, g in zip(named, gradients) if g is not None})
+    return Origin("backward", broken, "a sum of finite gradients") if broken else None
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().isfinite().all())
+
+
+def _range(tensor: Tensor) -> str:
+    """The finite values, and how many others.
+
+    >>> _range(torch.tensor([1.0, -2.0, torch.nan])), _range(torch.tensor([torch.inf]))
+    ('in [-2, 1], 1 of 3 not finite', '1 of 1 not finite')
+    """
+    values = tensor.detach().flatten()
+    finite = values[values.isfinite()]
+    inside = [f"in [{float(finite.min()):.3g}, {float(finite.max()):.3g}]"] if finite.numel() else []
+    lost = values.numel() - finite.numel()
+    return ", ".join(inside + ([f"{lost} of {values.numel()} not finite"] if lost else []))
