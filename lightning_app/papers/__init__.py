@@ -1,4 +1,4 @@
-"""The three papers: claims with their tests and verdicts, found over any nets, and every table and figure as an artefact.
+"""The three papers and predictions of ours: claims with tests and verdicts, found over any nets; tables and figures as artefacts.
 
 The report's page and ``reproduce`` meet here. Claims and tolerances are fixed before any run.
 """
@@ -17,6 +17,7 @@ PAPERS = {  # key -> its package
     "yu-tomasi": "lightning_app.papers.yu_tomasi",
     "li-et-al": "lightning_app.papers.li_et_al",
     "littwin-wolf": "lightning_app.papers.littwin_wolf",
+    "beyond": "lightning_app.papers.beyond",  # predictions of ours
 }
 
 

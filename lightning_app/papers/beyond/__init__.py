@@ -1,0 +1,8 @@
+"""Beyond the papers: what theory says of their nets that none of them measured. Predictions registered before any run."""
+
+from lightning_app.papers.artefact import Paper
+from lightning_app.papers.beyond.signals import SIGNALS
+
+__all__ = ["PAPER"]
+
+PAPER = Paper("beyond", "Beyond the papers, predictions of ours on their nets.", (SIGNALS,))
