@@ -159,6 +159,7 @@ class Table:
     rows: list[list[Cell]]
     title: str = ""
     wide: bool = False  # of the whole width, also beside other tables
+    folded: str = ""  # the line under which the rows are folded away; empty: they are shown
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ here and one line in `TESTED`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_app.common.numbers import brief, number
@@ -37,6 +37,10 @@ WHAT = (
     "it does not say that there is no difference. Paper: what it prints, in small type our test of it, and what the "
     "test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their number). Tests "
     "are those of `reproduce`."
+)
+UNTESTED = (
+    "Not tested: these nets are not those of the papers, or not long or often enough trained. Described: a number without "
+    "a test. `reproduce` trains the papers' nets."
 )
 NOTHING = (
     "None of the papers’ claims is about these nets. They are about plain and residual nets of ours (SimplifiedNet, CifarResNet, "
@@ -77,15 +81,17 @@ def section(page: PageData) -> Section:
     found = _found(page)
     tables = []
     for paper in (YU, LITTWIN, LI):
-        own = [(asked, claim, reading) for asked, claim in found for reading in claim.readings if asked.paper == paper]
+        own = [(asked, claim) for asked, claim in found if asked.paper == paper]
         if own:
-            tables.append(Table("", HEAD, [_row(*each) for each in own], title=paper, wide=True))
+            rows = [_row(asked, claim, reading) for asked, claim in own for reading in claim.readings]
+            tables.append(Table("", HEAD, rows, title=paper, wide=True, folded=_untested([claim for _, claim in own])))
     tables += reproduced.tables(page.made)
     if not tables:
         return Section("claims", TITLE, notices=[NOTHING])
     classes = [(claim.about, judge(claim)[0]) for _, claim in found]
     counts = in_words(counted((about, verdict) for about, verdict in classes if about)) if found else ""
-    return Section("claims", TITLE, f"{counts}. {WHAT}" if counts else WHAT, tables)
+    what = UNTESTED if all(table.folded for table in tables) else WHAT
+    return Section("claims", TITLE, f"{counts}. {what}" if counts else what, tables)
 
 
 def _found(page: PageData) -> list[tuple[Tested, Claim]]:
@@ -99,6 +105,13 @@ def _found(page: PageData) -> list[tuple[Tested, Claim]]:
         (asked, replace(claim, quantity=f"{claim.quantity} ({who})") if who and times[claim.quantity] > 1 else claim)
         for asked, who, claim in measured
     ]
+
+
+def _untested(claims: Sequence[Claim]) -> str:
+    """What stands for claims of which none is tested on these nets: they would fill the first screens of a page."""
+    if any(judge(claim)[0] not in (Verdict.NOT_TESTED, Verdict.DESCRIBED) for claim in claims):
+        return ""
+    return f"Not tested on these nets (claims: {len(claims)}). Open for the reasons, and our numbers for orientation."
 
 
 def _row(asked: Tested, claim: Claim, reading: Reading) -> list[Cell]:

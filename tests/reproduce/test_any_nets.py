@@ -159,3 +159,12 @@ def test_every_claim_of_the_page_says_what_it_is_about(leave, tmp_path):
     leave(SEED_RUNS["depth32"], table_3_numbers())
     found = claims._found(gather(find_runs([tmp_path / "runs"])))
     assert {claim.about for _, claim in found} == {Class.TRAINED}
+
+
+@pytest.mark.parametrize(("scale", "folded"), [(PAPER, False), (SMOKE, True)])
+def test_claims_are_folded_away_where_none_is_tested(leave, tmp_path, scale, folded):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20), scale=scale)
+    section = claims.section(gather(find_runs([tmp_path / "runs"])))
+    (table,) = section.blocks
+    assert bool(table.folded) == folded and table.rows
+    assert (claims.UNTESTED in section.lead) == folded
