@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, run, synchronize, ticks
 from benchmarks.loops import KINDS, bank, through_lightning, trainer
-from callbacks import InterlayerCushion
+from callbacks import InterlayerCushion, Signal
 from callbacks.measure import Measure
 from callbacks.protocol import contexts_of
 from lightning_app.common.provenance import configs
@@ -106,13 +106,13 @@ def share(parts: Comparison, every: dict[str, int]) -> Ratio:
 
 
 def measures_of_base() -> list[Measure]:
-    """The callbacks of base.yaml that measure nets, as it configures them."""
+    """The callbacks of base.yaml that measure nets between steps, as it configures them; `measures` has what a step costs."""
     listed = yaml.safe_load((configs() / "base.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [
         getattr(importlib.import_module("callbacks"), each["class_path"])(**each.get("init_args", {}))
         for each in listed
     ]
-    return [callback for callback in made if isinstance(callback, Measure)]
+    return [callback for callback in made if isinstance(callback, Measure) and not isinstance(callback, Signal)]
 
 
 def evaluation(module: ImageClassifier, data: CIFAR10) -> Callable[[], float]:

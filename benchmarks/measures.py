@@ -2,8 +2,9 @@
 
     python -m benchmarks.measures --root data --rounds 9 --images 2000
 
-"evaluation" is loss and accuracy alone. Ratios are taken round by round, so that a slow spell of a shared
-machine hits both sides; the compiled evaluation is the unit.
+"evaluation" is loss and accuracy alone. Signals are of a training step on one batch: watched, it may take two steps
+more, which is 2 % where every hundredth is. Ratios are taken round by round, so that a slow spell of a shared machine
+hits both sides; the compiled evaluation is the unit.
 """
 
 import argparse
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 from benchmarks.harness import DEVICE, Batches, Results, Row, interleave, load_cifar10, options_of, run
 from lightning_app.measures import cushions, probe_forward
+from lightning_app.measures.signal import SignalWatch
 from lightning_app.networks import SimplifiedNet
 
 REFERENCE = "evaluation, compiled"
 CUSHIONS = "cushions too, compiled"
+STEP, WATCHED = "a training step", "a step with signals"
 
 
 parser = partial(options_of, __doc__, rounds=9, images=2000, batch=250, depth=20)
@@ -35,6 +38,8 @@ def measure(options: argparse.Namespace) -> Results:
             comparison = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
         ratio = comparison.ratio(CUSHIONS, REFERENCE)
         found.rows.append(Row(f"{name}: risk, error and all cushions, compiled", REFERENCE, ratio, goal=1.1))
+        steps = found.add(f"{name}, a step", interleave(of_steps(net, *batches[0]), options.rounds, warm_up=2), STEP)
+        found.rows.append(Row(f"{name}: a step that Signal logs", STEP, steps.ratio(WATCHED, STEP), goal=3.0))
     return found
 
 
@@ -49,6 +54,20 @@ def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], None]
         REFERENCE: lambda: evaluation(compiled, net, batches),
         CUSHIONS: with_cushions,
     }
+
+
+def of_steps(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Callable[[], None]]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+    def step(watched: bool) -> None:
+        watch = SignalWatch(net) if watched else None
+        optimizer.zero_grad()
+        F.cross_entropy(net(images), labels).backward()
+        optimizer.step()
+        if watch:
+            watch.stop()
+
+    return {STEP: partial(step, False), WATCHED: partial(step, True)}
 
 
 def evaluation(step: Callable[..., tuple[Tensor, Tensor]], net: nn.Module, batches: Batches) -> None:
