@@ -1,6 +1,7 @@
 """The notebooks in docs/notebooks: run anew, and as pages. ``python docs/tutorial.py`` writes their outputs into them."""
 
 import json
+import os
 import re
 import tempfile
 from base64 import b64decode, b64encode
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "notebooks"
+QUIET = "ignore:IProgress not found"  # tqdm's, where transformers is installed, which torchmetrics then imports
 FILE = "*This page is the notebook [{name}]({name}), which can be downloaded and run.*"
 
 
@@ -17,21 +19,35 @@ def notebooks() -> list[Path]:
     return sorted(FOLDER.glob("*.ipynb"))
 
 
-def executed(path: Path, folder: Path) -> dict[str, Any]:
-    """The notebook as JSON after all its cells have run in the folder; what a cell raises is raised."""
+def executed(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Each notebook as JSON after all its cells have run in the folder; what a cell raises is raised.
+
+    One process runs them all, because its imports cost as much as the rest; names are forgotten between two notebooks.
+    """
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(path, as_version=4)
+    opened = {path: nbformat.read(path, as_version=4) for path in notebooks()}
+    forget = [nbformat.v4.new_code_cell("%reset -f") for _ in opened]
+    cells = [cell for one, reset in zip(opened.values(), forget) for cell in (*one.cells, reset)]
     where = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False, resources=where)
-    client.execute()
-    found = json.loads(nbformat.writes(notebook))
-    found["metadata"] = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    for cell in found["cells"]:
-        if "outputs" in cell:
-            cell["outputs"] = merged(cell["outputs"])
-    return found
+    whole = nbformat.v4.new_notebook(cells=cells)
+    client = NotebookClient(whole, timeout=300, kernel_name="python3", record_timing=False, resources=where)
+    client.execute(env=os.environ | {"PYTHONWARNINGS": QUIET})
+    return {path: cleaned(json.loads(nbformat.writes(one))) for path, one in opened.items()}
+
+
+def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Without what is the machine's, and its cells numbered from 1."""
+    notebook["metadata"] = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for number, cell in enumerate(code, start=1):
+        cell["execution_count"] = number
+        cell["outputs"] = merged(cell["outputs"])
+        for output in cell["outputs"]:
+            if "execution_count" in output:
+                output["execution_count"] = number
+    return notebook
 
 
 def merged(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -89,7 +105,5 @@ def tutorial_page(path: Path) -> tuple[str, dict[str, bytes]]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        for path in notebooks():
-            path.write_text(
-                json.dumps(executed(path, Path(folder)), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+        for path, found in executed(Path(folder)).items():
+            path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

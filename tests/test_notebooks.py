@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(folder) -> dict[str, dict]:
     """Each notebook after all its cells have run, by name; a cell that raises ends it here."""
-    return {path.stem: executed(path, folder) for path in notebooks()}
+    return {path.stem: notebook for path, notebook in executed(folder).items()}
 
 
 def code_cells(notebook: dict) -> list[dict]:
