@@ -37,6 +37,8 @@ class TrainingMetrics(EpochCallback):
         | ``train/error_running`` | share | the same of the error |
         | ``train/risk``, ``val/risk``, ``test/risk`` | nats | un-augmented, at the epoch's final weights |
         | ``train/error``, ``val/error``, ``test/error`` | share | the same of the error |
+        | ``train/risk_ema``, ``val/risk_ema``, ``test/risk_ema`` | nats | at averaged weights (``model.ema_decay``) |
+        | ``train/error_ema``, ``val/error_ema``, ``test/error_ema`` | share | the same of the error |
         | ``train/penalty`` | nats | λ/2 ‖w - centre‖², of the parameters that ``model.decays`` names |
         | ``train/cost`` | nats | L + penalty |
         | ``train/cost_paper`` | nats | L + penalty / B, B the batch size |

@@ -69,7 +69,7 @@ def test_every_option_is_explained_as_the_callback_takes_it(one):
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory) -> set[str]:
-    """Every key of two small banks in which all is logged that can be: twins, blocks, BatchNorm, a validation split."""
+    """Every key of two small banks in which all is logged that can be: twins, BatchNorm, a validation split, averages."""
     small = {
         "HessianSpectrum": {"parts": True, "samples": 8, "steps": 4},
         "InterlayerCushion": {"samples": 8},
@@ -87,7 +87,10 @@ def keys_of(arms: dict[str, Arm], callbacks_: list, folders) -> set[str]:
     """Numbers, histograms and arrays of all epochs, by key."""
     run = RunFolder(folders.mktemp("keys"))
     fit(
-        classifier(arms, weight_decay=0.1), data=digits(val_size=20), callbacks=callbacks_, logger=[RunLogger(run.path)]
+        classifier(arms, weight_decay=0.1, ema_decay=0.9),
+        data=digits(val_size=20),
+        callbacks=callbacks_,
+        logger=[RunLogger(run.path)],
     )
     files = [np.load(file) for file in run.path.glob("measurements/*/*.npz")]
     arrays = {re.sub(r"/(counts|edges|outside)$", "", key.partition("/")[2]) for file in files for key in file}

@@ -6,6 +6,7 @@ in it. torch is imported late, so that --help starts fast.
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -265,10 +266,10 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         )
     (described,) = (one for one in checkpoint["members"] if one["name"] == member)
     members = {one["name"] for one in checkpoint["members"]}
-    old, new = f"nets.{member}.", f"nets.{ALONE}."
+    old = re.compile(rf"(nets|averages)\.{re.escape(member)}\.")
 
     def renamed(name: str) -> str:
-        return new + name.removeprefix(old)
+        return old.sub(rf"\1.{ALONE}.", name, count=1)
 
     counts = checkpoint["parameters"]  # the optimizer's parameters are in the members' order
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
@@ -279,7 +280,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
         **checkpoint,
-        "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if n.startswith(old)},
+        "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if old.match(n)},
         "optimizer_states": states,
         "callbacks": _of_member(checkpoint.get("callbacks", {}), member, members),
         "members": [described | {"name": ALONE}],

@@ -18,6 +18,7 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
@@ -79,6 +80,8 @@ class ImageClassifier(pl.LightningModule):
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
         channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
             on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
+        ema_decay: keep an exponential moving average of each net's weights and buffers, with this decay a step, and evaluate it
+            too (``test/error_ema``); None keeps none. Training is the same with and without it.
         finite_every: steps between looks for numbers that are not finite; None is 1 on a CPU, and 50 on a GPU, where a look
             waits for the device, and the batch of the step at fault may be gone.
     """
@@ -103,6 +106,7 @@ class ImageClassifier(pl.LightningModule):
         backend: BackendName = "auto",
         compile: bool = False,
         channels_last: bool | None = None,
+        ema_decay: float | None = None,
         finite_every: int | None = None,
     ) -> None:
         super().__init__()
@@ -128,13 +132,17 @@ class ImageClassifier(pl.LightningModule):
         self.backend: BackendName = backend
         self.compile_nets = compile
         self.channels_last = channels_last  # as configured; what was decided is in the plan
+        if ema_decay is not None and not 0 <= ema_decay < 1:
+            raise UserError(f"model.ema_decay is a number in [0, 1), such as 0.999, or null for none, got {ema_decay}.")
         if finite_every is not None and finite_every < 1:
             raise UserError(f"model.finite_every is a number of steps >= 1, or null, got {finite_every}.")
         self.finite_every = finite_every
         self.plan = BatchPlan()
         self.penalties: ByMember[Penalty] = ByMember()
+        self.ema_decay = ema_decay
+        self.averages: ByMember[AveragedModel] = ByMember()  # none without ema_decay
         self.running, *_ = self._metrics(1)
-        self.evaluated = self._metrics(0)
+        self.evaluated, self.evaluated_averages = self._metrics(0), self._metrics(0)
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
         self.scheduler_milestones = scheduler_milestones
@@ -152,6 +160,10 @@ class ImageClassifier(pl.LightningModule):
             for member in self.members:
                 if member.twin_of is not None:
                     member.net.load_state_dict(twin(self.nets[member.twin_of]).state_dict())
+        if self.ema_decay is not None and not len(self.averages):
+            average = get_ema_multi_avg_fn(self.ema_decay)
+            for name, net in self.members:
+                self.averages[name] = AveragedModel(net, multi_avg_fn=average, use_buffers=True).requires_grad_(False)
 
     @override
     def setup(self, stage: str) -> None:
@@ -178,6 +190,7 @@ class ImageClassifier(pl.LightningModule):
                 member.net.compile(dynamic=False)
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
         self.evaluated = self._metrics(len(self.plan.eval_splits))
+        self.evaluated_averages = self._metrics(len(self.plan.eval_splits) if self.ema_decay is not None else 0)
 
     def _metrics(self, count: int) -> Sequence[ByMember[RiskAndError]]:
         """So many times one of each member."""
@@ -278,6 +291,8 @@ class ImageClassifier(pl.LightningModule):
         self._looks.after_update(optimizer.optimizer, number, when)
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
+            if self.averages:
+                self.averages[member.name].update_parameters(member.net)
         if self.scheduler_interval == "step":
             self._step_schedule()
         return {"risks": {member.name: risk for member, (risk, _) in zip(self.own, answers)}}
@@ -285,10 +300,12 @@ class ImageClassifier(pl.LightningModule):
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, labels = self._format(batch)
-        for name, net in self.own:
-            logits = net(images)
-            risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
-            self.evaluated[dataloader_idx][name].update(risk, logits, labels)
+        both = ((self.nets, self.evaluated), (self.averages, self.evaluated_averages if self.averages else ()))
+        for nets, metrics in both:
+            for name, _ in self.own if metrics else ():
+                logits = nets[name](images)
+                risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+                metrics[dataloader_idx][name].update(risk, logits, labels)
 
     @override
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -306,7 +323,7 @@ class ImageClassifier(pl.LightningModule):
             step_schedule(scheduler)
 
     def _reset_evaluation(self) -> None:
-        for metrics in self.evaluated:
+        for metrics in (*self.evaluated, *self.evaluated_averages):
             for metric in metrics.values():
                 metric.reset()
 
@@ -333,7 +350,7 @@ class ImageClassifier(pl.LightningModule):
         """Every member's numbers as they stand: call on all ranks, it sums over them.
 
         ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches as they were trained on.
-        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights.
+        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights; with ``_ema`` at their moving averages.
         ``train/penalty``, ``train/cost``: lambda/2 ||w - centre||^2 (times the scale) and L + penalty at the present
         weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
         """
@@ -343,15 +360,16 @@ class ImageClassifier(pl.LightningModule):
             numbers: dict[str, float] = {}
             if self.running[name].update_called:
                 numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
-            for split, metrics in zip(self.plan.eval_splits, self.evaluated):
-                if metrics[name].update_called:
-                    numbers |= {f"{split}/{key}": value for key, value in metrics[name].compute().items()}
+            for every, suffix in ((self.evaluated, ""), (self.evaluated_averages, "_ema")):
+                for split, metrics in zip(self.plan.eval_splits, every):
+                    if metrics[name].update_called:
+                        numbers |= {f"{split}/{key}{suffix}": value for key, value in metrics[name].compute().items()}
             found[name] = numbers | self._costs(name, numbers)
         return found
 
     def _agree_on_updates(self) -> None:
         """What one rank's members have been through, all have: else only some ranks would sum, and wait for ever."""
-        for metrics in (self.running, *self.evaluated):
+        for metrics in (self.running, *self.evaluated, *self.evaluated_averages):
             if any(metrics[name].update_called for name, _ in self.own):
                 for metric in metrics.values():
                     metric.update(*_NO_SAMPLES)
@@ -431,7 +449,8 @@ class ImageClassifier(pl.LightningModule):
             self._exchange()
 
     def _exchange(self) -> None:
-        exchange(self.owners, self.members, self.trainer.optimizers[0], cast(SeedSharding, self.trainer.strategy))
+        strategy = cast(SeedSharding, self.trainer.strategy)
+        exchange(self.owners, self.members, self.averages, self.trainer.optimizers[0], strategy)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -444,7 +463,7 @@ class ImageClassifier(pl.LightningModule):
         if self.trainer.state.fn == "fit":
             self._check_weights()
         checkpoint["members"] = [describe(member) for member in self.members]
-        checkpoint["id_weights"] = {member.name: id_weights(member) for member in self.members}
+        checkpoint["id_weights"] = {m.name: id_weights(m, averaged=bool(self.averages)) for m in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["scheduler_interval"] = self.scheduler_interval

@@ -28,13 +28,14 @@ def describe(member: Member) -> dict[str, Any]:
     return {"name": member.name, "seed": member.seed, "network": kind, "residual": residual}
 
 
-def id_weights(member: Member) -> list[str]:
+def id_weights(member: Member, averaged: bool = False) -> list[str]:
     """The member's weights that have ID entries, as the checkpoint's state dict names them; none where T does not apply.
 
-    Saved beside the weights, so that T can act on a checkpoint alone.
+    Saved beside the weights, so that T can act on a checkpoint alone. Averages of weights are shifted like the weights.
     """
     own = getattr(member.net, "id_weights", list)
-    return [f"nets.{member.name}.{name}" for name in own()]
+    roots = [f"nets.{member.name}", *([f"averages.{member.name}.module"] if averaged else [])]
+    return [f"{root}.{name}" for root in roots for name in own()]
 
 
 def check_form(checkpoint: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.modules.members import Member
+from lightning_app.modules.members import ByMember, Member
 
 __all__ = ["SeedSharding", "exchange", "shares"]
 
@@ -60,18 +60,26 @@ def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
     return [[member for family in part for member in families[family]] for part in parts]
 
 
-def exchange(owners: dict[str, int], members: Sequence[Member], optimizer: Optimizer, strategy: DDPStrategy) -> None:
-    """Every rank gets weights, buffers and optimizer state of the members that others train, in place."""
+def exchange(
+    owners: dict[str, int],
+    members: Sequence[Member],
+    averages: ByMember,
+    optimizer: Optimizer,
+    strategy: DDPStrategy,
+) -> None:
+    """Every rank gets weights, buffers, averages and optimizer state of the members that others train, in place."""
     for member in members:
         owner, parameters, packed = owners[member.name], list(member.net.parameters()), None
+        modules = [member.net, *([averages[member.name]] if averages else [])]
         if own := owner == strategy.global_rank:
             states = [_to(dict(optimizer.state[parameter]), "cpu") for parameter in parameters]
-            packed = _to(dict(member.net.state_dict()), "cpu"), states
+            packed = [_to(dict(each.state_dict()), "cpu") for each in modules], states
         received = strategy.broadcast(packed, owner)
         if own or received is None:
             continue
-        net, states = received
-        member.net.load_state_dict(net)
+        nets, states = received
+        for module, state in zip(modules, nets):
+            module.load_state_dict(state)
         for parameter, state in zip(parameters, states):
             optimizer.state[parameter] = _to(state, parameter.device)
 

@@ -93,7 +93,7 @@ def everything(tmp_path_factory):
     net = {"class_path": "SimplifiedNet", "init_args": {"depth": 5, "width": 4}}
     config = {
         "run": {"group": "g", "name": "one"},
-        "model": {"seeds": 3, "arms": {"residual": {"net": net}, "plain": {"twin_of": "residual"}}},
+        "model": {"seeds": 3, "arms": {"residual": {"net": net}, "plain": {"twin_of": "residual"}}, "ema_decay": 0.9},
         "data": {"class_path": "Digits", "init_args": {"train_limit": 64, "probe_size": 20, "batch_size": 32}},
         "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true"},
     }

@@ -13,11 +13,13 @@ TITLES = {
     "train/error": "Training error",
     "test/risk": "Test risk",
     "test/error": "Test error E",
+    "test/risk_ema": "Test risk, averaged weights",
+    "test/error_ema": "Test error, averaged weights",
     "val/risk": "Validation risk",
     "val/error": "Validation error",
 }
 FAMILIES = ("train", "test", "val", "probe")
-OPTIONAL = ("val/risk", "val/error")  # a split that most runs do not make: its absence is not worth a notice
+OPTIONAL = ("val/risk", "val/error", "test/risk_ema", "test/error_ema")  # most runs lack them: not worth a notice
 CAPTION = (
     "Risk: mean cross-entropy a sample in nats, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
     "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
