@@ -72,6 +72,12 @@ class EpochCallback(LoggingCallback, ABC):
     lenient = False
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
+        self.set_clock(every_n_epochs, every_n_steps)
+        self.at_start = at_start
+        self._before = 0  # optimizer steps when the present batch began
+
+    def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
+        """When to measure; a UserError for what is no distance."""
         if every_n_epochs < 1:
             raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
         if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
@@ -80,9 +86,7 @@ class EpochCallback(LoggingCallback, ABC):
                 f"{every_n_steps}."
             )
         self.every_n_epochs = every_n_epochs
-        self.at_start = at_start
         self.every_n_steps = every_n_steps
-        self._before = 0  # optimizer steps when the present batch began
 
     @abstractmethod
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:

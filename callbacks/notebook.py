@@ -16,7 +16,7 @@ from callbacks.protocol import BATCH
 from lightning_app.common.errors import UserError
 from lightning_app.common.provenance import configs
 
-__all__ = ["measure"]
+__all__ = ["measure", "shipped"]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def measure(
     Raises:
         UserError: for inputs that are not as many as the labels, or what is no measure.
     """
-    chosen = _shipped() if measures is None else [measures] if isinstance(measures, Measure) else [*measures]
+    chosen = shipped() if measures is None else [measures] if isinstance(measures, Measure) else [*measures]
     batches = _batches(_tensor("inputs", inputs), _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
@@ -69,7 +69,7 @@ def measure(
     return numbers
 
 
-def _shipped() -> list[Measure]:
+def shipped() -> list[Measure]:
     """The measures of the command `measure`."""
     listed = yaml.safe_load((configs() / "measure.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [getattr(callbacks, one["class_path"])(**one.get("init_args", {})) for one in listed]

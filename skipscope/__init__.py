@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from callbacks import Measure, MeasureContext, Scalar
     from callbacks.notebook import measure
-    from lightning_app import __version__
+    from callbacks.watch import Watch as watch
+    from lightning_app import __version__  # noqa: F401
     from lightning_app.common.errors import UserError
     from lightning_app.identity import id_entries, transfer, untransfer
     from lightning_app.report.command import report
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     # measure a net
     "measure",
+    "watch",
     "callbacks",
     "nets",
     # write a measure of your own
@@ -44,7 +46,6 @@ __all__ = [
     "id_entries",
     # what a mistake raises
     "UserError",
-    "__version__",
 ]
 
 HOME = Path(__file__).resolve().parents[1]
@@ -53,7 +54,7 @@ PACKAGES = ("lightning_app", "callbacks")  # names that PyPI's lightning-app, or
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in (*__all__, "__version__"):
         raise AttributeError(f"module 'skipscope' has no attribute {name!r}; it has {', '.join(__all__)}")
     check()
     from lightning_app.common.lazy import lazy

@@ -1,0 +1,264 @@
+"""The same measures around anybody's training loop: no trainer, no LightningModule."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import torch
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import nn
+
+from callbacks.context import Loss, cross_entropy, described
+from callbacks.log import log_results
+from callbacks.measure import Measure, Steps, epochs_done, reason
+from callbacks.notebook import shipped
+from callbacks.signal import Signal
+from lightning_app.common.errors import UserError
+from lightning_app.runs.loggers import RunLogger
+
+__all__ = ["Watch"]
+
+log = logging.getLogger(__name__)
+
+Hook = Callable[[Measure], None]
+NEVER = 10**9  # epochs: the clock of steps alone decides
+
+
+class Watch:
+    """Measures nets while a loop of your own trains them, into a run folder like that of ``fit``.
+
+        with skipscope.watch(net, optimizer=optimizer, probe=batches, every=500, folder="runs/mine/first"):
+            for inputs, labels in loader:
+                ...
+                optimizer.step()
+
+    The nets are measured before the first step, after every so many steps of the optimizer, and at the end. The numbers are
+    those of the Lightning callbacks, bit for bit. Training is not changed, and never stopped: whatever fails within the
+    block ends the watching with one warning.
+
+    Args:
+        net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
+        probe: batches of fixed samples, pairs (inputs, labels) as the net takes them; read once. With ``pair_of`` any others.
+        optimizer: whose steps count. Without one, call ``step()`` on what the ``with`` statement gives after each step.
+        every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
+        folder: of the run.
+        measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. None: those of
+            ``configs/measure.yaml`` and `Signal`. What cannot be measured of a net is noted in the run folder.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty.
+        pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["input_ids"], batch["labels"])``.
+        steps_per_epoch: where the log's epochs end. Without it an epoch of the log is 1,000 steps.
+        steps_done: of an earlier part of this training, whose numbers are in the same folder.
+        total_steps: after which training ends, where that is known: `Signal` sees the last step only if told so.
+        loggers: more loggers of Lightning's, beside the run folder's.
+
+    Raises:
+        UserError: for mistakes in these arguments, before anything is trained.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Mapping[str, nn.Module],
+        probe: Iterable[Any],
+        optimizer: torch.optim.Optimizer | None = None,
+        every: Steps = 500,
+        folder: Path | str = "runs/watched/run",
+        measures: Iterable[Measure] | None = None,
+        loss: Loss = cross_entropy,
+        pair_of: Callable[[Any], tuple[Any, Any]] | None = None,
+        steps_per_epoch: int = 1000,
+        steps_done: int = 0,
+        total_steps: int | None = None,
+        loggers: Iterable[Logger] = (),
+    ) -> None:
+        if steps_per_epoch < 1 or steps_done < 0:
+            raise UserError(
+                f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
+            )
+        nets = {"net": net} if isinstance(net, nn.Module) else dict(net)
+        with isolate_rng():  # a DataLoader draws a number when it is iterated over
+            batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
+        self.measures = [*shipped(), Signal()] if measures is None else [*measures]
+        for one in self.measures:
+            if not isinstance(one, Measure):
+                raise UserError(
+                    f"expected measures such as LayerCushion(), got {described(one)}: see skipscope.callbacks."
+                )
+            one.set_clock(NEVER, every if one.every_n_steps is None else one.every_n_steps)
+            one.lenient = True
+        self._optimizer: Any = optimizer
+        while isinstance(inner := getattr(self._optimizer, "optimizer", None), torch.optim.Optimizer):
+            self._optimizer = inner  # of a wrapper, such as Accelerate's
+        self._module = SimpleNamespace(
+            members=[*nets.items()],
+            loss=loss,
+            device=next((weight.device for each in nets.values() for weight in each.parameters()), torch.device("cpu")),
+        )
+        self._logger = RunLogger(folder)
+        self._loop: Any = _Loop(self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done)
+        self._loop.max_steps = total_steps or -1
+        self._handles: list[Any] = []
+        self._watching = False
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self._logger.folder.path
+
+    def log(self, numbers: Mapping[str, float], net: str | None = None) -> None:
+        """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one."""
+        self._guarded(lambda: self._log(net, numbers))
+
+    @rank_zero_only
+    def _log(self, net: str | None, numbers: Mapping[str, float]) -> None:
+        members = [name for name, _ in self._module.members]
+        name = members[0] if net is None and len(members) == 1 else str(net)
+        if name not in members:
+            raise UserError(f"log() expects net, one of {', '.join(members)}, got {net}")
+        log_results(self._loop, epochs_done(self._loop), "learning", {name: dict(numbers)}, by_steps=True)
+
+    def step(self) -> None:
+        """One optimizer step was made. Called for you where ``optimizer`` is given."""
+        if self._watching:
+            self._guarded(self._after_step)
+
+    def __enter__(self) -> Self:
+        self._watching = True
+        self._guarded(self._start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._guarded(self._end)
+        self._stop(error)
+
+    @classmethod
+    def in_transformers(cls, probe: Iterable[Any], **options: Any) -> Any:
+        """The same as a callback of a ``transformers.Trainer``, with its model, optimizer and steps.
+
+            trainer = transformers.Trainer(model, ..., callbacks=[skipscope.watch.in_transformers(batches, every=100)])
+
+        Args:
+            options: of `Watch`. ``loss`` gets what the model returns, such as a ``ModelOutput``, and the labels.
+        """
+        from transformers import TrainerCallback
+
+        class Watching(TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                own = {
+                    "optimizer": kwargs["optimizer"],
+                    "steps_done": state.global_step,
+                    "total_steps": state.max_steps,
+                }
+                self.scope = cls(kwargs["model"], probe, **own | options)
+                self.scope.__enter__()
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                self.scope.__exit__(None, None, None)
+
+        return Watching()
+
+    # -- what happens when --------------------------------------------------------------------------------------------
+
+    @property
+    def _whose(self) -> tuple[Any, Any]:
+        """What hooks are given for trainer and module."""
+        return self._loop, self._module
+
+    def _start(self) -> None:
+        self._begin_run()
+        self._each(lambda one: one.on_train_start(*self._whose))
+        if self._optimizer is not None:
+            self._handles = [
+                self._optimizer.register_step_pre_hook(lambda *_: self._guarded(self._before_update)),
+                self._optimizer.register_step_post_hook(lambda *_: self.step()),
+            ]
+        self._before_step()
+
+    @rank_zero_only
+    def _begin_run(self) -> None:
+        self._logger.folder.begin()
+        self._logger.log_graph(self._module)  # type: ignore[arg-type]
+
+    def _before_step(self) -> None:
+        self._loop.batch_idx = self._loop.global_step - self._loop.current_epoch * self._loop.num_training_batches
+        self._each(lambda one: one.on_train_batch_start(*self._whose, None, self._loop.batch_idx))
+
+    def _before_update(self) -> None:
+        self._each(lambda one: one.on_before_optimizer_step(*self._whose, self._optimizer))
+
+    def _after_step(self) -> None:
+        self._loop.global_step += 1
+        self._each(lambda one: one.on_train_batch_end(*self._whose, None, None, self._loop.batch_idx))
+        last = self._loop.global_step == self._loop.max_steps
+        if self._loop.is_last_batch or last:
+            self._each(lambda one: one.on_train_epoch_end(*self._whose))
+            self._loop.current_epoch += self._loop.is_last_batch
+        self._before_step()
+
+    def _end(self) -> None:
+        """What was not measured after the last step is measured now."""
+        done = self._loop.global_step
+        self._loop.batch_idx -= 1  # the step that is prepared will not be
+        for one in self.measures:
+            if not one.due_after(done) and done != self._loop.max_steps:
+                one.observe(*self._whose, epochs_done(self._loop))
+            one.on_train_end(*self._whose)
+        self._finish()
+
+    @rank_zero_only
+    def _finish(self) -> None:
+        self._logger.folder.finish(int(epochs_done(self._loop)))
+        for logger in self._loop.loggers:
+            logger.finalize("success")
+
+    def _each(self, hook: Hook) -> None:
+        for one in self.measures:
+            hook(one)
+
+    # -- nothing of this is the loop's business -----------------------------------------------------------------------
+
+    def _guarded(self, what: Callable[[], None]) -> None:
+        """A failure of ours ends the watching, never the training."""
+        if not self._watching:
+            return
+        try:
+            what()
+        except Exception as error:
+            self._stop(error)
+            log.warning(f"watching ends after step {self._loop.global_step}, training goes on: {reason(error)}")
+
+    def _stop(self, error: BaseException | None) -> None:
+        self._watching = False
+        for handle in self._handles:
+            handle.remove()
+        for one in self.measures:
+            with suppress(Exception):
+                one.on_exception(*self._whose, error or SystemExit())  # removes hooks from the nets
+
+
+class _Loop:
+    """Somebody else's loop as measures see a trainer: what they ask, and nothing more."""
+
+    world_size = 1  # each process measures its own nets, and process zero logs
+    should_stop, max_epochs = False, None
+
+    def __init__(self, module: Any, batches: list[Any], loggers: list[Logger], per_epoch: int, done: int) -> None:
+        self.lightning_module = module
+        self.datamodule = SimpleNamespace(probe_loader=lambda: batches)
+        self.loggers = loggers
+        self.num_training_batches = per_epoch
+        self.global_step = done
+        self.current_epoch = done // per_epoch
+        self.batch_idx = 0  # of the present step in its epoch
+        self.fit_loop = SimpleNamespace(epoch_loop=self)
+
+    @property
+    def is_last_batch(self) -> bool:
+        return self.batch_idx + 1 >= self.num_training_batches
