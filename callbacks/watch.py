@@ -99,8 +99,9 @@ class Watch:
             device=next((weight.device for each in nets.values() for weight in each.parameters()), torch.device("cpu")),
         )
         self._logger = RunLogger(folder)
-        self._loop: Any = _Loop(self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done)
-        self._loop.max_steps = total_steps or -1
+        self._loop: Any = _Loop(
+            self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps
+        )
         self._handles: list[Any] = []
         self._watching = False
 
@@ -249,13 +250,16 @@ class _Loop:
     world_size = 1  # each process measures its own nets, and process zero logs
     should_stop, max_epochs = False, None
 
-    def __init__(self, module: Any, batches: list[Any], loggers: list[Logger], per_epoch: int, done: int) -> None:
+    def __init__(
+        self, module: Any, batches: list[Any], loggers: list[Logger], per_epoch: int, done: int, total: int | None
+    ) -> None:
         self.lightning_module = module
         self.datamodule = SimpleNamespace(probe_loader=lambda: batches)
         self.loggers = loggers
         self.num_training_batches = per_epoch
         self.global_step = done
         self.current_epoch = done // per_epoch
+        self.max_steps = total or -1
         self.batch_idx = 0  # of the present step in its epoch
         self.fit_loop = SimpleNamespace(epoch_loop=self)
 

@@ -54,6 +54,7 @@ ALLOWED = {
     | {
         "wandb",
         "yaml",
+        "transformers",  # where somebody calls for a callback of its trainer
         "lightning_app.common",
         "lightning_app.measures",
         "lightning_app.runs",

@@ -79,7 +79,7 @@ def test_submodules_have_the_names_of_what_they_stand_for():
 
 
 def test_an_unknown_name_says_which_there_are():
-    with pytest.raises(AttributeError, match="no attribute 'mesure'; it has measure, callbacks"):
+    with pytest.raises(AttributeError, match="no attribute 'mesure'; it has measure, watch, callbacks"):
         _ = skipscope.mesure
     with pytest.raises(AttributeError, match="Cushions"):
         _ = skipscope.callbacks.Cushions
