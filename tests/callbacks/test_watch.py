@@ -238,7 +238,7 @@ def test_mistakes_are_said_before_training(tmp_path, options, said):
 
 @pytest.mark.slow
 def test_in_a_trainer_of_transformers_with_batches_and_outputs_of_its_own(tmp_path):
-    import transformers
+    transformers = pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
 
     tokens = torch.randint(0, 50, (16, 12), generator=torch.Generator().manual_seed(0))
     samples = [{"input_ids": row, "labels": row} for row in tokens]
