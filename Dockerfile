@@ -1,4 +1,4 @@
-# docker build -t skipscope .
+# docker build --build-arg SKIPSCOPE_COMMIT="$(git describe --always --dirty=+ --abbrev=12)" -t skipscope .
 # docker run --rm --gpus all -v "$PWD/runs:/app/runs" -v "$PWD/data:/app/data" skipscope fit --config configs/res20.yaml
 # Any other Debian or Ubuntu with Python 3.11 to 3.13, its venv module and headers will do: --build-arg BASE=...
 ARG BASE=python:3.11-slim-bookworm
@@ -25,7 +25,10 @@ COPY configs configs
 # Any user id may run it, known to /etc/passwd or not. What is neither run nor data stays in the container: W&B keeps a
 # socket in TMPDIR, which network volumes may refuse; checkpoints are written beside their target and need no TMPDIR.
 RUN mkdir -m 1777 runs data && /opt/venv/bin/python -m compileall -q .
-ENV PATH=/opt/venv/bin:$PATH \
+# What a run says it was made by: the image has no .git.
+ARG SKIPSCOPE_COMMIT=""
+ENV SKIPSCOPE_COMMIT=$SKIPSCOPE_COMMIT \
+    PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     USER=skipscope \
     MPLCONFIGDIR=/tmp/matplotlib \

@@ -14,6 +14,8 @@ from lightning_app.common.errors import UserError
 __all__ = ["configs", "packaged", "commit", "made_with", "processor", "threads", "versions"]
 
 COMMIT = "SKIPSCOPE_COMMIT"  # environment variable: the commit of a tree that was sent without its .git
+ARCHIVED = "$Format:%H$"  # `git archive`, and so a download of the sources, writes the commit here: see .gitattributes
+UNKNOWN = f"unknown (no git checkout, and {COMMIT} is not set)"
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "skipscope"  # of the distribution
 FOLDER = "configs"
@@ -51,15 +53,18 @@ def packaged(name: str) -> str:
 
 @cache
 def commit() -> str:
-    """The checkout's commit, with a + when files differ from it."""
+    """The checkout's commit, with a + when files differ from it; of a tree without .git what is known of it."""
     if told := os.environ.get(COMMIT):
         return told
-    here = str(Path(__file__).resolve().parent)
-    words = ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    if not ARCHIVED.startswith("$"):
+        return ARCHIVED[:12]
+    if not (CHECKOUT / ".git").exists():  # git would find a repository further up, which is another program's
+        return UNKNOWN
+    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return "not a checkout"
+        return UNKNOWN
 
 
 def versions(names: Iterable[str]) -> str:

@@ -1,12 +1,21 @@
 """What made a run: said in its folder, once for each start and resume."""
 
+import io
 import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
 
 import pytest
 
 from lightning_app.common import provenance
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
+from tests.helpers import ROOT
+
+PROVENANCE = "lightning_app/common/provenance.py"
 
 
 def test_a_tree_that_was_sent_without_git_is_told_its_commit(monkeypatch):
@@ -16,6 +25,44 @@ def test_a_tree_that_was_sent_without_git_is_told_its_commit(monkeypatch):
     monkeypatch.delenv("SKIPSCOPE_COMMIT")
     provenance.commit.cache_clear()
     assert provenance.commit() != "0123456789ab"
+
+
+@pytest.fixture
+def commit_of(monkeypatch):
+    """commit_of(tree): what the provenance.py of a tree says, asked in a process of its own, with no variable set."""
+    monkeypatch.delenv("SKIPSCOPE_COMMIT", raising=False)
+
+    def said(tree: Path) -> str:
+        file = str(tree / "lightning_app" / "common" / "provenance.py")
+        code = f"import runpy; print(runpy.run_path({file!r})['commit']())"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+    return said
+
+
+def repository(folder: Path, *files: str) -> str:
+    """A repository with files of ours; its commit."""
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_an_archive_knows_its_commit_and_a_copy_takes_no_other_programs(tmp_path, commit_of):
+    ours, sent = tmp_path / "ours", tmp_path / "sent"
+    ours.mkdir(), sent.mkdir()
+    head = repository(ours, ".gitattributes", PROVENANCE)
+    assert commit_of(ours) == head[:12]
+    archive = subprocess.run(["git", "-C", str(ours), "archive", "HEAD"], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(sent, filter="data")
+    assert commit_of(sent) == head[:12]
+    shutil.copy(ours / PROVENANCE, sent / PROVENANCE)  # a plain copy, in a repository of somebody else
+    repository(tmp_path)
+    assert commit_of(sent).startswith("unknown") and "SKIPSCOPE_COMMIT" in commit_of(sent)
 
 
 def test_a_library_that_is_not_installed_stops_nothing():
