@@ -46,6 +46,7 @@ from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, load
 from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, Resident, bank, by_hand, public_script, sgd, through_lightning
 from benchmarks.solo import differences
 from lightning_app.common.errors import UserError
+from lightning_app.common.float32 import Float32, use_float32
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules.backends import Graph, Loop, Pass
 from lightning_app.modules.cost import Penalty, add_gradients
@@ -56,7 +57,6 @@ GRACE = 5.0  # seconds between asking a case to end and ending it
 DEPTH = 20
 MANY = 26
 STREAMS, WARM_UPS = 16, 3  # of a capture
-TF32 = {"fp32": False, "tf32": True, "bf16": True}  # precision -> may convolutions and products round to tf32?
 EAGER, PUBLIC = "1 net, eager", "1 net, public script"
 Step = Callable[[], object]
 
@@ -82,7 +82,6 @@ QUICK = Size((1, 2), 1, 5, 4, 256, 256, 8, 1)
 
 
 def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
-    use("fp32")
     options = argparse.Namespace(
         root=at.root, device=at.device, net="simplified", depth=at.size.depth, seeds=at.size.seeds, precision=precision
     )
@@ -96,7 +95,7 @@ def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
 
 
 def steps(at: "Run", precision: str, compiled: bool) -> Results:
-    use(precision)
+    use_float32(arithmetic(precision))
     found = Results(f"a step of residual simplified nets of depth {at.size.depth}, batch {at.size.batch}")
     found.more["left out"] = left_out = {}
     made = {EAGER: at.microseconds(eager_step(at, precision))}
@@ -122,14 +121,15 @@ def steps(at: "Run", precision: str, compiled: bool) -> Results:
 
 def epochs(at: "Run", precision: str, compiled: bool) -> Results:
     """Goals: 13 nets at most one eager net; 26 nets 20 times faster than 26 runs of the public script."""
-    use(precision)
+    use_float32(arithmetic(precision))
     backend, bf16 = "graph" if at.device == "cuda" else "loop", precision == "bf16"
     depth, lightning = at.size.depth, "bf16-mixed" if bf16 else "32-true"
     made: dict[str, Epoch] = {EAGER: by_hand(depth, at.data(), at.device, bf16)}
     if not compiled:
         made[PUBLIC] = public_script(depth, at.data(), at.device, bf16)
     for nets in at.size.nets:
-        module = bank(nets, depth, backend=backend, compile=compiled, channels_last=compiled)
+        own = {"backend": backend, "compile": compiled, "channels_last": compiled, "float32": arithmetic(precision)}
+        module = bank(nets, depth, **own)
         made[f"{nets} net{'s' * (nets > 1)}, {backend}"] = through_lightning(module, at.data(), lightning, at.device)
     found = Results(f"an epoch of {at.size.images:,} images, simplified nets of depth {depth}, batch {BATCH}")
     timed = found.add("epochs", interleave(made, at.size.rounds), EAGER)
@@ -143,7 +143,7 @@ def epochs(at: "Run", precision: str, compiled: bool) -> Results:
 def measuring(at: "Run", kind: str) -> Results:
     """ "every epoch": loss, error and layer cushions, and interlayer cushions of all blocks with 4 probes. "Hessian": the five
     largest eigenvalues from 20 products; 1.05 of an epoch are 5 % at one in 20 epochs."""
-    use("tf32")
+    use_float32("tf32")
     net = KINDS[kind](at.size.depth, residual=True).to(at.device).eval()
     images = load_cifar10(at.root, at.size.measured, min(1000, at.size.measured), at.device)
     probed = load_cifar10(at.root, at.size.probed, min(250, at.size.probed), at.device)
@@ -244,9 +244,9 @@ class Run:
         return begin.elapsed_time(end) / 1000 / repeats
 
 
-def use(precision: str) -> None:
-    """Let float32 convolutions and products round as `precision` says, from now on."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = TF32[precision]
+def arithmetic(precision: str) -> Float32:
+    """What `fit` does with float32 numbers at this precision of ours."""
+    return "fp32" if precision == "fp32" else "tf32"
 
 
 def autocast(device: str, precision: str) -> torch.autocast:

@@ -25,7 +25,7 @@ def trained(
     options: argparse.Namespace, seeds: list[int], steps: int, backend: str = "loop", compile: bool = False
 ) -> dict[str, Tensor]:
     """The weights of each member after so many steps, flattened, by its name."""
-    module = bank(seeds, options.depth, options.net, arms=True, backend=backend, compile=compile)
+    module = bank(seeds, options.depth, options.net, arms=True, backend=backend, compile=compile, float32="fp32")
     if steps:
         limits = {"max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
         data = CIFAR10(root=options.root, batch_size=BATCH)

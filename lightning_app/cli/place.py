@@ -123,19 +123,21 @@ class SaveRunConfig(SaveConfigCallback):
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 _write_config(logger.folder.path / CONFIG, text)
-                logger.folder.add_made(_facts(trainer, logger.folder))
+                logger.folder.add_made(_facts(trainer, pl_module, logger.folder))
             elif isinstance(logger, WandbLogger):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
-def _facts(trainer: pl.Trainer, folder: RunFolder) -> dict[str, Any]:
+def _facts(trainer: pl.Trainer, module: Any, folder: RunFolder) -> dict[str, Any]:
     """What trains, on which machine and data, from which epoch on."""
     fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
+    device = trainer.strategy.root_device.type
     return made_with() | {
         "command": f"main.py {shlex.join(sys.argv[1:])}",
         "precision": str(trainer.precision),
+        "float32": module.float32 if device == "cuda" else "fp32",
         "processes": trainer.world_size,
-        "device": trainer.strategy.root_device.type,
+        "device": device,
         "after_epoch": folder.last_epoch or 0,
         "data": fingerprint() if fingerprint else None,  # of all that the source gave
     }

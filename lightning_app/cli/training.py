@@ -265,8 +265,10 @@ class TrainingCLI(LightningCLI):
         device = trainer.strategy.root_device.type + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
         if device == "cpu" and torch.backends.mps.is_available():
             device = "cpu (Apple's GPU has no float64)"
-        data = type(self.datamodule).__name__
-        print(f"training: {', '.join(arms)} ({which}) on {data}, {epochs}, {device}, precision {trainer.precision}")
+        data, precision = type(self.datamodule).__name__, f"precision {trainer.precision}"
+        if trainer.strategy.root_device.type == "cuda":
+            precision += f", float32 convolutions in {self.model.float32}"
+        print(f"training: {', '.join(arms)} ({which}) on {data}, {epochs}, {device}, {precision}")
         print(f"run folder: {self.folder.path}", flush=True)
 
     def after_validate(self) -> None:

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.float32 import Float32, use_float32
 from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
@@ -77,6 +78,8 @@ class ImageClassifier(pl.LightningModule):
         share_batches: members of one seed see identical batches, whatever their arm (twins always do).
         backend: how the members' gradients are computed: "loop" (one net after the other), "graph" (all in one CUDA
             graph), or "auto" (the loop on a CPU; on a GPU whichever measures faster in the first step).
+        float32: how a GPU multiplies float32 numbers in convolutions: "tf32" rounds the factors to 10 bits, which is PyTorch's
+            default, "fp32" does not: for numbers to be compared with those of a CPU, which never rounds.
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
         channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
             on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
@@ -104,6 +107,7 @@ class ImageClassifier(pl.LightningModule):
         penalty_scale: Literal["one", "batch"] = "one",
         share_batches: bool = True,
         backend: BackendName = "auto",
+        float32: Float32 = "tf32",
         compile: bool = False,
         channels_last: bool | None = None,
         ema_decay: float | None = None,
@@ -130,6 +134,7 @@ class ImageClassifier(pl.LightningModule):
         self.penalty_scale = penalty_scale
         self.share_batches = share_batches
         self.backend: BackendName = backend
+        self.float32: Float32 = float32
         self.compile_nets = compile
         self.channels_last = channels_last  # as configured; what was decided is in the plan
         if ema_decay is not None and not 0 <= ema_decay < 1:
@@ -176,9 +181,11 @@ class ImageClassifier(pl.LightningModule):
                 f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
                 "scaled with it: use bf16-mixed, which needs no scaling."
             )
+        device = self.trainer.strategy.root_device
+        if device.type == "cuda":
+            use_float32(self.float32)
         if stage == "fit":
             loop = Loop(self.manual_backward, at_once=self._shares_batches)
-            device = self.trainer.strategy.root_device
             self._gradients = backend_for(self.backend, device, loop)
             self._looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:

@@ -21,7 +21,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.float32 import unrounded
 from lightning_app.common.isolation import with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
@@ -357,20 +358,14 @@ def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
 @contextlib.contextmanager
 def _twice(net: nn.Module) -> Iterator[None]:
     """Within it, nets without second derivatives are refused, and GPUs do not round the factors of convolutions to 10 bits."""
-    places: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul) if torch.cuda.is_available() else ()
-    before = [place.allow_tf32 for place in places]
-    for place in places:
-        place.allow_tf32 = False
     try:
-        yield
+        with unrounded():
+            yield
     except RuntimeError as error:  # anything else, as out of memory, stays what it is
         text = str(error)
         if not any(sign in text for sign in UNDIFFERENTIABLE):
             raise
         raise UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}") from error
-    finally:
-        for place, value in zip(places, before):
-            place.allow_tf32 = value
 
 
 def _flat(parts: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,92 @@
+"""How a GPU multiplies float32 numbers: PyTorch's switches can be read and set without one, so all of it is tested here."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightning_app.cli.place import _facts
+from lightning_app.cli.training import TrainingCLI
+from lightning_app.common.float32 import unrounded, use_float32
+from lightning_app.measures import Hessian
+from lightning_app.runs import RunFolder
+from tests.helpers import classifier, digits, fit
+
+OLDER, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
+NEWER = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, PRODUCTS)
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = [switch.fp32_precision for switch in NEWER]
+    yield
+    use_float32("tf32")  # PyTorch's default, but for the name of what the products do
+    for switch, value in zip(NEWER, before):
+        switch.fp32_precision = value
+
+
+def state() -> tuple:
+    """Older and newer switches; reading raises where they contradict each other."""
+    return (
+        OLDER.allow_tf32,
+        PRODUCTS.allow_tf32,
+        torch.get_float32_matmul_precision(),
+        *(s.fp32_precision for s in NEWER),
+    )
+
+
+@pytest.mark.parametrize("earlier", ["tf32", "fp32"])
+def test_older_and_newer_switches_agree(earlier):
+    use_float32(earlier)
+    use_float32("fp32")
+    assert state() == (False, False, "highest", "ieee", "ieee", "ieee")
+    use_float32("tf32")
+    assert state() == (True, False, "highest", "tf32", "tf32", "ieee")
+
+
+def test_a_hessian_is_not_rounded_and_leaves_the_switches_as_they_were(monkeypatch):
+    class Net(nn.Linear):
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                seen.append(state())
+            return super().forward(x)
+
+    seen: list[tuple] = []
+    before = state()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    Hessian(Net(2, 3).eval(), [(torch.eye(2), torch.tensor([0, 1]))], F.cross_entropy)
+    assert {*seen} == {(False, False, "highest", "ieee", "ieee", "ieee")}
+    assert state() == before
+    with pytest.raises(ValueError, match="mine"), unrounded():
+        raise ValueError("mine")
+    assert state() == before
+
+
+def on_a_gpu() -> SimpleNamespace:
+    """As much of a trainer as is asked what it trains on."""
+    strategy = SimpleNamespace(root_device=torch.device("cuda"))
+    return SimpleNamespace(strategy=strategy, precision="32-true", world_size=1, max_epochs=2, precision_plugin=None)
+
+
+@pytest.mark.parametrize("choice", ["tf32", "fp32"])
+def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys):
+    module, trainer = classifier(float32=choice), on_a_gpu()
+    trainer.datamodule = data = digits()
+    data.prepare_data(), data.setup("fit")
+    use_float32({"tf32": "fp32", "fp32": "tf32"}[choice])
+    module._trainer = trainer
+    module.setup("validate")
+    assert OLDER.allow_tf32 == (choice == "tf32")
+    command = SimpleNamespace(model=module, trainer=trainer, datamodule=data, folder=RunFolder(tmp_path))
+    TrainingCLI.before_fit(command)
+    assert f"cuda, precision 32-true, float32 convolutions in {choice}\n" in capsys.readouterr().out
+    assert _facts(trainer, module, RunFolder(tmp_path))["float32"] == choice
+
+
+def test_a_cpu_rounds_nothing_and_its_process_keeps_its_switches(tmp_path):
+    before = state()
+    module = fit(classifier(float32="fp32"), epochs=1, limit_train_batches=1, limit_val_batches=0)
+    assert state() == before
+    assert _facts(module.trainer, classifier(), RunFolder(tmp_path))["float32"] == "fp32"
