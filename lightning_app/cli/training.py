@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -138,12 +139,28 @@ class TrainingCLI(LightningCLI):
                 "trainer.gradient_clip_val would clip all nets of a bank by one norm: set model.gradient_clip_val (and "
                 "model.gradient_clip_algorithm), which clips each net by its own."
             )
+        self._leave_out_what_is_missing()
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})
         if self.subcommand in ("fit", "measure"):
             confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
             self.folder = self._choose_folder()
             cast(Parser, self.parser).folder = self.folder.path
+
+    def _leave_out_what_is_missing(self) -> None:
+        """W&B is a view of a run and in base.yaml: where it is not installed, the run goes on without it and says so."""
+        trainer = self._get(self.config, "trainer")
+        asked = _as_list(trainer.get("logger"))
+        ours = [one for one in asked if getattr(one, "class_path", "").endswith(f".{AutoWandbLogger.__name__}")]
+        if not ours or find_spec("wandb") is not None:
+            return
+        if any(one.init_args.mode == "online" for one in ours):
+            raise UserError(
+                "the logger's mode is online, and W&B is not installed: pip install wandb, or set it to auto."
+            )
+        trainer["logger"] = [one for one in asked if one not in ours]
+        if ranks.rank == 0 and self.subcommand in ("fit", "measure"):
+            print("W&B is not installed: the run folder has everything, nothing is uploaded.")
 
     @override
     def instantiate_classes(self) -> None:
