@@ -64,8 +64,8 @@ def test_the_papers_recipe(kind, depth, monkeypatch, tmp_path):
     group = made["optimizer"].param_groups[0]
     assert group["lr"] == (1e-3 if (kind, depth) == ("pln", 44) else 1e-2)
     assert group["momentum"] == 0.9
-    assert sorted(made["lr_scheduler"].milestones) == [120, 160]
-    assert made["lr_scheduler"].gamma == 0.1
+    assert sorted(made["lr_scheduler"]["scheduler"].milestones) == [120, 160]
+    assert made["lr_scheduler"]["scheduler"].gamma == 0.1
     assert (cli.model.weight_decay, cli.model.decays, cli.trainer.max_epochs) == (1e-4, "all", 200)
     data = cli.datamodule
     assert (type(data).__name__, data.batch_size) == ("CIFAR10", 128)
@@ -82,7 +82,7 @@ def check_recipe_of_fb_resnet_torch(cli: TrainingCLI) -> None:
     for _ in range(cli.trainer.max_epochs):
         rates.append(group["lr"])
         made["optimizer"].step()
-        made["lr_scheduler"].step()
+        made["lr_scheduler"]["scheduler"].step()
     assert rates == pytest.approx([0.1] * 80 + [0.01] * 41 + [0.001] * 43)
     assert (cli.model.weight_decay, cli.model.decays, cli.model.penalty_scale) == (1e-4, "all", "one")
     assert (cli.datamodule.batch_size, cli.datamodule.drop_last) == (128, False)
