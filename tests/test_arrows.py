@@ -15,7 +15,7 @@ ALLOWED = {
     "lightning_app.identity": SCIENCE,
     "lightning_app.statistics": {"numpy", "scipy", "lightning_app.common"},
     "lightning_app.plots": {"numpy", "pandas", "matplotlib"},
-    "lightning_app.cli.console": {"rich"},
+    "lightning_app.cli.console": {"rich", "lightning_app.common"},
     "lightning_app.networks": SCIENCE | {"lightning_app.identity", "lightning_app.common"},
     "lightning_app.theory": SCIENCE | {"lightning_app.common"},
     "lightning_app.measures": SCIENCE

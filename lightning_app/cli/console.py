@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from lightning_app.common.text import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -73,17 +75,17 @@ def table_text(
     from rich.console import Console
     from rich.text import Text
 
-    cells = [[_shown(cell) for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     if wrong := [row for row in cells if len(row) != len(head)]:
         raise ValueError(f"expected rows of {len(head)} cells, got {wrong[0]}.")
-    made = _table(list(map(_shown, head)), cells, width is not None, looks or {})
+    made = _table(list(map(printable, head)), cells, width is not None, looks or {})
     console = Console(
         width=ENDLESS if width is None else width, force_terminal=width is not None, highlight=False, _environ={}
     )
     needed = console.measure(made).minimum  # below it rich would cut numbers: let the terminal break the line instead
     with console.capture() as captured:
         if title:
-            console.print(Text(_shown(title), "bold" if width else ""), soft_wrap=True)
+            console.print(Text(printable(title), "bold" if width else ""), soft_wrap=True)
         if head:
             console.print(made, width=max(needed, console.width) if width else None, crop=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
@@ -119,12 +121,3 @@ def _are_numbers(column: Sequence[str]) -> bool:
     """
     there = [cell for cell in column if cell not in ABSENT]
     return bool(there) and all(NUMBER.fullmatch(cell) for cell in there)
-
-
-def _shown(cell: object) -> str:
-    """A cell on one line, its control characters spelled out: a run's name must not move the cursor.
-
-    >>> _shown("a\\x1b[31mb\\n")
-    'a\\\\x1b[31mb\\\\n'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(cell))

@@ -12,9 +12,10 @@ from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
+from lightning_app.common.text import printable
 from lightning_app.compare.findings import Finding, Verdict, compare, latex, text
 from lightning_app.compare.sides import Sides, sides_of
-from lightning_app.statistics.paired import spread
+from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
 
 __all__ = ["main"]
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
         if options.out:
             write_atomically(with_folder(options.out), data.encode())
     except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
@@ -72,7 +73,7 @@ def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
     if sides.seeds is not None:
         print(f"paired by seed: {', '.join(map(str, sides.seeds))}")
     for note in sides.notes:
-        print(note)
+        print(printable(note))
     for finding in found:
         print(text(finding, margin))
     if len(found) > 1:
@@ -80,7 +81,7 @@ def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
     options = [f"{key}: {a} / {b}" for key, (a, b) in sides.differing.items()]
     if options:
         more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
-        print(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}")
+        print(printable(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}"))
 
 
 def _as_data(options: argparse.Namespace, sides: Sides, found: list[Finding]) -> str:
@@ -111,13 +112,12 @@ def _finite(node: Any) -> Any:
 def _plan(sides: Sides, name: str, options: argparse.Namespace) -> int:
     """Say how many seeds a difference of interest needs, from the spread of the differences that there are."""
     _, a, b = sides.table(name)
-    ends = a.iloc[-1].to_numpy() - b.iloc[-1].to_numpy()
-    its = spread(ends)
+    its = spread(differences(a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy()))
     if its.count < 2:
         raise UserError("a plan needs the spread of two pairs at least: train two seeds of each side first.")
     needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8)
     answer = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
-    what = f"a difference of {brief(options.plan)} in {name}"
+    what = f"a difference of {brief(options.plan)} in {printable(name)}"
     if options.json:
         print(
             json.dumps({"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed})

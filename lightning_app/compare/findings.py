@@ -7,9 +7,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from lightning_app.common.numbers import brief
+from lightning_app.common.numbers import brief, whole
+from lightning_app.common.text import escaped_latex, printable
 from lightning_app.compare.sides import RISKS, Sides
-from lightning_app.statistics.paired import CONFIDENCE, error_at_risk, spread
+from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
 __all__ = ["Finding", "Verdict", "compare", "latex", "text"]
@@ -43,7 +44,7 @@ class Finding:
     pairs: int
     left_out: int  # pairs whose number is not finite
     pairs_needed: int | None  # to settle it, about; None: it is settled, or no number of pairs is foreseen
-    parted_at: int | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
+    parted_at: float | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
 
 
 def compare(
@@ -51,7 +52,8 @@ def compare(
 ) -> list[Finding]:
     """A finding for each name at the last epoch that all nets have, and for errors one at equal training risk.
 
-    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it.
+    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it. At equal
+    training risk that is the chance of one look, since the level follows all nets that there are.
     """
     equal = {name: reached for name in names if at_equal_risk and (reached := _at_equal_risk(sides, name))}
     alpha = (1 - CONFIDENCE) / (len(names) + len(equal))
@@ -59,7 +61,7 @@ def compare(
     for name in names:
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
-        at_end = _finding(name, f"epoch {epochs[-1]}", *ends, margin, alpha)
+        at_end = _finding(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
         orders = [_verdict(name, before, after, margin, alpha) for before, after in zip(a.to_numpy(), b.to_numpy())]
         found.append(_parted(at_end, epochs, orders))
         if name in equal:
@@ -86,7 +88,7 @@ def _at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarr
 def _finding(name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Finding:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
-    difference = (a - b)[finite]
+    difference = differences(a, b)[finite]
     mean = low = high = math.nan
     if difference.size:
         interval = confidence_sequence(difference, alpha)
@@ -100,7 +102,8 @@ def _finding(name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | N
 
 
 def _verdict(name: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    difference = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    difference = differences(a, b)
+    difference = difference[np.isfinite(difference)]
     good = name.rpartition("/")[2] in FEWER_IS_BETTER
     return {
         Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
@@ -116,16 +119,22 @@ def _parted(finding: Finding, epochs: np.ndarray, verdicts: Sequence[Verdict]) -
         return finding
     others = [number for number, verdict in enumerate(verdicts) if verdict is not finding.verdict]
     first = others[-1] + 1 if others else 0
-    return Finding(**asdict(finding) | {"parted_at": int(epochs[first])})
+    return Finding(**asdict(finding) | {"parted_at": whole(float(epochs[first]))})
 
 
 def text(finding: Finding, margin: float | None = None) -> str:
     """One line: what, where, both means, the difference with its interval, the verdict, and what would settle it."""
-    a, b = (spread(side) for side in (finding.a, finding.b))
+    a, b = _spreads(finding)
     means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
     lost = f" ({finding.left_out} more left out: a number is not finite)" if finding.left_out else ""
     pairs = f"{finding.pairs} pair{'s' * (finding.pairs != 1)}{lost}"
-    return f"{finding.name} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
+    return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
+
+
+def _spreads(finding: Finding) -> list[Spread]:
+    """Of A and of B, over the pairs that are compared."""
+    both = np.array([finding.a, finding.b])
+    return [spread(side) for side in both[:, np.isfinite(both).all(axis=0)]]
 
 
 def _said(finding: Finding, margin: float | None) -> str:
@@ -134,7 +143,7 @@ def _said(finding: Finding, margin: float | None) -> str:
     if finding.verdict is not Verdict.UNRESOLVED:
         return f"A is {finding.verdict}" + ("" if finding.parted_at is None else f", from epoch {finding.parted_at} on")
     if finding.pairs < 2:
-        return "unresolved: one pair says nothing about other seeds"
+        return "unresolved: fewer than two pairs say nothing about other seeds"
     if finding.pairs_needed is None:
         return f"unresolved, and {PLANNED} pairs like these would not settle it"
     more = finding.pairs_needed - finding.pairs
@@ -143,8 +152,8 @@ def _said(finding: Finding, margin: float | None) -> str:
 
 def latex(finding: Finding) -> str:
     r"""A row of a table: name & A & B & difference with interval & verdict \\."""
-    a, b = (spread(side) for side in (finding.a, finding.b))
-    cells = [finding.name.replace("_", r"\_"), *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b))]
+    a, b = _spreads(finding)
+    cells = [escaped_latex(finding.name), *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b))]
     return " & ".join([*cells, _math(_interval(finding)), str(finding.verdict)]) + r" \\"
 
 

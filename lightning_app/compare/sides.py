@@ -79,18 +79,28 @@ def sides_of(a: str, b: str) -> Sides:
         UserError: for a side without nets, of several arms, with a seed twice, or of other data than the other side's.
     """
     nets_a, nets_b = _nets(a), _nets(b)
-    configs = [compared(side[0].run.config) for side in (nets_a, nets_b)]
-    differing = {key: pair for key, pair in _differing(*configs).items() if not key.startswith("model.arms.")}
-    differing |= _differing(*(dict(_leaves(side[0].spec)) for side in (nets_a, nets_b)))
-    if other := [key for key in differing if WHAT_IS_LEARNT.fullmatch(key)]:
-        values = " and ".join(str(value) for value in differing[other[0]])
+    if both := _keys(nets_a).keys() & _keys(nets_b).keys():
+        label = _label(_keys(nets_a)[min(both)])
+        raise UserError(f"{label} is on both sides: a net is not better or worse than itself.")
+    differing = _differing(_options(nets_a[0]), _options(nets_b[0]))
+    anywhere, notes = dict(differing), []
+    for side, nets in (("A", nets_a), ("B", nets_b)):
+        kinds = {(net.run.folder, net.arm): net for net in nets}.values()
+        within = {key: two for net in kinds for key, two in _differing(_options(nets[0]), _options(net)).items()}
+        if within:
+            notes.append(f"The nets of {side} differ among themselves in {', '.join(within)}.")
+        anywhere |= within
+    if other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]:
+        values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(f"A and B learnt different things ({other[0]} is {values}): their numbers do not compare.")
-    notes = [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets)]
-    data = [key for key in differing if key.startswith("data.") and key not in MEASURING]
+    last = max(net.epoch for net in nets_a + nets_b)
+    notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
+    data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
+    configured = all(net.run.config for net in nets_a + nets_b)
     same_run = nets_a[0].run.folder == nets_b[0].run.folder
     seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
-    if shared and not data and (same_run or all(configs)):
+    if shared and not data and (same_run or configured):
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
             notes.append(f"{left_out} nets have no counterpart of their seed and are left out.")
@@ -108,15 +118,18 @@ def sides_of(a: str, b: str) -> Sides:
 
 def _nets(side: str) -> list[Net]:
     """The nets of one side, by seed."""
-    paths, arm = side, ""
-    if ":" in side and not Path(side).exists():
-        paths, _, arm = side.rpartition(":")
-    found = [Path(path) for part in paths.split(",") for path in (sorted(glob(part)) or [part])]
-    runs = read_runs(find_runs([path.expanduser() for path in found]))
+    paths, colon, arm = side.rpartition(":")
+    if not colon or Path(side).exists() or set(arm) & {"/", "\\"}:  # C:\runs\one of Windows
+        paths, arm = side, ""
+    parts = [Path(part).expanduser() for part in paths.split(",")]
+    found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
+    runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
     nets = [net for run in runs for net in run.nets if arm in ("", net.arm)]
     for run in runs:
         run.check()
     arms = sorted({net.arm for run in runs for net in run.nets})
+    if not nets and not arm:
+        raise UserError(f"{paths} has numbers of the run as a whole only: compare takes nets.")
     if not nets:
         raise UserError(f"no arm '{arm}' in {paths}; there are {', '.join(arms)}.")
     if not arm and any(len({net.arm for net in run.nets}) > 1 for run in runs):
@@ -127,14 +140,23 @@ def _nets(side: str) -> list[Net]:
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
 
 
-def _unfinished(side: str, nets: list[Net]) -> list[str]:
-    last = max(net.epoch for net in nets)
-    behind = [f"{net.run.label}/{net.name} at {net.epoch}" for net in nets if net.epoch < last]
+def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:
+    return {(net.run.folder.path, net.name): net for net in nets}
+
+
+def _label(net: Net) -> str:
+    return f"{net.run.label}/{net.name}"
+
+
+def _unfinished(side: str, nets: list[Net], last: int) -> list[str]:
+    behind = [f"{_label(net)} at {net.epoch}" for net in nets if net.epoch < last]
     return [f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else []
 
 
-def _leaves(spec: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    return compared({"net": spec.get("net"), "twin_of": spec.get("twin_of")}).items()
+def _options(net: Net) -> dict[str, Any]:
+    """What its run computes, and of the run's arms its own only."""
+    run = {key: value for key, value in compared(net.run.config).items() if not key.startswith("model.arms.")}
+    return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

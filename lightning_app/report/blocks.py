@@ -15,8 +15,8 @@ from urllib.parse import quote
 import numpy as np
 
 from lightning_app.common.numbers import number, with_sd
+from lightning_app.common.text import neutral, visible
 from lightning_app.plots.style import Style
-from lightning_app.report.safety import neutral, visible
 
 __all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Section", "Table", "Text"]
 __all__ += ["cell", "csv_text", "mean_cell", "seeds_csv"]

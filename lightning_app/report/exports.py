@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
+from lightning_app.common.text import escaped_latex, file_name
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
-from lightning_app.report.safety import escaped_latex, file_name
 
 __all__ = ["FORMATS", "formats", "write_exports"]
 

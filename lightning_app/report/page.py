@@ -10,12 +10,12 @@ from markupsafe import Markup, escape
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
+from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import claims
 from lightning_app.report.blocks import Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
-from lightning_app.report.safety import visible
 from lightning_app.report.sections import (
     configs,
     conventions,

@@ -18,10 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
+from lightning_app.common.text import visible
 from lightning_app.plots.drawing import TICKS, line_style, rescale, symmetric_log
 from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel
-from lightning_app.report.safety import visible
 
 __all__ = ["legend", "panel"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from lightning_app.common.numbers import interval
 
 __all__ = ["ENOUGH", "ErrorAtRisk", "Interval", "Paired", "PairedCurve", "Spread", "bootstrap_interval"]
-__all__ += ["common_levels", "error_at_risk", "first_reached", "paired", "paired_curve", "spread"]
+__all__ += ["common_levels", "differences", "error_at_risk", "first_reached", "paired", "paired_curve", "spread"]
 __all__ += ["value_where_reached"]
 
 RESAMPLES = 9999
@@ -142,26 +142,26 @@ def paired(plain: Sequence[float], residual: Sequence[float]) -> Paired:
 
     if len(plain) != len(residual):
         raise ValueError(f"expected matched seeds, got {len(plain)} plain and {len(residual)} residual values.")
-    differences = _differences(plain, residual)
-    differences = differences[np.isfinite(differences)]
-    if not differences.size:
+    d = differences(plain, residual)
+    d = d[np.isfinite(d)]
+    if not d.size:
         return Paired(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, count=0)
-    ends, t_p, wilcoxon_p = bootstrap_interval(differences), math.nan, math.nan
-    if np.ptp(differences):
-        t_p = float(stats.ttest_rel(differences, np.zeros_like(differences)).pvalue)
-    if differences.size > 1:  # exact for few pairs; differences of zero are left out, as Wilcoxon did
-        wilcoxon_p = float(stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
-    return Paired(ends.mean, spread(differences).sd, ends.low, ends.high, t_p, wilcoxon_p, differences.size)
+    ends, t_p, wilcoxon_p = bootstrap_interval(d), math.nan, math.nan
+    if np.ptp(d):
+        t_p = float(stats.ttest_rel(d, np.zeros_like(d)).pvalue)
+    if d.size > 1:  # exact for few pairs; differences of zero are left out, as Wilcoxon did
+        wilcoxon_p = float(stats.wilcoxon(d).pvalue) if d.any() else 1.0
+    return Paired(ends.mean, spread(d).sd, ends.low, ends.high, t_p, wilcoxon_p, d.size)
 
 
-def _differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Less the rounding of the subtraction: of 0.12 - 0.11 and 0.13 - 0.12 it would make two, and untie ranks."""
+def differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Pair by pair, less the rounding of the subtraction: of 0.12 - 0.11 and 0.13 - 0.12 it would make two, and untie ranks."""
     plain, residual = np.asarray(plain, dtype=np.float64), np.asarray(residual, dtype=np.float64)
     with np.errstate(invalid="ignore"):  # infinity minus infinity is nan, and known to be
-        differences = plain - residual
+        found = plain - residual
     finite = [values[np.isfinite(values)] for values in (plain, residual)]
     largest = max((float(np.abs(values).max()) for values in finite if values.size), default=0.0)
-    return differences.round(min(ROUNDED - math.ceil(math.log10(largest)), 300)) if largest > 0 else differences
+    return found.round(min(ROUNDED - math.ceil(math.log10(largest)), 300)) if largest > 0 else found
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ def paired_curve(plain: np.ndarray, residual: np.ndarray) -> PairedCurve:
     if np.shape(plain) != np.shape(residual) or np.ndim(plain) != 2 or not len(plain):
         shapes = f"{np.shape(plain)} and {np.shape(residual)}"
         raise ValueError(f"expected two tables seeds x epochs of one shape, got {shapes}.")
-    differences = _differences(plain, residual)
-    whole = np.isfinite(differences).all(axis=0)
-    mean, low, high = np.full((3, differences.shape[1]), np.nan)
+    d = differences(plain, residual)
+    whole = np.isfinite(d).all(axis=0)
+    mean, low, high = np.full((3, d.shape[1]), np.nan)
     if whole.any():
-        mean[whole] = differences[:, whole].mean(axis=0)
-        low[whole], high[whole] = _bootstrap(differences[:, whole])
+        mean[whole] = d[:, whole].mean(axis=0)
+        low[whole], high[whole] = _bootstrap(d[:, whole])
     return PairedCurve(mean, low, high)
 
 

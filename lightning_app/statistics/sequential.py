@@ -103,7 +103,7 @@ def confidence_sequence(differences: Sequence[float] | np.ndarray, alpha: float 
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or not d.size or not np.isfinite(d).all():
         raise ValueError(f"expected one or more finite differences, one a pair, got {d}; leave out what diverged.")
-    return Interval(float(d.mean()), -_upper_end(-d, alpha), _upper_end(d, alpha))
+    return Interval(float(d.mean()), 0 - _upper_end(-d, alpha), _upper_end(d, alpha))
 
 
 def _upper_end(d: np.ndarray, alpha: float) -> float:

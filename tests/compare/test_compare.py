@@ -153,11 +153,77 @@ def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys, a, b, more, sai
     assert said in error
 
 
-def test_a_side_is_read_once_and_in_the_order_of_seeds(tmp_path):
-    make(tmp_path / "run", {"net": GOOD}, seeds=[*range(10)][::-1])
-    sides = sides_of(f"{tmp_path}/run", f"{tmp_path}/run:net")
-    assert sides.seeds == tuple(range(10))
+def test_a_side_is_in_the_order_of_seeds_and_no_net_is_on_both(tmp_path):
+    for name in ("run", "other"):
+        make(tmp_path / name, {"net": GOOD}, seeds=[*range(10)][::-1])
+    a, b = f"{tmp_path}/run", f"{tmp_path}/run/../other:net"
+    assert sides_of(a, b).seeds == tuple(range(10))
+    with pytest.raises(UserError, match="run/net-seed00 is on both sides"):
+        sides_of(a, f"{tmp_path}/other/../run:net")
     with pytest.raises(UserError, match="never measured at the same epoch"):
-        RunFolder(tmp_path / "run").append([Row("net-seed00", 9, 90, "odd", 1.0)])
-        RunFolder(tmp_path / "run").append([Row(f"net-seed0{n}", 8, 80, "odd", 1.0) for n in range(1, 10)])
-        sides_of(f"{tmp_path}/run", f"{tmp_path}/run").table("odd")
+        RunFolder(tmp_path / "run").append([Row("net-seed00", 9, 90, "test/odd", 1.0)])
+        RunFolder(tmp_path / "run").append([Row(f"net-seed0{n}", 8, 80, "test/odd", 1.0) for n in range(1, 10)])
+        RunFolder(tmp_path / "other").append([Row(f"net-seed0{n}", 8, 80, "test/odd", 1.0) for n in range(10)])
+        sides_of(a, b).table("test/odd")
+
+
+def test_measured_within_epochs(tmp_path, capsys):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    for arm, errors in (("good", GOOD), ("bad", BAD)):
+        run.append(Row(f"{arm}-seed{seed:02d}", 0.25, 5, "test/error", errors[seed]) for seed in range(10))
+    assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["findings"][0]["at"] == "epoch 3"
+    run.append(Row(f"good-seed{seed:02d}", 0, 0, "test/error", 5.0) for seed in range(10))
+    main(["compare", f"{run.path}:good", f"{run.path}:bad"])
+    assert "better, from epoch 0.25 on" in capsys.readouterr().out
+
+
+def test_the_rounding_of_floats_is_no_evidence(tmp_path, capsys):
+    """Equal errors, of which one side is a bit larger in the last digit, as sums in another order are."""
+    make(tmp_path / "run", {"one": GOOD, "other": np.nextafter(GOOD, 1).tolist()})
+    assert main(["compare", f"{tmp_path}/run:one", f"{tmp_path}/run:other"]) == 4
+    assert "A - B 0 [0, 0], 10 pairs: unresolved" in capsys.readouterr().out
+
+
+def test_what_does_not_belong_together_gets_a_sentence(tmp_path, capsys):
+    for seed in range(10):
+        make(tmp_path / "a" / f"x{seed}", {"net": [GOOD[seed]]}, [seed], model={"lr": 0.1 if seed else 0.2})
+    run = make(tmp_path / "b", {"net": BAD}, model={"lr": 0.2})
+    run.append(Row(f"net-seed{seed:02d}", 5, 50, "test/error", 0.3) for seed in range(10))
+    main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"])
+    said = capsys.readouterr().out
+    assert "The nets of A differ among themselves in model.lr." in said
+    assert "Not all nets of A are at epoch 5" in said
+    make(tmp_path / "a" / "y", {"net": [0.1]}, [10], data={"class_path": "Digits"})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 2
+    assert "learnt different things" in capsys.readouterr().err
+
+
+def test_names_of_other_people_do_not_reach_the_terminal(tmp_path, capsys):
+    make(tmp_path / "run", {"good": GOOD, "bad": BAD}, model={"\x1b[2J": "\x1b]0;x\x07"})
+    make(tmp_path / "other", {"bad": BAD})
+    run = RunFolder(tmp_path / "run")
+    run.append(Row(f"{arm}-seed{n:02d}", 3, 30, "50%\x1b[31m/error", 0.1) for arm in ("good", "bad") for n in range(10))
+    for more in ([], ["--latex"]):
+        main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad", "-m", "50*", *more])
+        assert "\x1b" not in (said := capsys.readouterr().out) and "50" in said
+    assert said.startswith(r"50\%")
+    main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/other", "-m", "test/error"])
+    assert "\x1b" not in capsys.readouterr().out
+    main(["compare", f"{tmp_path}/run:\x1b[31m", f"{tmp_path}/other"])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_means_are_of_the_pairs_that_are_compared(tmp_path, capsys):
+    make(tmp_path / "run", {"good": [*GOOD, 99.0], "bad": [*BAD, math.nan]})
+    main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad"])
+    assert "A 0.1045 ± 0.003, B 0.1955 ± 0.003" in capsys.readouterr().out
+
+
+def test_a_path_may_have_brackets_and_colons(tmp_path, monkeypatch, capsys):
+    make(tmp_path / "x[1]", {"good": GOOD, "bad": BAD}), make(tmp_path / "x1", {"net": GOOD})
+    assert main(["compare", f"{tmp_path}/x[1]:good", f"{tmp_path}/x[1]:bad"]) == 0
+    assert main(["compare", r"C:\runs\seed*", f"{tmp_path}/x1"]) == 2
+    assert r"C:\runs" in capsys.readouterr().err

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from lightning_app.common.text import FORMULA, HIDDEN, visible
 from lightning_app.report import write_report
 from lightning_app.report.exports import FORMATS
 from lightning_app.report.page import export_folder
-from lightning_app.report.safety import FORMULA, HIDDEN, visible
 from lightning_app.runs import Row
 from tests.report.chromium import look, needs_chromium
 from tests.report.conftest import make_run

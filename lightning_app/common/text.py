@@ -1,4 +1,4 @@
-"""Names are other people's text: what a page, a spreadsheet, LaTeX and a file system would take for something else.
+"""Names are other people's text: what a page, a terminal, a spreadsheet, LaTeX and a file system would take for something else.
 
 A run may be called ``=cmd()``, ``<script>``, ``50%_$x$`` or hold a character that turns the text after it around. Escaping of
 HTML is jinja's; here is what it leaves alone.
@@ -6,7 +6,7 @@ HTML is jinja's; here is what it leaves alone.
 
 import re
 
-__all__ = ["escaped_latex", "file_name", "neutral", "visible"]
+__all__ = ["escaped_latex", "file_name", "neutral", "printable", "visible"]
 
 # Control characters but tab, line feed; line and paragraph separators, and what sets the direction of the text after it.
 HIDDEN = re.compile(
@@ -37,6 +37,15 @@ def visible(text: str) -> str:
     'a⟨U+202E⟩b⟨U+0000⟩'
     """
     return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def printable(text: object) -> str:
+    """For a terminal, on one line, with control characters spelled out: a run's name must not move the cursor.
+
+    >>> printable("a\\x1b[31mb\\n")
+    'a\\\\x1b[31mb\\\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def neutral(text: str) -> str:
