@@ -41,7 +41,7 @@ class Question:
         """
         >>> Question.parse("test/error: better|equivalent within 0.002").margin
         0.002
-        >>> sorted(Question.parse("test/error").hoped)
+        >>> sorted(verdict.value for verdict in Question.parse("test/error").hoped)
         ['better', 'equivalent', 'larger', 'smaller', 'worse']
 
         Raises:

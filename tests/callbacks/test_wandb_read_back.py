@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 OF_WANDB = {"_runtime", "_step", "_timestamp", "epoch", "trainer/global_step"}  # in every row, and not in log.csv
 BINS = 64
-EPOCHS = (0, 1)
 ARMS, SEEDS = ("plain", "residual"), (3, 4)
 # Over seeds, with more of them than the number here: computed for W&B, not in log.csv.
 STATISTICS = {"mean": (statistics.mean, 0), "sd": (statistics.stdev, 1), "min": (min, 0), "max": (max, 0)}
@@ -157,7 +156,7 @@ def assert_same_histograms(found: Histograms, expected: Histograms) -> None:
 
 def assert_steps_of_the_log(run: RunFolder, history: list[dict]) -> None:
     steps = dict(zip(run.log()["epoch"], run.log()["step"]))
-    assert tuple(steps) == EPOCHS
+    assert {0, 1} <= {*steps}  # and within the first epoch, where signals are measured
     assert {(row["epoch"], row["trainer/global_step"]) for row in history} == set(steps.items())
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,11 +132,17 @@ def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
     assert code == 143 and "go on with --ckpt_path last" in said
 
 
+def caught(pid: int) -> int:
+    """The signals that a process handles, a bit each."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[1], 16)
+
+
 def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
     process = started(tmp_path, kind=subprocess.Popen)
-    time.sleep(0.5)  # torch alone takes longer
+    until(process, lambda: caught(process.pid) >> (signal.SIGUSR1 - 1) & 1)  # then torch is imported, for a second
     process.send_signal(signal.SIGUSR1)
-    code, said = ended(process, within=20)
+    code, said = ended(process)
     assert code == 138 and "stopped by SIGUSR1" in said
 
 

@@ -24,6 +24,7 @@ WITNESSED = {  # file -> the families that it is about
     "depth": {"depth"},
     "forces": {"drive"},
     "hessian": {"hessian"},
+    "signal": {"signal"},
 }
 
 

@@ -94,7 +94,7 @@ def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, monke
     assert (len(net.layers()), net.residual, net.fc.out_features) == (32, True, classes)
     assert (type(cli.datamodule), cli.datamodule.num_classes) == (data, classes)
     check_recipe_of_fb_resnet_torch(cli)
-    assert cli.model.configure_optimizers()["lr_scheduler"].milestones.keys() == {fig_2_3.DROP, 121}
+    assert cli.model.configure_optimizers()["lr_scheduler"]["scheduler"].milestones.keys() == {fig_2_3.DROP, 121}
 
 
 def test_the_user_s_resnet_on_cifar_100(monkeypatch, tmp_path):
