@@ -13,7 +13,7 @@ from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-__all__ = ["Finding", "Verdict", "compare", "latex", "text"]
+__all__ = ["Finding", "Verdict", "compare", "errors_at_equal_risk", "judged", "latex", "text"]
 
 FEWER_IS_BETTER = ("error", "risk", "cost", "error_running", "risk_running", "cost_paper")  # last parts of names
 
@@ -43,7 +43,7 @@ class Finding:
     verdict: Verdict
     pairs: int
     left_out: int  # pairs whose number is not finite
-    pairs_needed: int | None  # to settle it, about; None: it is settled, or no number of pairs is foreseen
+    pairs_needed: int | None  # to settle it, about; None: it is settled, none is foreseen, or it was not asked
     parted_at: float | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
 
 
@@ -55,22 +55,22 @@ def compare(
     The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it. At equal
     training risk that is the chance of one look, since the level follows all nets that there are.
     """
-    equal = {name: reached for name in names if at_equal_risk and (reached := _at_equal_risk(sides, name))}
+    equal = {name: reached for name in names if at_equal_risk and (reached := errors_at_equal_risk(sides, name))}
     alpha = (1 - CONFIDENCE) / (len(names) + len(equal))
     found = []
     for name in names:
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
-        at_end = _finding(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
+        at_end = judged(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
         orders = [_verdict(name, before, after, margin, alpha) for before, after in zip(a.to_numpy(), b.to_numpy())]
         found.append(_parted(at_end, epochs, orders))
         if name in equal:
             level, a_there, b_there = equal[name]
-            found.append(_finding(name, f"training risk {brief(level, 3)}", a_there, b_there, margin, alpha))
+            found.append(judged(name, f"training risk {brief(level, 3)}", a_there, b_there, margin, alpha))
     return found
 
 
-def _at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
+def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
     """The lowest training risk that all nets reach, and the errors there; None: not an error, or no such risk."""
     risk = next((risk for risk in RISKS if risk in sides.names), None)
     if risk is None or not name.endswith("error") or name.startswith("train/"):
@@ -85,7 +85,14 @@ def _at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarr
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
 
 
-def _finding(name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Finding:
+def judged(
+    name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float, plan: bool = True
+) -> Finding:
+    """The finding on numbers (pairs,) of both sides, wrong with chance alpha at most.
+
+    Args:
+        plan: say how many pairs would settle what is open, which is simulated and takes most of the time.
+    """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     difference = differences(a, b)[finite]
@@ -95,10 +102,10 @@ def _finding(name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | N
         mean, low, high = interval.mean, interval.low, interval.high
     verdict = _verdict(name, a, b, margin, alpha)
     needed = None
-    if verdict is Verdict.UNRESOLVED and difference.size > 1:
+    if plan and verdict is Verdict.UNRESOLVED and difference.size > 1:
         needed = pairs_needed(mean, spread(difference).sd, margin, seen=difference, alpha=alpha)
     values = tuple(a.tolist()), tuple(b.tolist())
-    return Finding(name, at, *values, mean, low, high, verdict, difference.size, int((~finite).sum()), needed, None)
+    return Finding(name, at, *values, mean, low, high, verdict, difference.size, a.size - difference.size, needed, None)
 
 
 def _verdict(name: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Verdict:

@@ -1,7 +1,7 @@
 """The two sides of a comparison: which nets they have, which of them are pairs, and what must be known about that."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,7 +17,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.runs import Net, find_runs, read_runs
 from lightning_app.runs.configuration import compared
 
-__all__ = ["Sides", "sides_of"]
+__all__ = ["Sides", "matched", "sides_of"]
 
 RISKS = ("train/risk", "train/risk_running")
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
@@ -72,13 +72,21 @@ class Sides:
 def sides_of(a: str, b: str) -> Sides:
     """Two sides as a user names them: ``PATH[,PATH...][:ARM]``, a path being a run, a folder of runs or a pattern of them.
 
+    Raises:
+        UserError: for a side without nets, of several arms, with a seed twice, or of other data than the other side's.
+    """
+    return matched(_nets(a), _nets(b))
+
+
+def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
+    """Two sides, each of nets of one kind with a seed each.
+
     Nets of one seed are a pair where the recorded configurations say that they saw the same data in the same order: then what
     a seed does to both falls out of the difference. Else the first net of A is compared with the first of B, and so on.
 
     Raises:
-        UserError: for a side without nets, of several arms, with a seed twice, or of other data than the other side's.
+        UserError: if the two learnt different things.
     """
-    nets_a, nets_b = _nets(a), _nets(b)
     if both := _keys(nets_a).keys() & _keys(nets_b).keys():
         label = _label(_keys(nets_a)[min(both)])
         raise UserError(f"{label} is on both sides: a net is not better or worse than itself.")
@@ -93,10 +101,10 @@ def sides_of(a: str, b: str) -> Sides:
     if other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]:
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(f"A and B learnt different things ({other[0]} is {values}): their numbers do not compare.")
-    last = max(net.epoch for net in nets_a + nets_b)
+    last = max(net.epoch for net in (*nets_a, *nets_b))
     notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
     data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
-    configured = all(net.run.config for net in nets_a + nets_b)
+    configured = all(net.run.config for net in (*nets_a, *nets_b))
     same_run = nets_a[0].run.folder == nets_b[0].run.folder
     seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
@@ -148,7 +156,7 @@ def _label(net: Net) -> str:
     return f"{net.run.label}/{net.name}"
 
 
-def _unfinished(side: str, nets: list[Net], last: int) -> list[str]:
+def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
     behind = [f"{_label(net)} at {net.epoch}" for net in nets if net.epoch < last]
     return [f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else []
 

@@ -1,4 +1,4 @@
-"""What a section is made of: figures, tables, texts. The template knows these and nothing of runs."""
+"""What a section is made of: figures, tables, texts, sentences. The template knows these and nothing of runs."""
 
 import base64
 import csv
@@ -18,7 +18,7 @@ from lightning_app.common.numbers import number, with_sd
 from lightning_app.common.text import neutral, visible
 from lightning_app.plots.style import Style
 
-__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Section", "Table", "Text"]
+__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Section", "Sentences", "Table", "Text"]
 __all__ += ["cell", "csv_text", "mean_cell", "seeds_csv"]
 
 SHOWN = 1000  # lines of a table of data on the page itself
@@ -171,7 +171,15 @@ class Text:
     text: str
 
 
-Block = Figure | Table | Text
+@dataclass(frozen=True)
+class Sentences:
+    """A list of sentences, each with what it leads to."""
+
+    kind: ClassVar[str] = "sentences"
+    sentences: list[Cell]
+
+
+Block = Figure | Table | Text | Sentences
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from lightning_app.common.files import write_atomically
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import claims
-from lightning_app.report.blocks import Section
+from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
 from lightning_app.report.sections import (
@@ -23,6 +23,7 @@ from lightning_app.report.sections import (
     curvature,
     cushions,
     ensembles,
+    first,
     further,
     headline,
     layers,
@@ -90,7 +91,11 @@ def sections_of(page: PageData) -> list[Section]:
     """The sections that these runs have, in order."""
     before, after = ([module.section(page) for module in modules] for modules in (BEFORE, AFTER))
     shown = {family for section in (*before, *after) if section for family in section.families}
-    return [section for section in (*before, further.section(page, shown), *after) if section]
+    sections = [section for section in (*before, further.section(page, shown), *after) if section]
+    figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
+    anchors = {key for figure in figures for key in (figure.key, *(panel.key for panel in figure.panels))}
+    findings = first.section(page, anchors)
+    return [findings, *sections] if findings else sections
 
 
 def render(sections: Sequence[Section], title: str) -> str:

@@ -25,7 +25,7 @@ from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
 
-__all__ = ["section"]
+__all__ = ["key_of", "section"]
 
 TITLE = "Curvature"
 WHAT = (
@@ -81,11 +81,16 @@ def section(page: PageData) -> Section | None:
         return None
     blocks: list[Block] = []
     for prefix in found:
-        key, title = "curvature-" + re.sub(r"\W+", "-", prefix), prefix if len(found) > 1 else ""
+        key, title = key_of(prefix), prefix if len(found) > 1 else ""
         about = (page, prefix, key, f"{title}: " if title else "")
         figures = [_over_epochs(*about), *_density(*about), *_by_layer(*about)]
         blocks += [table(page, prefix, title), *figures, *tables_of_parts(page, prefix)]
     return Section("curvature", TITLE, WHAT.format(samples=_samples(page, found)), blocks, families=found)
+
+
+def key_of(prefix: str) -> str:
+    """What the keys of a spectrum's figures begin with."""
+    return "curvature-" + re.sub(r"\W+", "-", prefix)
 
 
 def _samples(page: PageData, found: Sequence[str]) -> str:

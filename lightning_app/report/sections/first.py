@@ -1,0 +1,183 @@
+"""Findings first: a few sentences with effect, interval and number of pairs, each with a link to its figure.
+
+The numbers and verdicts are those of ``compare``. What is asked depends on what was measured, never on what came out, and all
+sentences of a page share one chance of a mistake.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.numbers import brief
+from lightning_app.compare.findings import Verdict, errors_at_equal_risk, judged
+from lightning_app.compare.sides import RISKS, Sides, matched
+from lightning_app.report.blocks import Cell, Section, Sentences
+from lightning_app.report.page_data import PageData
+from lightning_app.report.pairs import counterparts
+from lightning_app.report.sections.curvature import key_of
+from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.spectra import prefixes
+from lightning_app.statistics.paired import CONFIDENCE, common_levels, first_reached
+from lightning_app.statistics.sequential import evidence
+
+__all__ = ["section"]
+
+MOST = 7  # sentences
+WITHIN = 0.1  # a ratio so near to 1 does not matter
+LEAD = (
+    "Mean differences over pairs of nets, or geometric means of ratios, with intervals and verdicts by the tests of `compare`. "
+    "The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of one look). "
+    "Sentences: {}; to settle one of them takes "
+    "{} pairs or more: with fewer it describes these nets and is no finding."
+)
+OTHER = "Not compared with {}, because they learnt different things: {}."
+UNPAIRED = "Not paired by seed, but compared in their order: {}."
+REST = "{} more arms have no sentence here; `compare` takes any two."
+
+
+class Question(NamedTuple):
+    """What is asked of an arm A and another one B; the sentence is: A, its beginning, the effect, less or more, B."""
+
+    beginning: str
+    less: str
+    more: str
+    a: np.ndarray  # (pairs,)
+    b: np.ndarray
+    figures: tuple[str, ...]  # keys: the first of them on the page is linked
+    ratio: bool = False  # a and b are logarithms
+
+
+def section(page: PageData, anchors: Collection[str]) -> Section | None:
+    """None without two arms that can be compared.
+
+    Args:
+        anchors: keys of the figures and panels on the page.
+    """
+    plain_of = {own[0]: plain[0] for plain, own in counterparts(page) if len(plain) == len(own) == 1}
+    sides, notices = _sides(page, plain_of)
+    asked = []
+    for arm, against in [*sides][:MOST]:
+        questions = _questions(page, sides[arm, against], plain_of.get(arm) == against)
+        asked += [((arm, against), question) for question in islice(questions, MOST // min(len(sides), MOST))]
+    if not asked:
+        return None
+    alpha = (1 - CONFIDENCE) / len(asked)
+    cells = []
+    for arms, question in asked:
+        figure = next((key for key in question.figures if key in anchors), "")
+        cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
+    least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
+    return Section("findings", "Findings", LEAD.format(len(cells), least), [Sentences(cells)], notices)
+
+
+def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, str], Sides], list[str]]:
+    """Each arm against its own plain one where that is certain, else against the first plain arm, or the first of all."""
+    groups = page.groups
+    plain = [name for name, nets in groups.items() if nets[0].kind == "plain"]
+    recorded = [name for name in plain if not groups[name][0].guessed]
+    reference = next(iter([*recorded, *plain, *groups]), "")
+    found: dict[tuple[str, str], Sides] = {}
+    other = []
+    for arm in groups:
+        if arm != reference and arm not in plain_of.values():
+            against = plain_of.get(arm, reference)
+            try:
+                found[arm, against] = matched(groups[arm], groups[against])
+            except UserError:
+                other.append(arm)
+    unpaired = [f"{a} and {b}" for (a, b), sides in found.items() if sides.seeds is None and len(sides.a) > 1]
+    notices = [OTHER.format(reference, ", ".join(other))] * bool(other)
+    notices += [UNPAIRED.format(", ".join(unpaired))] * bool(unpaired)
+    return found, notices + [REST.format(len(found) - MOST)] * (len(found) > MOST)
+
+
+def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
+    """Those whose numbers there are, the most telling first; is it a plain arm and its ``own`` residual one?"""
+    found = [
+        _epochs(sides),
+        _at_end(sides, "test/error", "a test error", "learning-test-error"),
+        _at_risk(sides, ("seeds-at-risk",) * own + ("learning-test-error",)),
+    ]
+    for each in prefixes(page.nets):
+        found.append(
+            _at_end(sides, f"{each}/top1", f"a curvature (λmax, {each})", f"{key_of(each)}-curves", ratio=True)
+        )
+    if layers := measured_layers(page.nets):
+        layer = choose_layer(layers, page.layer)
+        what = f"at {layer} a median cushion (the identity counted as weights)"
+        found.append(
+            _at_end(sides, f"cushion/{layer}/median_transferred", what, "cushion-median_transferred", ratio=True)
+        )
+    found.append(_at_end(sides, "train/error", "a training error", "learning-train-error"))
+    for question in found:
+        if question is not None and np.isfinite(question.a - question.b).any():
+            yield question
+
+
+def _epochs(sides: Sides) -> Question | None:
+    """To the lowest round training risk that all nets reach."""
+    risk = next((risk for risk in RISKS if risk in sides.names), None)
+    if risk is None:
+        return None
+    ends = common_levels([net.series(risk).to_numpy() for net in sides.a + sides.b], 2)
+    if not len(ends):
+        return None
+    scale = 10.0 ** math.floor(math.log10(ends[1]))
+    level = next(round_ for step in (1, 2, 5, 10) if (round_ := step * scale) >= ends[1])
+    if level >= ends[0]:
+        return None
+    curves = ([net.series(risk) for net in nets] for nets in (sides.a, sides.b))
+    at = np.array([level])
+    a, b = (np.array([first_reached(c.index.to_numpy(), c.to_numpy(), at)[0] for c in side]) for side in curves)
+    words = f"reaches training risk {level:g} after", "fewer epochs than", "more epochs than"
+    return Question(*words, a, b, (f"learning-{risk.replace('/', '-')}",))
+
+
+def _at_risk(sides: Sides, figures: tuple[str, ...]) -> Question | None:
+    reached = errors_at_equal_risk(sides, "test/error") if "test/error" in sides.names else None
+    if reached is None:
+        return None
+    risk, a, b = reached
+    words = f"has, at training risk {brief(risk, 3)}, a test error", "below that of", "above that of"
+    return Question(*words, a, b, figures)
+
+
+def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False) -> Question | None:
+    """At the last epoch at which all nets have the number."""
+    if name not in sides.names:
+        return None
+    try:
+        epochs, *tables = sides.table(name)
+    except UserError:  # there is no such epoch
+        return None
+    a, b = (table.iloc[-1].to_numpy() for table in tables)
+    words = f"has, after epoch {epochs[-1]:g}, {what}", "below that of", "above that of"
+    if ratio:
+        words = f"{words[0]} of", "times that of", "times that of"
+        with np.errstate(divide="ignore", invalid="ignore"):  # a number that is not positive is left out
+            a, b = np.log(a), np.log(b)
+    return Question(*words, a, b, (figure,), ratio)
+
+
+def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
+    margin = math.log1p(WITHIN) if question.ratio else None
+    found = judged("", "", question.a, question.b, margin, alpha, plan=False)
+    numbers = [found.difference, found.low, found.high]
+    if question.ratio:
+        numbers = np.exp(numbers).tolist()
+    elif found.difference < 0:
+        numbers = [-found.difference, -found.high, -found.low]
+    tested = math.isfinite(found.low) and math.isfinite(found.high)
+    effect, *ends = (brief(number + 0.0, 3) for number in numbers)  # no -0
+    effect += f" [{', '.join(ends)}]" * tested
+    word = question.less if found.difference < 0 else question.more
+    pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
+    pairs += f" ({found.left_out} more left out: a number is not finite)" * (found.left_out > 0)
+    if not tested:
+        return f"{a} {question.beginning} {effect} {word} {b}, {pairs}: described, not tested."
+    verdict = {Verdict.EQUIVALENT: f": equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: ": unresolved"}
+    return f"{a} {question.beginning} {effect} {word} {b}, {pairs}{verdict.get(found.verdict, '')}."

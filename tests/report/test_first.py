@@ -1,0 +1,186 @@
+"""The findings at the top of the page: their numbers are those of `compare`, and none is claimed that was not tested."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import yaml
+
+from lightning_app.common.numbers import brief
+from lightning_app.report.page import sections_of
+from lightning_app.report.page_data import gather
+from lightning_app.report.sections import first
+from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.folder import MemberRow
+from lightning_app.statistics.sequential import confidence_sequence
+from tests.report.test_page import Page, page_of
+
+EPOCHS = 10
+PLAIN = {"plain": False, "residual": True}
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(0, 0.001, 13)
+
+
+def run_of(path, arms: dict[str, dict[str, np.ndarray]], config: dict | None = None) -> RunFolder:
+    """Arms with final numbers, a seed each; the risk halves in every `pace` epochs, and 2 at the start."""
+    run = RunFolder(path)
+    seeds = range(len(next(iter(next(iter(arms.values())).values()))))
+    names = {f"{arm}-seed{seed:02d}": (arm, seed) for arm in arms for seed in seeds}
+    run.save_members(
+        MemberRow(name, arm, seed, "Net", PLAIN.get(arm), "", 20, 1) for name, (arm, seed) in names.items()
+    )
+    for name, (arm, seed) in names.items():
+        numbers = {key: float(values[seed]) for key, values in arms[arm].items()}
+        if pace := numbers.pop("pace", None):
+            run.append(Row(name, epoch, epoch, "train/risk", 2 * 0.5 ** (epoch / pace)) for epoch in range(EPOCHS + 1))
+        run.append(Row(name, EPOCHS, EPOCHS, key, value) for key, value in numbers.items())
+    (path / "config.yaml").write_text(yaml.safe_dump(config or {"model": {"arms": {arm: {} for arm in arms}}}))
+    return run
+
+
+def said(*runs: RunFolder) -> list[str]:
+    found = first.section(gather(runs), ())
+    return [] if found is None else [cell.text for cell in found.blocks[0].sentences]
+
+
+def notices(*runs: RunFolder) -> str:
+    return " ".join(first.section(gather(runs), ()).notices)
+
+
+def numbers_in(sentence: str) -> list[str]:
+    return re.search(r"([\d.e-]+) \[(-?[\d.e-]+), (-?[\d.e-]+)\]", sentence).groups()
+
+
+@pytest.fixture
+def bank(tmp_path) -> RunFolder:
+    """Residual nets are faster and better; the curvature is the same but for 2 %, and no seed's test risk is known."""
+    plain = {"pace": 3 + 100 * NOISE, "test/error": 0.3 + NOISE, "hessian/top1": 50 + 1000 * NOISE}
+    residual = {"pace": 2 + 0 * NOISE, "test/error": 0.28 - NOISE, "hessian/top1": 51 + 1000 * NOISE[::-1]}
+    both = {arm: numbers | {"hessian/unconverged": 0 * NOISE} for arm, numbers in zip(PLAIN, (plain, residual))}
+    return run_of(tmp_path / "bank", both)
+
+
+def test_effects_intervals_and_verdicts_are_those_of_the_tests(bank):
+    epochs, error, curvature = said(bank)
+    alpha = 0.05 / 3
+    # Halving every `pace` epochs is linear in the logarithm; between epochs the curve is linear: a slow witness by search.
+    level = float(re.search(r"risk ([\d.]+) after", epochs)[1])
+
+    def reached(pace: float) -> float:
+        fine = np.linspace(0, EPOCHS, 1_000_001)
+        curve = np.interp(fine, range(EPOCHS + 1), [2 * 0.5 ** (epoch / pace) for epoch in range(EPOCHS + 1)])
+        return fine[np.argmax(curve <= level)]
+
+    fewer = confidence_sequence([reached(3 + 100 * noise) - reached(2) for noise in NOISE], alpha)
+    lower = confidence_sequence((0.3 + NOISE) - (0.28 - NOISE), alpha)
+    ratio = np.log(51 + 1000 * NOISE[::-1]) - np.log(50 + 1000 * NOISE)
+    times = confidence_sequence(ratio, alpha)
+    for sentence, expected in zip((epochs, error), (fewer, lower)):
+        ends = [float(end) for end in numbers_in(sentence)]
+        assert ends == pytest.approx([expected.mean, expected.low, expected.high], rel=6e-3)
+    assert [*numbers_in(curvature)] == [brief(math.exp(end), 3) for end in (times.mean, times.low, times.high)]
+    assert epochs.startswith("residual reaches training risk") and epochs.endswith("fewer epochs than plain, 13 pairs.")
+    assert error.startswith("residual has, after epoch 10, a test error 0.0")
+    assert error.endswith("below that of plain, 13 pairs.")
+    assert curvature.startswith("residual has, after epoch 10, a curvature (λmax, hessian) of 1.0")
+    assert curvature.endswith("times that of plain, 13 pairs: equivalent within 10 %.")
+
+
+def test_what_noise_explains_is_unresolved(tmp_path):
+    run = run_of(tmp_path / "run", {"a": {"test/error": 0.3 + NOISE}, "b": {"test/error": 0.3 + NOISE[::-1]}})
+    (sentence,) = said(run)
+    assert sentence.endswith("of a, 13 pairs: unresolved.")
+    _, low, high = map(float, numbers_in(sentence))
+    assert low < 0 < high
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 6])
+def test_too_few_pairs_are_described_and_it_says_so(tmp_path, pairs):
+    arms = {arm: {"test/error": error + NOISE[:pairs]} for arm, error in (("plain", 0.3), ("residual", 0.2))}
+    run = run_of(tmp_path / "run", arms)
+    (sentence,) = said(run)
+    counted = "1 pair" if pairs == 1 else f"{pairs} pairs"
+    assert sentence == (
+        f"residual has, after epoch 10, a test error 0.1 below that of plain, {counted}: described, not tested."
+    )
+    assert "Sentences: 1; to settle one of them takes 7 pairs" in first.section(gather([run]), ()).lead
+
+
+def test_seven_pairs_settle_one_question_but_not_two(tmp_path):
+    arms = {arm: {"test/error": error + 0 * NOISE[:7]} for arm, error in (("a", 0.3), ("b", 0.2), ("c", 0.25))}
+    assert all("not tested" in sentence for sentence in said(run_of(tmp_path / "three", arms)))
+    arms.pop("c")
+    assert said(run_of(tmp_path / "two", arms))[0].endswith("a test error 0.1 [0.1, 0.1] below that of a, 7 pairs.")
+
+
+def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
+    def of(*arms: str) -> list[str]:
+        found = said(
+            run_of(tmp_path / str(len(arms)) / arms[0][:2], {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
+        )
+        return [re.sub(r"(\w+) has.*that of (\w+),.*", r"\1 \2", sentence) for sentence in found]
+
+    assert of("wide", "deep", "flat") == ["deep wide", "flat wide"]
+    assert of("broad", "plain", "residual") == ["broad plain", "residual plain"]
+    assert of("alone") == []
+
+
+def test_each_residual_arm_is_against_its_own_plain_one(tmp_path):
+    arms = ("pln20", "res20", "pln32", "res32")
+    run = run_of(tmp_path / "depths", {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
+    assert [(s.split()[0], re.search(r"of (\w+),", s)[1]) for s in said(run)] == [
+        ("res20", "pln20"),
+        ("res32", "pln32"),
+    ]
+
+
+def test_there_are_seven_sentences_at_most(tmp_path):
+    arms = {f"arm{i}": {"pace": 2 + NOISE[:1], "test/error": 0.3 + NOISE[:1]} for i in range(10)}
+    run = run_of(tmp_path / "many", arms)
+    assert len(said(run)) == 7
+    assert "2 more arms" in notices(run)
+    assert len(said(run_of(tmp_path / "three", dict([*arms.items()][:4])))) == 3 * 2
+
+
+def test_what_is_no_number_is_counted_and_what_is_none_at_all_is_not_said(tmp_path):
+    lost = np.append(NOISE[:12], math.nan)
+    run = run_of(tmp_path / "run", {"a": {"test/error": 0.3 + lost}, "b": {"test/error": 0.2 + NOISE}})
+    assert "12 pairs (1 more left out: a number is not finite)" in said(run)[0]
+    assert said(run_of(tmp_path / "none", {arm: {"test/error": np.array([math.nan])} for arm in "ab"})) == []
+
+
+def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
+    def with_data(name: str, **data: object) -> RunFolder:
+        config = {"data": {"class_path": "CIFAR10", "init_args": {"batch_size": 8}} | data}
+        return run_of(tmp_path / name, {"net": {"test/error": 0.3 + NOISE[:2]}}, config)
+
+    base, other = with_data("base"), with_data("other", class_path="MNIST")
+    third = with_data("third", init_args={"batch_size": 9})
+    assert said(base, other) == []
+    assert [sentence.split()[0] for sentence in said(base, other, third)] == ["third/net"]
+    assert "Not compared with base/net, because they learnt different things: other/net." in notices(base, other, third)
+    assert "Not paired by seed, but compared in their order: third/net and base/net." in notices(base, third)
+
+
+def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
+    page = gather([bank])
+    section = sections_of(page)[0]
+    assert (section.key, section.title) == ("findings", "Findings")
+    assert [cell.link for cell in section.blocks[0].sentences] == [
+        "learning-train-risk",
+        "learning-test-error",
+        "curvature-hessian-curves",
+    ]
+    text = page_of(bank, out=tmp_path / "page.html")
+    ids = {value for _, name, value in Page(text).attributes if name == "id"}
+    assert all(cell.link in ids for cell in section.blocks[0].sentences)
+    assert said(bank)[0] in Page(text).text
+
+
+def test_names_are_text(tmp_path):
+    name = '<b>{0}"&'
+    run = run_of(tmp_path / "run", {arm: {"test/error": 0.3 + NOISE[:1]} for arm in ("a", name)})
+    text = page_of(run)
+    assert f"{name} has, after epoch 10" in Page(text).text
+    assert "b" not in Page(text).tags
