@@ -20,12 +20,14 @@ from callbacks.notebook import shipped
 from callbacks.signal import Signal
 from lightning_app.common.errors import UserError
 from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.members import members_of
 
 __all__ = ["Watch"]
 
 log = logging.getLogger(__name__)
 
 Hook = Callable[[Measure], None]
+Wrapper = nn.parallel.DistributedDataParallel
 NEVER = 10**9  # epochs: the clock of steps alone decides
 
 
@@ -80,9 +82,13 @@ class Watch:
                 f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
             )
         nets = {"net": net} if isinstance(net, nn.Module) else dict(net)
+        # One process measures: a DistributedDataParallel would wait there for the others.
+        nets = {
+            name: getattr(each, "module", each) if isinstance(each, Wrapper) else each for name, each in nets.items()
+        }
         with isolate_rng():  # a DataLoader draws a number when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
-        self.measures = [*shipped(), Signal()] if measures is None else [*measures]
+        self.measures = [*shipped(), Signal()] if measures is None else [*dict.fromkeys(measures)]
         for one in self.measures:
             if not isinstance(one, Measure):
                 raise UserError(
@@ -98,6 +104,7 @@ class Watch:
             loss=loss,
             device=next((weight.device for each in nets.values() for weight in each.parameters()), torch.device("cpu")),
         )
+        members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder)
         self._loop: Any = _Loop(
             self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps
@@ -177,7 +184,7 @@ class Watch:
         self._each(lambda one: one.on_train_start(*self._whose))
         if self._optimizer is not None:
             self._handles = [
-                self._optimizer.register_step_pre_hook(lambda *_: self._guarded(self._before_update)),
+                self._optimizer.register_step_pre_hook(self._before_optimizer),
                 self._optimizer.register_step_post_hook(lambda *_: self.step()),
             ]
         self._before_step()
@@ -190,12 +197,19 @@ class Watch:
     def _before_step(self) -> None:
         self._loop.batch_idx = self._loop.global_step - self._loop.current_epoch * self._loop.num_training_batches
         self._each(lambda one: one.on_train_batch_start(*self._whose, None, self._loop.batch_idx))
+        self._loop.batch_idx -= 1  # it is not made yet: what is logged until then belongs to the one before
+
+    def _before_optimizer(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        if not any(map(callable, (*args, *kwargs.values()))):  # a closure's passes are still to come
+            self._guarded(self._before_update)
 
     def _before_update(self) -> None:
         self._each(lambda one: one.on_before_optimizer_step(*self._whose, self._optimizer))
 
     def _after_step(self) -> None:
+        self._before_update()  # nobody announced it, or a closure has passed: what is measured now is no part of the step
         self._loop.global_step += 1
+        self._loop.batch_idx += 1
         self._each(lambda one: one.on_train_batch_end(*self._whose, None, None, self._loop.batch_idx))
         last = self._loop.global_step == self._loop.max_steps
         if self._loop.is_last_batch or last:
@@ -206,7 +220,6 @@ class Watch:
     def _end(self) -> None:
         """What was not measured after the last step is measured now."""
         done = self._loop.global_step
-        self._loop.batch_idx -= 1  # the step that is prepared will not be
         for one in self.measures:
             if not one.due_after(done) and done != self._loop.max_steps:
                 one.observe(*self._whose, epochs_done(self._loop))

@@ -92,6 +92,7 @@ class SignalWatch:
             WeakIdKeyDictionary()
         )  # tensor -> layers on its longest way here, and the last one
         self._calls = _Calls(self)
+        self._looking = True  # but not during a pass without gradients, which is somebody's evaluation
         self._handles = [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True)]
         for layer in self._layers if passes else ():
             self._handles.append(layer.module.register_forward_hook(_hook(self._layer, layer)))
@@ -121,16 +122,22 @@ class SignalWatch:
     # -- in the passes ------------------------------------------------------------------------------------------------
 
     def _enter(self, net: nn.Module, inputs: tuple) -> None:
-        for x in _tensors(inputs):
-            self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
-        self._calls.__enter__()
+        self._looking = torch.is_grad_enabled()
+        if self._looking:
+            for x in _tensors(inputs):
+                self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
+            self._calls.__enter__()
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
-        self._calls.__exit__(None, None, None)
+        if self._looking:
+            self._calls.__exit__(None, None, None)
+        self._looking = True
         self._way.clear()
 
     @_guarded
     def _layer(self, layer: Layer, inputs: tuple, out: Tensor) -> None:
+        if not self._looking:
+            return
         if not isinstance(out, Tensor):
             raise UserError(
                 f"the signals of {layer.name} are those of a tensor, and it puts out a {type(out).__name__}."

@@ -165,6 +165,64 @@ def test_the_optimizer_may_be_wrapped_and_a_part_of_training_goes_on(tmp_path, b
     assert log[["epoch", "step"]].to_numpy().tolist() == [[0, 0], [1, 6], [2, 12]]
 
 
+def signals(folder) -> list:
+    log = skipscope.open_run(folder).log()
+    return log[log["name"].str.startswith("signal/")][["step", "name", "value"]].to_numpy().tolist()
+
+
+@pytest.mark.parametrize("how", ["announced", "closure", "evaluating"])
+def test_signals_are_of_the_training_step_alone(tmp_path, how):
+    """Whatever else passes through the net: other measures, closures of the optimizer, an evaluation between steps."""
+
+    def run(folder, how: str) -> list:
+        net = small_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        given = None if how == "announced" else optimizer
+        with skipscope.watch(net, probe(), given, every=1, folder=folder, measures=[LayerCushion(), Signal()]) as scope:
+            for images, labels in data():
+
+                def closure(images=images, labels=labels):
+                    optimizer.zero_grad()
+                    loss = F.cross_entropy(net(images), labels)
+                    loss.backward()
+                    return loss
+
+                if how == "evaluating":
+                    with torch.no_grad():
+                        net.eval()(images)
+                    net.train()
+                if how == "closure":
+                    optimizer.step(closure)
+                else:
+                    closure()
+                    optimizer.step()
+                if how == "announced":
+                    scope.step()
+        return signals(folder)
+
+    assert run(tmp_path / how, how) == run(tmp_path / "plain", "plain") != []
+
+
+def test_own_numbers_are_at_the_step_that_was_made(tmp_path):
+    with skipscope.watch(
+        small_net(), probe(), every=1, folder=tmp_path, measures=[WeightMass()], steps_per_epoch=4
+    ) as scope:
+        scope.log({"mine": 0.0})
+        for _ in range(5):
+            scope.step()
+            scope.log({"mine": 0.0})
+    log = skipscope.open_run(tmp_path).log()
+    mine, theirs = (
+        log.query(f"name == '{name}'")[["epoch", "step"]].to_numpy().tolist() for name in ("mine", "weight_mass/all")
+    )
+    assert mine == theirs == [[0, 0], [0.25, 1], [0.5, 2], [0.75, 3], [1, 4], [1.25, 5]]
+
+
+def test_names_that_cannot_be_keys_are_refused_before_training(tmp_path):
+    with pytest.raises(UserError, match="without '/'"):
+        skipscope.watch({"a/b": small_net()}, probe(), folder=tmp_path)
+
+
 def broken(context) -> float:
     raise RuntimeError("a fault of the measure")
 
