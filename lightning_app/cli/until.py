@@ -78,7 +78,7 @@ def fit_until(argv: Sequence[str]) -> int:
     while True:
         runs = _runs(folder, name)
         for run, seeds in runs.items():
-            if run.finished is None and (code := _fit(words, run.path.name, seeds, resume=run.has_log)):
+            if run.finished is None and (code := _fit(words, run.path.name, seeds, resume=True)):
                 return code
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:

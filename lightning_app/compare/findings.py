@@ -1,6 +1,7 @@
 """What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from lightning_app.statistics.sequential import PLANNED, Order, confidence_seque
 
 __all__ = ["Finding", "Verdict", "compare", "errors_at_equal_risk", "judged", "latex", "text"]
 
-FEWER_IS_BETTER = ("error", "risk", "cost", "error_running", "risk_running", "cost_paper")  # last parts of names
+FEWER_IS_BETTER = re.compile(r"(error|risk|cost)(_running|_ema|_paper)?")  # last parts of names
 
 
 class Verdict(StrEnum):
@@ -111,7 +112,7 @@ def judged(
 def _verdict(name: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Verdict:
     difference = differences(a, b)
     difference = difference[np.isfinite(difference)]
-    good = name.rpartition("/")[2] in FEWER_IS_BETTER
+    good = FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2])
     return {
         Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
         Order.BELOW: Verdict.BETTER if good else Verdict.SMALLER,

@@ -99,6 +99,15 @@ def test_runs_are_paired_by_seed_where_their_data_agree(tmp_path, capsys):
     assert "because their data differ (data.init_args.batch_size)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["test/error_ema", "train/risk_running", "train/cost_paper", "hessian/top1"])
+def test_which_numbers_are_better_small(tmp_path, capsys, name):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    for arm, values in (("good", GOOD), ("bad", BAD)):
+        run.append(Row(f"{arm}-seed{seed:02d}", 3, 30, name, values[seed]) for seed in range(10))
+    assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "-m", name]) == (1 if "top" in name else 0)
+    assert f"A is {'smaller' if 'top' in name else 'better'}" in capsys.readouterr().out
+
+
 def test_rows_for_a_paper(run, capsys):
     main(["compare", f"{run}:good", f"{run}:bad", "--latex"])
     first = capsys.readouterr().out.splitlines()[0]
