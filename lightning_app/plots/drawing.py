@@ -1,6 +1,7 @@
 """What figures of the page and of the papers draw into axes: curves with bands over seeds, histograms, logarithmic axes."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,12 @@ def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
     last = low.last_valid_index()
     alone = [line[line.index >= (-np.inf if last is None else last)] for line in lines]
     for line in (low, high, *(alone if any(len(line) > 1 for line in alone) else ())):
-        axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
+        axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6, gid=style.arm)
 
 
 def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
     """The area between two lines, so pale that two of them can overlap."""
-    axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0)
+    axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0, gid=style.arm)
 
 
 def group_mean(lines: Sequence[pd.Series]) -> pd.Series:
@@ -77,13 +78,14 @@ def histogram(
 ) -> None:
     """Counts (n,) between edges (n + 1,) as an outline, lightly filled; from ``floor`` on: above 0 for a logarithmic axis."""
     counts = np.maximum(counts, floor)
-    axes.stairs(counts, edges, baseline=floor, fill=True, color=style.colour, alpha=0.15, linewidth=0)
-    axes.stairs(counts, edges, baseline=floor, color=style.colour, linestyle=style.dash, linewidth=1.4, label=label)
+    outline = partial(axes.stairs, counts, edges, baseline=floor, color=style.colour, gid=style.arm)
+    outline(fill=True, alpha=0.15, linewidth=0)
+    outline(linestyle=style.dash, linewidth=1.4, label=label)
 
 
 def median_mark(axes: Axes, x: float, style: Style) -> None:
     """The net's marker on the x axis."""
-    axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4)
+    axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4, gid=style.arm)
 
 
 def from_zero(axes: Axes) -> None:
@@ -99,7 +101,7 @@ def dots(axes: Axes, x: ArrayLike, y: ArrayLike, style: Style) -> None:
 
 def line_style(style: Style) -> dict[str, Any]:
     """Arguments of matplotlib's lines."""
-    return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha}
+    return {"color": style.colour, "linestyle": style.dash, "alpha": style.alpha, "gid": style.arm}
 
 
 def rescale(axis: Axis, log: bool) -> None:

@@ -56,6 +56,7 @@ class Style:
     dash: str | tuple[float, tuple[float, ...]]  # "-", or matplotlib's offset and lengths
     marker: str
     alpha: float | None = None
+    arm: str = ""  # whose it is: the id of what is drawn in it, by which the page's script finds it
 
 
 def styles(kinds: Iterable[str]) -> list[Style]:

@@ -6,7 +6,7 @@ import gzip
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -18,8 +18,8 @@ from lightning_app.common.numbers import number, with_sd
 from lightning_app.common.text import neutral, visible
 from lightning_app.plots.style import Style
 
-__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Section", "Sentences", "Table", "Text"]
-__all__ += ["cell", "csv_text", "mean_cell", "seeds_csv"]
+__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Rows", "Section", "Sentences", "Table", "Text"]
+__all__ += ["cell", "csv_name", "csv_text", "mean_cell", "seeds_csv"]
 
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
@@ -62,14 +62,14 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_safe, columns))
-    writer.writerows([_safe(value) if isinstance(value, str) else value for value in row] for row in rows)
+    writer.writerow(map(csv_name, columns))
+    writer.writerows([csv_name(value) if isinstance(value, str) else value for value in row] for row in rows)
     return text.getvalue()
 
 
 @lru_cache(maxsize=4096)
-def _safe(text: str) -> str:
-    """Kept, because a column repeats a few names thousands of times."""
+def csv_name(text: str) -> str:
+    """A text as a cell has it; kept, because a column repeats a few names thousands of times."""
     return neutral(visible(text))
 
 
@@ -80,12 +80,28 @@ def seeds_csv(spreads: Sequence[Iterable[object]]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Which rows of its figure's data a panel draws, and how."""
+
+    where: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column -> what its rows have there
+    x: str = "epoch"  # column
+    y: str = "value"  # column
+    who: str = "net"  # column: whose row it is
+    line: str = ""  # column that tells several curves of one net apart
+    low: str = ""  # columns of the ends of a band
+    high: str = ""
+    places: Mapping[str, float] = field(
+        default_factory=dict
+    )  # names in column x -> places on the axis; others are not drawn
+
+
+@dataclass(frozen=True)
 class Panel:
     """One pair of axes."""
 
     key: str  # unique on the page: its anchor and the salt of its SVG ids
     title: str
-    svg: str
+    svg: str  # with what `interactive` says of its axes and rows
     save: Callable[[str, Sequence["Entry"]], bytes]  # "pdf" or "svg", legend -> a file that stands alone
 
 

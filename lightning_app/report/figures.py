@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
-from lightning_app.report.blocks import Entry, Figure, Panel, csv_text, seeds_csv
+from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, seeds_csv
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
@@ -53,6 +53,7 @@ def curve_panel(
     before: Draw | None = None,
     after: Draw | None = None,
     every: bool = False,
+    rows: Rows | None = None,
     **scales: bool,
 ) -> Panel:
     """The curve of each group of nets, over its seeds.
@@ -60,6 +61,7 @@ def curve_panel(
     Args:
         before, after: what else is drawn, and where the axes end.
         every: a marker at every point.
+        rows: of the figure's data, what is drawn.
         scales: arguments of `panel`; steps of x are whole unless these say otherwise.
     """
 
@@ -71,7 +73,7 @@ def curve_panel(
         if after:
             after(axes)
 
-    return panel(key, title, draw, x=x, y=y, **{"whole_x": True, **scales})
+    return panel(key, title, draw, x=x, y=y, rows=rows, **{"whole_x": True, **scales})
 
 
 class Curve(NamedTuple):
@@ -90,14 +92,17 @@ def figure_of_curves(
 ) -> list[Figure]:
     """A panel for each curve that was measured, and the data behind them: of every net, with ``spreads`` also over seeds."""
     measured = [each for each in curves if page.having(each.name).nets]
-    panels = [
-        curve_panel(page, key, title, partial(Net.series, name=name), y=y, after=adjust, log_y=log_y)
-        for key, name, title, y, log_y, adjust in measured
-    ]
+    panels = [_curve_panel(page, curve) for curve in measured]
     names = [each.name for each in measured]
     data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
     more = seeds_csv(page.spreads(names)) if spreads else {}
     return [Figure(key, caption, panels, group_legend(page), data, columns=columns, more=more)] if panels else []
+
+
+def _curve_panel(page: PageData, curve: Curve) -> Panel:
+    key, name, title, y, log_y, adjust = curve
+    line, rows = partial(Net.series, name=name), Rows({"name": [name]})
+    return curve_panel(page, key, title, line, y=y, after=adjust, rows=rows, log_y=log_y)
 
 
 class Histogram(NamedTuple):

@@ -1,4 +1,4 @@
-"""Sections through the template: one HTML file that needs no other, no network and no script."""
+"""Sections through the template: one HTML file that needs no other, no network, and is complete without its script."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
-from lightning_app.report import claims
+from lightning_app.report import claims, interactive
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
@@ -74,9 +74,10 @@ def write_report(
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     target = target / REPORT if out is None or target.is_dir() else target
     title = ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
-    sections = sections_of(gather(runs, layer, made))
+    page = gather(runs, layer, made)
+    sections = sections_of(page)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render(sections, title).encode())
+    write_atomically(target, render(sections, title, page).encode())
     if export:
         write_exports(sections, export_folder(target), export)
     return target
@@ -98,9 +99,17 @@ def sections_of(page: PageData) -> list[Section]:
     return [findings, *sections] if findings else sections
 
 
-def render(sections: Sequence[Section], title: str) -> str:
-    """The page as text: the same for the same runs, byte by byte."""
-    return _template().render(title=title, sections=sections, colours=COLOURS)
+def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:
+    """The page as text: the same for the same runs, byte by byte. Without the data only what needs none of it is there."""
+    script = interactive.script()
+    return _template().render(
+        title=title,
+        sections=sections,
+        colours=COLOURS,
+        arms=page.groups if page else {},
+        script=script,
+        policy=interactive.policy(script),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -116,5 +125,9 @@ def _template() -> jinja2.Template:
     )
     # A narrow page may break a long dotted or hyphenated name.
     breakable = partial(re.compile(r"(?<!\d)([._/-])(?=\w)").sub, r"\1<wbr>")
+    environment.globals |= {
+        "arms_attribute": interactive.arms_attribute,
+        "legend_attribute": interactive.legend_attribute,
+    }
     environment.filters |= {"svg": Markup, "breakable": lambda text: Markup(breakable(str(escape(text))))}
     return environment.get_template("page.html.jinja")

@@ -119,7 +119,10 @@ def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[P
     read = read_runs(runs)
     names = name_nets(read)
     kinds = {name.group: name.net.kind for name in names}
-    looks = dict(zip(kinds, styles(kinds.values()), strict=True))
+    looks = {
+        group: replace(style, arm=f"arm-{number}")
+        for number, (group, style) in enumerate(zip(kinds, styles(kinds.values()), strict=True))
+    }
     nets = []
     for net, label, group in names:
         facts: dict[str, Any] = {field.name: getattr(net, field.name) for field in fields(reader.Net)}

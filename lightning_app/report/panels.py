@@ -21,7 +21,8 @@ from matplotlib.transforms import Affine2D
 from lightning_app.common.text import visible
 from lightning_app.plots.drawing import TICKS, line_style, rescale, symmetric_log
 from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
-from lightning_app.report.blocks import Entry, Panel
+from lightning_app.report.blocks import Entry, Panel, Rows
+from lightning_app.report.interactive import axes_attribute, rows_attribute
 
 __all__ = ["legend", "panel"]
 
@@ -51,6 +52,7 @@ def panel(
     *,
     x: str,
     y: str,
+    rows: Rows | None = None,
     log_x: bool = False,
     log_y: bool = False,
     whole_x: bool = False,
@@ -61,6 +63,7 @@ def panel(
         key: unique on the page.
         draw: puts the data there.
         x, y: axis labels, with units.
+        rows: of the figure's data, those that are drawn; None: the page's script cannot read this panel.
         log_x, log_y: logarithmic, unless nothing drawn is positive; values <= 0 are then left out.
         whole_x: ticks at whole numbers only (epochs, layers). Where most of what is drawn lies in the first tenth, as when
             the first steps were measured one by one, x is logarithmic instead, with 0 at its start.
@@ -80,7 +83,8 @@ def panel(
         axes = canvas.add_axes(MARGINS)
         paint(axes)
         _make_room(axes)
-        svg = _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"')
+        found = axes_attribute(axes, x, SIZE) + rows_attribute(rows) if rows else ""
+        svg = _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"{found}')
     return Panel(key, title, svg, partial(_alone, key, paint))
 
 
@@ -110,6 +114,8 @@ def _alone(key: str, paint: Callable[[Axes], None], form: str, entries: Sequence
         share = SIZE[1] / (SIZE[1] + below)
         axes = canvas.add_axes((left, 1 - share * (1 - bottom), width, share * height))
         paint(axes)
+        for artist in axes.findobj():
+            artist.set_gid(None)  # the page's; in a file of its own an id is there once
         _make_room(axes)
         if handles:
             canvas.legend(handles=handles, loc="lower left", frameon=False, handlelength=3, borderpad=0.2)
@@ -198,5 +204,7 @@ def _svg(canvas: Canvas, attributes: str) -> str:
     head = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', text)
     assert head is not None, "matplotlib wrote no svg element"
     body = re.sub(r"<metadata>.*?</metadata>", "", text[head.end() :], flags=re.DOTALL)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)  # every text a second time
+    body = re.sub(r'<g id="arm-(\d+)"', r'<g data-arm="\1"', body)
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # "axes_1" and the like: they would repeat in every panel
     return f"<svg {attributes} {head[1]}>{_css(body)}".strip()

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from lightning_app.common.numbers import whole
 from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style
-from lightning_app.report.blocks import Entry, Figure, Panel, csv_text
+from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
@@ -134,17 +134,24 @@ def _profiles(page: PageData, prefix: str, field: str) -> Iterator[_Profile]:
 
 def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Panel:
     numbered = profile.mean.set_axis(positions(profile.mean.columns), axis=1)
-    colour, places = next(iter(profile.seeds)).style.colour, dict(zip(profile.mean.columns, numbered.columns))
+    style, places = next(iter(profile.seeds)).style, dict(zip(profile.mean.columns, numbered.columns))
 
     def draw(axes: Axes) -> None:
         for when, epoch in profile.drawn.items():
-            curve(axes, finite(numbered.loc[epoch]), _look(colour, when), every=True)
+            curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when, style.arm), every=True)
         for line in (expected.iloc[0] for expected in profile.expected[:1]):
             axes.plot([places[layer] for layer in line.index], line, color=INK, linestyle="--", linewidth=1)
 
     title = f"{title}: {profile.group}"
     title = title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
-    return panel(key, title, draw, x="layer", y=y, whole_x=True, log_y=log_y)
+    prefix, field = profile.of
+    rows = Rows(
+        {"net": [net.label for net in profile.seeds]},
+        x="name",
+        line="epoch",
+        places={f"{prefix}/{layer}/{field}": place for layer, place in places.items()},
+    )
+    return panel(key, title, draw, x="layer", y=y, rows=rows, whole_x=True, log_y=log_y)
 
 
 def positions(layers: Sequence[str]) -> list[int]:
@@ -157,9 +164,9 @@ def positions(layers: Sequence[str]) -> list[int]:
     return numbers if len(set(numbers)) == len(layers) else list(range(1, len(layers) + 1))
 
 
-def _look(colour: str, when: float) -> Style:
+def _look(colour: str, when: float, arm: str = "") -> Style:
     marker, alpha = LOOKS[when]
-    return Style(colour, "-", marker, alpha)
+    return Style(colour, "-", marker, alpha, arm)
 
 
 def _legend(shown: Sequence[_Profile]) -> list[Entry]:

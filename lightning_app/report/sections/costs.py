@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
 from lightning_app.plots.style import styles
-from lightning_app.report.blocks import Cell, Figure, Section, Table, cell, csv_text
+from lightning_app.report.blocks import Cell, Figure, Rows, Section, Table, cell, csv_text
 from lightning_app.report.page_data import PageData, Run
 from lightning_app.report.panels import legend, panel
 
@@ -62,7 +62,8 @@ def _figure(page: PageData, names: list[str]) -> Figure:
 
     panels = [panel("cost-medians", "Median cost each time", draw_medians, x="seconds", y="", log_x=True)]
     if EPOCH in names:
-        panels += [panel("cost-epochs", "Time of each epoch", draw_epochs, x="epoch", y="seconds", whole_x=True)]
+        title, its = ("cost-epochs", "Time of each epoch"), Rows({"name": [EPOCH]}, who="run", y="seconds")
+        panels += [panel(*title, draw_epochs, x="epoch", y="seconds", rows=its, whole_x=True)]
     rows = [(run.label, name, *each) for name in names for run in page.runs for each in run.series(name).items()]
     data = csv_text(("run", "name", "epoch", "seconds"), rows)
     caption = "Median seconds of one epoch and of one measurement (logarithmic), and seconds of every epoch."

@@ -19,7 +19,7 @@ from lightning_app.plots.drawing import (
     symmetric_log,
     with_zero,
 )
-from lightning_app.report.blocks import Block, Figure, Panel, Section, csv_text, seeds_csv
+from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
 from lightning_app.report.figures import View, curve_panel, figure_of_histograms, first_and_last, group_legend
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
@@ -113,7 +113,8 @@ def _over_epochs(page: PageData, prefix: str, key: str, name: str) -> Figure:
     drawn, spread = [*CURVES], [*ENDS, *TRACE]  # a spread is of what is a number, and no end of an interval
     if page.having(f"{prefix}/{LEADING}").nets:
         title, leading = f"{name}Leading eigenvector on ID entries", partial(Net.series, name=f"{prefix}/{LEADING}")
-        panels.append(curve_panel(page, f"{key}-id", title, leading, y="share of its square", after=from_zero))
+        rows, y = _rows(prefix, LEADING), "share of its square"
+        panels.append(curve_panel(page, f"{key}-id", title, leading, y=y, after=from_zero, rows=rows))
         drawn, spread = [*drawn, LEADING], [*spread, LEADING]
     errors = (*ENDS.values(), *TRACE.values())
     data = csv_text(("net", "name", "epoch", "value"), page.rows(f"{prefix}/{each}" for each in (*drawn, *errors)))
@@ -154,7 +155,7 @@ def _panel_with_errors(page: PageData, prefix: str, key: str, title: str, y: str
             with_zero(axes)
         _wide(axes, page, [f"{prefix}/{name}" for name in errors])
 
-    return panel(key, title, draw, x="epoch", y=y, whole_x=True)
+    return panel(key, title, draw, x="epoch", y=y, rows=_rows(prefix, *errors), whole_x=True)
 
 
 def _wide(axes: Axes, page: PageData, names: Iterable[str]) -> None:
@@ -168,8 +169,8 @@ def _index_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
         if axes.get_yscale() == "linear":
             from_zero(axes)
 
-    title = f"{name}Share of negative λ: interval"
-    return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", whole_x=True)
+    title, rows = f"{name}Share of negative λ: interval", _rows(prefix, "index_low", "index_high")
+    return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", rows=rows, whole_x=True)
 
 
 def _condition_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
@@ -183,8 +184,13 @@ def _condition_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
         _intervals(axes, page, f"{prefix}/condition10", top)
         axes.set_ylim(min(lows, default=1.0) / 2, top)
 
-    title = f"{name}|λ|max / |λ|10 %: interval"
-    return panel(f"{key}-condition", title, draw, x="epoch", y="condition number", log_y=True, whole_x=True)
+    title, rows = f"{name}|λ|max / |λ|10 %: interval", _rows(prefix, "condition10_low", "condition10_high")
+    y = "condition number"
+    return panel(f"{key}-condition", title, draw, x="epoch", y=y, rows=rows, log_y=True, whole_x=True)
+
+
+def _rows(prefix: str, *names: str) -> Rows:
+    return Rows({"name": [f"{prefix}/{name}" for name in names]}, line="name" if len(names) > 1 else "")
 
 
 def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
@@ -199,7 +205,7 @@ def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
             curve(axes, finite(group_mean(ends)), style)
             if len(ends) > 1:
                 line = finite(pd.concat(ends, axis=1, join="inner").agg(outermost, axis=1))
-                axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6)
+                axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6, gid=style.arm)
 
 
 def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
@@ -295,4 +301,5 @@ def _layer_panel(page: PageData, lines: Mapping[str, Mapping[Net, pd.Series]], k
             with_zero(axes)  # so that rounding errors of zero are drawn there
             symmetric_log(axes.yaxis, (x for by_net in lines.values() for line in by_net.values() for x in line))
 
-    return panel(key, title, draw, x="layer", y=y, whole_x=True)
+    rows = Rows({"quantity": [*lines]}, x="layer", line="quantity" if len(lines) > 1 else "")
+    return panel(key, title, draw, x="layer", y=y, rows=rows, whole_x=True)

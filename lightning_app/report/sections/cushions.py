@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark
-from lightning_app.report.blocks import Figure, Section, csv_text
+from lightning_app.report.blocks import Figure, Rows, Section, csv_text
 from lightning_app.report.figures import Histogram, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
 
@@ -152,7 +152,8 @@ def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
         field = f"median{end}"
         found = [(net, layer, net.final(f"cushion/{layer}/{field}")) for net in page.nets for layer in layers]
         if drawn := [(net.label, layer, field, last.epoch, last.value) for net, layer, last in found if last]:
-            draw = partial(curve_panel, page, x="layer", y="median cushion μ", log_y=True, every=True)
+            its = Rows({"field": [field]}, x="layer", places=dict(zip(layers, places, strict=True)))
+            draw = partial(curve_panel, page, x="layer", y="median cushion μ", log_y=True, every=True, rows=its)
             panels.append(draw(f"cushion-{field}", title, partial(profile, field=field)))
             rows += drawn
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)

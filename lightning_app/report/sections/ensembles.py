@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import from_zero, with_zero
 from lightning_app.plots.style import INK
-from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv_text, mean_cell, seeds_csv
+from lightning_app.report.blocks import Cell, Figure, Panel, Rows, Section, Table, csv_text, mean_cell, seeds_csv
 from lightning_app.report.figures import Curve, curve_panel, figure_of_curves, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import layers_with, profiles, several_seeds, stages
@@ -150,7 +150,8 @@ def _depth_over_epochs(page: PageData) -> Figure:
     panels, rows = [], []
     for field in DEPTH_CURVES:
         title, y, share = f"{DEPTHS[field]} / p", "share of the longest path", partial(_share_of_longest, field=field)
-        panels.append(curve_panel(page, f"ensembles-depth-{field}", title, share, y=y, before=half, after=with_zero))
+        draw = partial(curve_panel, y=y, before=half, after=with_zero, rows=Rows({"depth": [field]}, y="share"))
+        panels.append(draw(page, f"ensembles-depth-{field}", title, share))
         rows += [(net.label, field, *row) for net in page.nets for row in _over_longest(net, field).itertuples()]
     data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
     more = seeds_csv(page.spreads(f"{DEPTH}/{field}" for field in DEPTHS))
@@ -201,7 +202,9 @@ def _length_panel(page: PageData, what: str, when: str, lines: dict[Net, pd.Seri
 
     title = f"{LENGTHS[what]}, epoch {joined(line.name for line in lines.values())}"
     key, x, y = f"ensembles-lengths-{what}-{when}", "length r", "share of the sum"
-    return curve_panel(page, key, title, shares, x=x, y=y, after=from_zero, every=True)
+    epochs = sorted({str(line.name) for line in lines.values()})
+    rows = Rows({"quantity": [what], "epoch": epochs}, x="length", y="share")
+    return curve_panel(page, key, title, shares, x=x, y=y, after=from_zero, every=True, rows=rows)
 
 
 def _scales(page: PageData) -> list[Figure]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
-from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Section, Table, cell, csv_text
+from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
@@ -133,7 +133,8 @@ def _over_epochs(found: Sequence[Pair]) -> list[Figure]:
         lines = {pair: _frame(curve, common[pair].index) for pair, curve in curves.items()}
         if lines:
             key, title = f"seeds-{name.replace('/', '-')}", f"{title}, plain − residual"
-            panels.append(_difference_panel(key, title, lines, looks, "epoch"))
+            its = Rows({"name": [name]}, who="pair", y="mean", low="low", high="high")
+            panels.append(_difference_panel(key, title, lines, looks, "epoch", its))
             rows += [(epoch, *rest[:1], name, *rest[1:]) for epoch, *rest in _difference_rows(lines)]
     data = csv_text(("epoch", "pair", "name", "mean", "low", "high", "pairs"), rows)
     caption = _said(OVER_EPOCHS, found)
@@ -159,7 +160,7 @@ def _legend(looks: dict[Pair, Style]) -> list[Entry]:
 
 
 def _difference_panel(
-    key: str, title: str, lines: Mapping[Pair, pd.DataFrame], looks: dict[Pair, Style], x: str
+    key: str, title: str, lines: Mapping[Pair, pd.DataFrame], looks: dict[Pair, Style], x: str, rows: Rows | None = None
 ) -> Panel:
     def draw(axes: Axes) -> None:
         axes.axhline(0, color=INK, linewidth=0.9)
@@ -168,7 +169,7 @@ def _difference_panel(
             curve(axes, line["mean"], looks[pair])
 
     epochs = x == "epoch"
-    return panel(key, title, draw, x=x, y="plain − residual", log_x=not epochs, whole_x=epochs)
+    return panel(key, title, draw, x=x, y="plain − residual", rows=rows, log_x=not epochs, whole_x=epochs)
 
 
 def _at_risk(pair: Pair) -> ErrorAtRisk | None:
@@ -206,7 +207,8 @@ def _drawing(pair: Pair, errors: ErrorAtRisk) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for nets, values in ((pair.plain, errors.plain), (pair.residual, errors.residual)):
             for seed in values:
-                axes.plot(errors.levels, seed, color=nets[0].style.colour, linewidth=0.6, alpha=0.4)
+                style = nets[0].style
+                axes.plot(errors.levels, seed, color=style.colour, linewidth=0.6, alpha=0.4, gid=style.arm)
             curve(axes, pd.Series(values.mean(axis=0), errors.levels), nets[0].style)
 
     return draw
