@@ -17,7 +17,7 @@ from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import ROOT, arm, classifier, digits, fit
-from tests.report.chromium import after, needs_chromium
+from tests.report.chromium import needs_chromium, tab
 
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
 from comments import comment_of, fenced, fields, linked
@@ -243,8 +243,8 @@ def test_every_heading_has_an_entry_and_every_word_under_it_is_there(site, index
 
 TYPE = """
 const press = key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
-const wait = () => new Promise(done => setTimeout(done, 500));
-addEventListener("load", async () => {
+const wait = () => new Promise(done => setTimeout(done, 200));
+(async () => {
   const seen = {};
   press("/");
   const box = document.activeElement;
@@ -267,18 +267,18 @@ addEventListener("load", async () => {
   press("Escape");
   seen.closed = document.querySelector(".search-results").hidden;
   seen.tags = document.querySelectorAll(".search-results img").length;
-  document.body.replaceChildren(Object.assign(document.createElement("pre"), {id: "seen", textContent: JSON.stringify(seen)}));
-});
+  return seen;
+})()
 """
 
 
 @pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("page", ["index.html", "measures/index.html"], ids=["top", "folder"])
-def test_search_works_from_a_file_by_keyboard(site, tmp_path, page):
+def test_search_works_from_a_file_by_keyboard(site, page):
     texts = ["layercushion", "EFFECTIVE_input", "effective_input xyzzy", "<img src=x>", "hessian spectrum"]
-    dom = after(TYPE.replace("WORDS", json.dumps(texts)), site / page, tmp_path)
-    seen = json.loads(unescape(re.search(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)[1]))
+    with tab(site / page) as opened:
+        seen = opened.run(TYPE.replace("WORDS", json.dumps(texts)))
     assert seen["box"] == "Search" and seen["back"] and seen["closed"] and seen["tags"] == 0
     (cushion, *_), spectrum = seen["layercushion"]["links"], seen["hessian spectrum"]["links"]
     assert (

@@ -53,8 +53,9 @@ NAMES = {light: name for name, (light, _) in COLOURS.items()}
 
 @lru_cache(maxsize=1)
 def script() -> str:
-    """The one script of the page."""
-    return (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+    """The one script of the page, without the comments and indentation that its file has."""
+    lines = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
 
 
 def policy(text: str) -> str:

@@ -137,6 +137,14 @@ def page(finished) -> str:
     return write_report([finished]).read_text()
 
 
+@pytest.fixture(scope="session")
+def single(page, tmp_path_factory) -> Path:
+    """It as a file."""
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    file.write_text(page)
+    return file
+
+
 @pytest.fixture
 def run(tmp_path) -> RunFolder:
     """Two arms, six epochs, everything measured; for the test to change."""

@@ -5,14 +5,15 @@ import re
 import pytest
 
 from lightning_app.report import write_report
-from tests.report.chromium import look, needs_chromium, printed
+from tests.report.chromium import needs_chromium, tab
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 @pytest.fixture(scope="module")
-def seen(page, tmp_path_factory):
-    return look(page, tmp_path_factory.mktemp("wide"))
+def seen(single):
+    with tab(single) as opened:
+        return opened.look()
 
 
 @pytest.mark.parametrize("fault", ["errors", "console", "alerts", "requests", "empty", "dead", "odd"])
@@ -26,8 +27,9 @@ def test_every_figure_is_there(page, seen):
 
 
 @pytest.mark.parametrize("width", [390, 768])
-def test_it_fits_a_phone(page, width, tmp_path):
-    found = look(page, tmp_path / "narrow", width)
+def test_it_fits_a_phone(single, width):
+    with tab(single, width) as opened:
+        found = opened.look()
     assert found["width"] == width
     assert found["wide"] == [] and found["scroll"] <= width
     assert found["empty"] == []
@@ -35,22 +37,45 @@ def test_it_fits_a_phone(page, width, tmp_path):
 
 def test_several_runs_fit_a_phone(make, tmp_path):
     runs = [make("a-rather-long-name-of-a-residual-net-of-depth-20", ["net"], 2), make("pln20", ["net"], 2, seed=1)]
-    found = look(write_report(runs).read_text(), tmp_path / "narrow", 390)
+    with tab(write_report(runs, tmp_path / "several.html"), 390) as opened:
+        found = opened.look()
     assert found["wide"] == [] and found["scroll"] <= 390
 
 
-def test_it_prints(page, tmp_path):
-    pdf = printed(page, tmp_path / "print")
+def test_it_prints_without_controls(single):
+    with tab(single) as opened:
+        pdf = opened.printed()
+        opened.send("Emulation.setEmulatedMedia", media="print")
+        shown = opened.run("['.bar', '.tools'].map(each => getComputedStyle(document.querySelector(each)).display)")
     assert pdf.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
+    assert shown == ["none", "none"]
 
 
 def test_the_watch_sees_what_it_should(tmp_path):
     """The witness itself: a page with every fault there is."""
-    faulty = """<!DOCTYPE html><html><head></head><body><svg class="panel" width="0" height="0"></svg><a href="#no">x</a>
-    <p style="width: 2000px">undefined</p><img src="gone.png" onerror="alert(1)"><script>nowhere()</script></body></html>"""
-    found = look(faulty, tmp_path / "faulty", 390)
+    file = tmp_path / "faulty.html"
+    file.write_text("""<!DOCTYPE html><html><head></head><body><svg class="panel" width="0" height="0"></svg><a href="#no">x</a>
+    <p style="width: 2000px">undefined</p><img src="gone.png" onerror="alert(1)"><script>nowhere()</script></body></html>""")
+    with tab(file, 390) as opened:
+        found = opened.look()
     assert found["alerts"] == ["1"] and found["dead"] == ["#no"] and found["odd"] == ["undefined"]
     assert found["panels"] == 1 and found["empty"] == [""] and found["scroll"] > 390 and found["wide"]
     assert found["handlers"] == ["onerror"] and "IMG failed" in found["errors"]
     assert any("nowhere" in error for error in found["errors"]) and found["console"]
+
+
+def test_without_script_nothing_is_missing(single, seen):
+    """All its lines are those of the page with script, in the same order, and what the script adds is not there."""
+    with tab(single, script=False) as opened:
+        text, bars = opened.run("[document.body.innerText, document.querySelectorAll('.bar, .tools').length]")
+    lines = iter(seen["text"].splitlines())
+    assert bars == 0 and all(line in lines for line in text.splitlines())
+
+
+def test_the_policy_runs_no_other_script(page, tmp_path):
+    file = tmp_path / "more.html"
+    file.write_text(page.replace("</main>", '<script>alert(1)</script><img src="data:," onerror="alert(2)"></main>'))
+    with tab(file) as opened:
+        found = opened.look()
+    assert found["alerts"] == [] and sum("script-src" in error for error in found["errors"]) == 2

@@ -13,7 +13,7 @@ from lightning_app.report import write_report
 from lightning_app.report.exports import FORMATS
 from lightning_app.report.page import export_folder
 from lightning_app.runs import Row
-from tests.report.chromium import look, needs_chromium
+from tests.report.chromium import needs_chromium, tab
 from tests.report.conftest import make_run
 from tests.report.test_page import Page
 
@@ -73,7 +73,10 @@ def test_the_page_shows_them_as_text(hostile):
 @needs_chromium
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_runs_none_of_them(hostile, tmp_path, width):
-    seen = look(hostile[0], tmp_path / "look", width)
+    file = tmp_path / "page.html"
+    file.write_text(hostile[0])
+    with tab(file, width) as opened:
+        seen = opened.look()
     assert (seen["alerts"], seen["errors"], seen["console"], seen["requests"], seen["handlers"]) == ([], [], [], [], [])
     assert not {"img", "iframe"} & seen["tags"].keys() and seen["tags"]["script"] == 1
     assert seen["wide"] == [] and seen["scroll"] <= width
