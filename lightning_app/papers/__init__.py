@@ -18,6 +18,7 @@ PAPERS = {  # key -> its package
     "li-et-al": "lightning_app.papers.li_et_al",
     "littwin-wolf": "lightning_app.papers.littwin_wolf",
     "beyond": "lightning_app.papers.beyond",  # predictions of ours
+    "findings": "lightning_app.papers.findings",
 }
 
 

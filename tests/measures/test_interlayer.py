@@ -16,7 +16,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
-from lightning_app.measures import InterlayerStatistics, interlayer_cushions
+from lightning_app.measures import InterlayerStatistics, absorb, interlayer_cushions
 from lightning_app.measures.noise_stability.batch_of_one import AloneNorm, normalise_alone, normalising
 from lightning_app.measures.noise_stability.block_jacobian import block_jacobian
 from lightning_app.measures.noise_stability.block_norm import block_norm
@@ -410,3 +410,16 @@ def test_blocks_of_one_convolution_are_exact_whatever_the_probes():
     for name, one in probed.items():
         assert torch.equal(one.norms, exact[name].norms)
         assert (one.probes, one.relative_error) == (0, 0)
+
+
+def test_an_absorbed_batch_norm_leaves_the_cushions_of_blocks():
+    torch.manual_seed(0)
+    net, images = CifarResNet(8).double().eval(), torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    for norm in (module for module in net.modules() if isinstance(module, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight, 0.5, 1.5), nn.init.normal_(norm.bias)
+    one, other = (
+        interlayer_cushions(each, blocks_of(each), [images], probes=4) for each in (net, absorb(net, images[:1]))
+    )
+    assert {name: found.median for name, found in one.items()} == pytest.approx(
+        {name: found.median for name, found in other.items()}, rel=1e-10
+    )

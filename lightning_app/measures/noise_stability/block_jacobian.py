@@ -160,6 +160,7 @@ def block_jacobian(
     stages: list[Stage] = []
     h = t = x  # the forward pass, and what J makes of x on the way
     for place, (conv, norm) in enumerate(parts, start=1):
+        norm = None if isinstance(norm, nn.Identity) else norm  # where a BatchNorm has been absorbed
         stage, h, t = _stage(conv, norm, h, t, alone, last=place == len(parts))
         stages.append(stage)
     block = BlockJacobian(tuple(stages), skip, gate, x, t)

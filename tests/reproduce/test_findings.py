@@ -1,0 +1,58 @@
+"""Findings: what they are computed from, on small nets; and what is certain of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightning_app.papers.findings import normalised, notation
+from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
+from lightning_app.papers.parts import Source
+
+SOURCE = Source(Path("none"), stand_in=True)
+
+
+def test_what_looks_at_outputs_only_is_the_same_for_a_net_and_its_twin():
+    asked = {"piece": "twins", "depth": 5, "epochs": 1, "samples": 8, "limit": 64, "seeds": 1}
+    found = notation.changes(SOURCE, **asked)
+    assert found.keys() == notation.MEASURES.keys()
+    assert all(values.shape == (1, 2) and np.isfinite(values).all() for values in found.values())
+    assert found["risk"].max() < 1e-12 and found["largest eigenvalue of the Hessian"].max() < 1e-6
+    assert found["mass of the weights"].min() > 0.1  # the ID entries: 1 each
+
+
+@pytest.mark.parametrize("kind", ["RMSNorm", "BatchNorm of one"])
+def test_cushions_of_a_small_net_are_those_of_its_seed(kind):
+    asked = {"kind": kind, "convolutions": 1, "epochs": 1, "samples": 2, "limit": 32, "seeds": 1}
+    plain, again, skip = (normalised.cushions(SOURCE, skip=skip, **asked) for skip in (False, False, True))
+    for name, values in plain.items():
+        assert values.shape == skip[name].shape == (1, 2, len(normalised.LEVELS))
+        assert np.array_equal(values, again[name]) and (values > 0).all()
+
+
+def test_edges_are_found_from_the_best_start_outwards():
+    starts, left = (
+        np.array([1e-3, 1e-2, 1e-1, 1, 10]),
+        np.array([1e-9, 1, 1e-4, 1, np.inf]),
+    )  # the first is another valley
+    arrays = {"starts": starts, "remaining": np.array([left[1:], left[1:]])[..., None]} | {"starts": starts[1:]}
+    assert edge(arrays, 1) == pytest.approx([10**-0.5] * 2) and edge(arrays, -1) == pytest.approx([10**-1.5] * 2)
+    none = {"starts": starts, "remaining": np.full((1, 5, 1), 0.5)}
+    assert np.isnan([*edge(none, 1), *edge(none, -1)]).all()
+
+
+def test_the_exponent_of_starts_that_fall_with_the_root_of_the_units():
+    def arrays(units: float) -> dict[str, np.ndarray]:
+        starts = np.geomspace(1e-3, 10, 400)
+        return {"starts": starts, "remaining": (0.01 * (starts * units**0.5) ** 4)[None, :, None]}
+
+    assert exponent(2, *(arrays(depth / 2) for depth in (12, 24, 48, 96))) == pytest.approx([-0.5], abs=1e-3)
+
+
+def test_the_identity_has_all_of_the_loss_left_and_descent_loses_some():
+    found = remaining(
+        source=SOURCE, limit=100, n=2, depth=4, starts=[0.0, 0.1], exponents=[-2.0, -1.0], epochs=4, seeds=2
+    )
+    assert found["remaining"].shape == (2, 2, 3)
+    assert found["remaining"][:, 0] == pytest.approx(1.0)
+    assert (found["remaining"][:, 1] < 1).all()
