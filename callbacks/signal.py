@@ -15,6 +15,10 @@ from lightning_app.runs.members import members_of
 
 __all__ = ["Signal"]
 
+UNSEEN = (
+    "Signal sees weights, their gradients and updates of '{}' only, since no training pass went through it: another net is "
+    "trained, or this one compiled (torch.compile), which runs no hooks."
+)
 Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a sample
 
 
@@ -33,6 +37,7 @@ class Signal(Measure):
         |---|---|---|
         | ``signal/layer07/activation`` | 1 | RMS of the layer's output, before normalisation and ReLU |
         | ``signal/layer07/gradient`` | nats | RMS of the gradient of each sample's loss with respect to it |
+        | ``signal/layer07/gradient_correlation`` | 1 | RMS cosine of these gradients in two samples |
         | ``signal/layer07/weight`` | 1 | RMS of the weights before the step |
         | ``signal/layer07/weight_gradient`` | nats | RMS of the weights' gradient as the optimizer got it, penalty included |
         | ``signal/layer07/update`` | 1 | ‖change of the weights in the step‖ / ‖weights‖ |
@@ -47,25 +52,32 @@ class Signal(Measure):
         Flat over the layers: what Glorot & Bengio ask for. A straight line on the logarithmic axis is exponential in the
         depth: too small or too large a gain. The closed form is an expectation over the draw of the weights; one draw walks
         randomly around it, by about √(5 / n) of the mean square a layer of n independent units. ``update`` is often between
-        1e-4 and 1e-2; a layer with orders of magnitude less is not trained.
+        1e-4 and 1e-2; a layer with orders of magnitude less is not trained. ``gradient_correlation`` is 1 where one sample's
+        gradient is any other's up to a factor, and about 1/√n for noise in n dimensions. At initialisation Balduzzi et al.
+        expect it to halve in each layer of a plain net of ReLUs, from the last one backwards, and to fall by a quarter in each
+        block of a residual one, for samples that have a quarter of the units active in common.
 
     Cost:
         A pass over activations and gradients during the steps that are logged, nothing during others, and one transfer from
         the device.
 
     Breaks:
-        * Compiled nets (``model.compile``) and a CUDA graph (``model.backend``) run no hooks: then there are weights, their
-          gradients and updates only, and a warning says so.
-        * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, gradients
-          gathered over several batches, or a scaled loss (16-mixed) change its scale. Of an optimizer that passes several
-          times a step (LBFGS, SAM) all passes count.
+        * Compiled nets (``model.compile``, ``torch.compile``) and a CUDA graph (``model.backend``) run no hooks: then there are
+          weights, their gradients and updates only, and a warning says so.
+        * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, or gradients
+          gathered over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
+          that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.
+        * ``gradient_correlation`` is of neighbours in the batch, a random draw where training shuffles: B pairs, so that it is
+          known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
+          label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out.
         * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
           updates.
         * The closed forms are for nets of one convolution a block without normalisation; with skips, forwards only.
 
     Source:
-        Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions.
+        Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions;
+        Balduzzi et al. (2017), "The shattered gradients problem", for the correlation.
 
     Args:
         every_n_epochs: after every so many epochs, and always after the final one.
@@ -80,6 +92,7 @@ class Signal(Measure):
         super().__init__(every_n_epochs, at_start, every_n_steps)
         self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
+        self._scale = 1.0  # by which the loss is multiplied in this step
         self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
 
     @override
@@ -115,6 +128,7 @@ class Signal(Measure):
             return
         self._began, members = trainer.global_step, members_of(pl_module)
         own = {member.name for member in getattr(pl_module, "own", members)}  # that this rank trains
+        self._scale = _loss_scale(trainer)
         unseen = why_unseen(pl_module, [member.net for member in members])
         if unseen:
             self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
@@ -148,7 +162,9 @@ class Signal(Measure):
         seen: dict[str, Seen | Exception] = {}
         for name, watch in self._watches.items():
             try:
-                seen[name] = (watch.stop(), watch.shape)
+                if watch.missed:
+                    self.warn_once(UNSEEN.format(name))
+                seen[name] = (_unscaled(watch.stop(), self._scale), watch.shape)
             except Exception as error:  # of a foreign net: its numbers are missing, and training goes on
                 seen[name] = error
         self._watches = {}
@@ -163,6 +179,18 @@ class Signal(Measure):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._seen = None
+
+
+def _loss_scale(trainer: pl.Trainer) -> float:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())
+
+
+def _unscaled(sums: Sums, scale: float) -> Sums:
+    """The optimizer's gradients are unscaled before a step; what hooks see on the way is not."""
+    return {
+        key: (found[0] / scale**2, *found[1:]) if key.endswith("/gradient") else found for key, found in sums.items()
+    }
 
 
 def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen | Exception]:

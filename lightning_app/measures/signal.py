@@ -62,26 +62,28 @@ class SignalWatch:
     several layers share is each one's.
 
     Args:
-        net: not compiled: hooks see nothing of a compiled graph.
+        net: not compiled: hooks see nothing of a compiled graph, and leave it as it is.
         passes: whether there are passes to see; otherwise only the weights are looked at, now and at the end.
         samples: of which the loss is the mean, where they come in several batches; None: those of each batch.
 
     Attributes:
         error: what was raised while watching; nothing is seen from then on.
         shape: of a sample, once one has been seen.
+        missed: whether it should have seen a training pass, and none came.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(net.weight, 3.0)
     >>> watch = SignalWatch(net)
     >>> net(torch.tensor([[1.0], [-1.0]])).square().mean().backward()  # dL/dz of each sample: 2 z = 6
-    >>> [round(each, 9) for each in profile(watch.stop()).values()]  # activation, gradient, weight, weight_gradient, update
-    [3.0, 6.0, 3.0, 6.0, 0.0]
+    >>> {key.partition("/")[2]: round(each, 9) for key, each in profile(watch.stop()).items()}
+    {'activation': 3.0, 'gradient': 6.0, 'gradient_correlation': 1.0, 'weight': 3.0, 'weight_gradient': 6.0, 'update': 0.0}
     """
 
     def __init__(self, net: nn.Module, passes: bool = True, samples: int | None = None) -> None:
         net = unwrapped(net)
         self.error: Exception | None = None
         self.shape: tuple[int, ...] = ()
+        self.missed = passes
         self._layers = layers_of(net)
         self._device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
         self._wide = torch.float64 if with_float64(self._device) == self._device else torch.float32
@@ -92,7 +94,7 @@ class SignalWatch:
             WeakIdKeyDictionary()
         )  # tensor -> layers on its longest way here, and the last one
         self._calls = _Calls(self)
-        self._looking = True  # but not during a pass without gradients, which is somebody's evaluation
+        self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
         self._handles = [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True)]
         for layer in self._layers if passes else ():
             self._handles.append(layer.module.register_forward_hook(_hook(self._layer, layer)))
@@ -122,16 +124,21 @@ class SignalWatch:
     # -- in the passes ------------------------------------------------------------------------------------------------
 
     def _enter(self, net: nn.Module, inputs: tuple) -> None:
+        if torch.compiler.is_compiling():  # by torch.compile, which would make what is done here a part of the graph
+            return
         self._looking = torch.is_grad_enabled()
         if self._looking:
+            self.missed = False
             for x in _tensors(inputs):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
             self._calls.__enter__()
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._looking:
             self._calls.__exit__(None, None, None)
-        self._looking = True
+        self._looking = False
         self._way.clear()
 
     @_guarded
@@ -151,6 +158,11 @@ class SignalWatch:
     @_guarded
     def _gradient(self, name: str, samples: int, gradient: Tensor) -> None:
         self._add(f"{name}/gradient", self._square(gradient) * samples**2, gradient.numel())
+        if len(gradient) > 1:
+            cosines = _neighbours(gradient)
+            self._add(
+                f"{name}/gradient_correlation", cosines.square().nansum(dtype=self._wide), cosines.isfinite().sum()
+            )
 
     @_guarded
     def _before_adding(self, x: Any, y: Any) -> None:
@@ -232,7 +244,8 @@ def _hook(look: Callable[..., None], *known: Any) -> Callable[..., None]:
     """A hook of a module, without the module, or of a tensor."""
 
     def hook(*args: Any) -> None:
-        look(*known, *args[1:] if isinstance(args[0], nn.Module) else args)
+        if not torch.compiler.is_compiling():
+            look(*known, *args[1:] if isinstance(args[0], nn.Module) else args)
 
     return hook
 
@@ -247,6 +260,19 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
         elif isinstance(value, dict):
             found += _tensors(list(value.values()))
     return found
+
+
+def _neighbours(gradients: Tensor) -> Tensor:
+    """Cosines (B,) of each sample's gradient with the one's before, of the first with the last; NaN where one is 0.
+
+    >>> _neighbours(torch.tensor([[0.0, 2.0], [1e-30, 1e-30], [1.0, 0.0]]))
+    tensor([0.0000, 0.7071, 0.7071])
+    """
+    flat = gradients.flatten(1)
+    flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
+    largest = flat.abs().amax(dim=1, keepdim=True)
+    unit = F.normalize(flat / largest, dim=1)  # squares of small gradients are 0 in float32
+    return (unit * unit.roll(1, 0)).sum(dim=1)
 
 
 def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
@@ -265,11 +291,13 @@ def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
 def profile(sums: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     """The numbers of a layer, "layer05/activation", from sums; NaN where a denominator is 0.
 
-    ``activation``: RMS of what the layer puts out, over samples, units and places. ``gradient``: RMS of dL/d of that, L the loss
-    of each sample, which is B times the gradient of a mean over B. ``weight``, ``weight_gradient``: RMS of the weights before the
-    step and of the gradient that the optimizer was given. ``update``: ||change of the weights|| / ||weights||. ``dead``: share of
-    the units behind the layer whose ReLUs are 0 for all samples and places. ``branch_ratio``, ``branch_cosine``: at the addition
-    of a branch that ends with the layer, ||branch|| / ||stream|| and their cosine, all samples as one vector.
+    ``activation``: RMS of what the layer puts out, over samples, units and places. ``gradient``: RMS of dL/d of that, L the
+    loss of each sample, which is B times the gradient of a mean over B. ``gradient_correlation``: RMS over pairs of samples,
+    neighbours in the batch, of the cosine of their gradients as vectors over units and places. ``weight``,
+    ``weight_gradient``: RMS of the weights before the step and of the gradient that the optimizer was given. ``update``:
+    ||change of the weights|| / ||weights||. ``dead``: share of the units behind the layer whose ReLUs are 0 for all samples
+    and places. ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| /
+    ||stream|| and their cosine, all samples as one vector.
     """
     return {key: _NUMBERS.get(key.rpartition("/")[2], _root)(*numbers) for key, numbers in sums.items()}
 

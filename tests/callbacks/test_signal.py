@@ -62,6 +62,7 @@ def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch,
     monkeypatch.setattr("callbacks.signal.SignalWatch.stop", lambda self: {})
     monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self: None)
     monkeypatch.setattr("callbacks.signal.SignalWatch.shape", (), raising=False)
+    monkeypatch.setattr("callbacks.signal.SignalWatch.missed", False, raising=False)
     module = classifier()
     fit(module, 3, callbacks=[Signal(every_n_epochs=2, every_n_steps=5)], logger=[RunLogger(tmp_path)])  # of 12 steps
     steps = [1, 5, 8, 10, 12]

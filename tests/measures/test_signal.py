@@ -37,6 +37,10 @@ def rms(x: torch.Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
+def cosine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cosine_similarity(x.flatten(), y.flatten(), dim=0, eps=1e-300)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_against_automatic_differentiation(residual):
     one, (x, y) = net(residual), data()
@@ -57,6 +61,7 @@ def test_against_automatic_differentiation(residual):
             "weight": rms(layer.weight),
             "weight_gradient": rms(of_weight) / len(x),
             "update": 0.1 * rms(of_weight) / len(x) / rms(layer.weight),
+            "gradient_correlation": rms(torch.stack([cosine(gradient[i], gradient[i - 1]) for i in range(len(x))])),
         }
         for field, value in numbers.items():
             assert found[f"{layer.name}/{field}"] == pytest.approx(value, rel=1e-12), (layer.name, field)
@@ -90,6 +95,28 @@ def test_laws_of_scale():
     assert after["layer04/update"] == before["layer04/update"] == 0
     twice = watched(net(False), torch.cat([x, x]), torch.cat([y, y]))
     assert twice == pytest.approx(before, rel=1e-12)  # of a batch twice as large, also gradients
+
+
+def test_gradients_of_plain_nets_shatter_and_those_of_residual_nets_do_not():
+    """Balduzzi et al. (2017), with inputs that have nothing in common and one label, backwards from the last block."""
+    x, y = data(24)[0], torch.zeros(24, dtype=torch.int64)
+    inits = {False: "kwi", True: None}  # of the paper of these nets: branches that are small at first
+    plain, residual = (watched(net(skip, depth=20, width=16, init=init), x, y) for skip, init in inits.items())
+    ratio = "layer02/gradient_correlation", "layer18/gradient_correlation"
+    lost = {name: found[ratio[0]] / found[ratio[1]] for name, found in (("plain", plain), ("residual", residual))}
+    assert lost["plain"] < 0.5 * lost["residual"]
+    assert all(0 < found[key] <= 1 for found in (plain, residual) for key in found if "correlation" in key)
+
+
+def test_a_single_sample_and_one_without_a_gradient_have_no_neighbours():
+    one, (x, y) = net(False), data()
+    assert not any("correlation" in key for key in watched(one, x[:1], y[:1]))
+    watch = SignalWatch(again := net(False))
+    (F.cross_entropy(again(x), y, reduction="none") * torch.tensor([1.0, 1, 0, 0, 0, 0])).sum().backward()
+    two = watched(net(False), x[:2], y[:2])
+    found = profile(watch.stop())
+    keys = [key for key in two if "correlation" in key]
+    assert [found[key] for key in keys] == pytest.approx([two[key] for key in keys], rel=1e-9)
 
 
 def test_a_step_is_bit_identical_when_watched():
@@ -163,7 +190,8 @@ def test_the_parts_of_a_batch_add_up_to_it():
         parts.append(watch.stop())
     whole, summed = watched(net(True), x, y), profile(gathered(parts))
     assert summed.keys() == whole.keys()
-    same = [key for key in whole if not key.endswith("weight_gradient")]  # which ranks have in common: see the callback
+    # Ranks have the gradient of weights in common (see the callback), and a part of the neighbours is in no part.
+    same = [key for key in whole if not key.endswith(("weight_gradient", "gradient_correlation"))]
     assert [summed[key] for key in same] == pytest.approx([whole[key] for key in same], rel=1e-12)
 
 

@@ -14,8 +14,9 @@ WHAT = (
 )
 CAPTION = (
     "Root mean squares over samples, units and places: what a layer puts out, and the gradient of each sample’s own "
-    "loss with respect to it; how far a step moved the weights, relative to their norm; the share of units that are 0 "
-    "for every sample; at an addition the norm of the branch over that of the stream, and their cosine, at the "
+    "loss with respect to it; the cosine of these gradients in samples that are neighbours in the batch; how far a step "
+    "moved the weights, relative to their norm; the share of units that are 0 for every sample; at an addition the norm "
+    "of the branch over that of the stream, and their cosine, at the "
     "branch’s last layer. One line an epoch, later ones darker; epoch 0 is of the first step. Dashed: closed form at "
     "initialisation, of nets of one convolution a block without normalisation, in expectation over the draw of the "
     "weights."
@@ -23,6 +24,7 @@ CAPTION = (
 QUANTITIES = {
     "activation": ("Forwards", "RMS of the output"),
     "gradient": ("Backwards", "RMS of the gradient, nats"),
+    "gradient_correlation": ("Gradients of neighbouring samples", "RMS cosine"),
     "weight_gradient": ("Gradient of weights", "RMS, nats"),
     "update": ("Update over weight", "‖Δw‖ / ‖w‖"),
     "branch_ratio": ("Branch over stream", "‖branch‖ / ‖stream‖"),
