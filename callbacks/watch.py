@@ -1,13 +1,16 @@
 """The same measures around anybody's training loop: no trainer, no LightningModule."""
 
+import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -19,6 +22,8 @@ from callbacks.measure import Measure, Steps, epochs_done, reason
 from callbacks.notebook import shipped
 from callbacks.signal import Signal
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
+from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger
 from lightning_app.runs.members import members_of
 
@@ -26,8 +31,9 @@ __all__ = ["Watch"]
 
 log = logging.getLogger(__name__)
 
+ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 Hook = Callable[[Measure], None]
-Wrapper = nn.parallel.DistributedDataParallel
+Wrapper = nn.parallel.DistributedDataParallel | nn.DataParallel
 NEVER = 10**9  # epochs: the clock of steps alone decides
 
 
@@ -43,19 +49,28 @@ class Watch:
     those of the Lightning callbacks, bit for bit. Training is not changed, and never stopped: whatever fails within the
     block ends the watching with one warning.
 
+    Of several processes (DistributedDataParallel) the first one measures and writes, and the others do nothing: none waits for
+    another. `Signal` is then of the first one's samples, and its ``weight_gradient`` and ``update`` of all processes'. Nets
+    compiled by torch.compile are measured as they are without it; `Signal` has weights and updates of them only, and says so.
+    A step that a GradScaler skips is none.
+
     Args:
         net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
         probe: batches of fixed samples, pairs (inputs, labels) as the net takes them; read once. With ``pair_of`` any others.
         optimizer: whose steps count. Without one, call ``step()`` on what the ``with`` statement gives after each step.
         every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
-        folder: of the run.
-        measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. None: those of
-            ``configs/measure.yaml`` and `Signal`. What cannot be measured of a net is noted in the run folder.
+        folder: of the run, a new one unless ``steps_done``.
+        measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. Copies are used, so
+            that the same objects may measure elsewhere too. None: those of ``configs/measure.yaml`` and `Signal`. What cannot
+            be measured of a net is noted in the run folder.
         loss: (outputs, labels) -> mean loss of a batch, without penalty.
         pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["input_ids"], batch["labels"])``.
         steps_per_epoch: where the log's epochs end. Without it an epoch of the log is 1,000 steps.
-        steps_done: of an earlier part of this training, whose numbers are in the same folder.
-        total_steps: after which training ends, where that is known: `Signal` sees the last step only if told so.
+        steps_done: of an earlier part of this training, whose numbers are in the same folder. What measures such as
+            `DistanceFromStart` keep goes on with ``measures=earlier.measures``.
+        total_steps: after which training ends, earlier parts included, where that is known: `Signal` sees the last step only
+            if told so.
+        scaler: of the loss, such as ``torch.amp.GradScaler``: `Signal` divides its ``gradient`` by ``scaler.get_scale()``.
         loggers: more loggers of Lightning's, beside the run folder's.
 
     Raises:
@@ -75,27 +90,30 @@ class Watch:
         steps_per_epoch: int = 1000,
         steps_done: int = 0,
         total_steps: int | None = None,
+        scaler: Any = None,
         loggers: Iterable[Logger] = (),
     ) -> None:
         if steps_per_epoch < 1 or steps_done < 0:
             raise UserError(
                 f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
             )
+        if total_steps is not None and total_steps < max(1, steps_done):
+            raise UserError(
+                f"expected total_steps from 1, with the steps_done of earlier parts, got {total_steps} and {steps_done}."
+            )
         nets = {"net": net} if isinstance(net, nn.Module) else dict(net)
-        # One process measures: a DistributedDataParallel would wait there for the others.
-        nets = {
-            name: getattr(each, "module", each) if isinstance(each, Wrapper) else each for name, each in nets.items()
-        }
-        with isolate_rng():  # a DataLoader draws a number when it is iterated over
+        nets = {name: _whole(name, each) for name, each in nets.items()}
+        with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
-        self.measures = [*shipped(), Signal()] if measures is None else [*dict.fromkeys(measures)]
-        for one in self.measures:
+        self.measures = []
+        for one in [*shipped(), Signal()] if measures is None else dict.fromkeys(measures):
             if not isinstance(one, Measure):
                 raise UserError(
                     f"expected measures such as LayerCushion(), got {described(one)}: see skipscope.callbacks."
                 )
-            one.set_clock(NEVER, every if one.every_n_steps is None else one.every_n_steps)
-            one.lenient = True
+            self.measures.append(own := copy.copy(one))
+            own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
+            own.lenient = True
         self._optimizer: Any = optimizer
         while isinstance(inner := getattr(self._optimizer, "optimizer", None), torch.optim.Optimizer):
             self._optimizer = inner  # of a wrapper, such as Accelerate's
@@ -106,10 +124,17 @@ class Watch:
         )
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder)
+        if not steps_done and self._logger.folder.has_log:
+            raise UserError(
+                f"{folder} has the numbers of a run already, and two would mix: name another folder, or say how many "
+                "steps_done its run has if this one goes on with it."
+            )
         self._loop: Any = _Loop(
-            self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps
+            self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps, scaler
         )
         self._handles: list[Any] = []
+        self._lock: Any = None
+        self._block = ""  # "within" it, or "after"
         self._watching = False
 
     @property
@@ -118,10 +143,14 @@ class Watch:
         return self._logger.folder.path
 
     def log(self, numbers: Mapping[str, float], net: str | None = None) -> None:
-        """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one."""
+        """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one.
+
+        Raises:
+            UserError: outside the ``with`` block, whose end closes the run.
+        """
+        self._check_within("log")
         self._guarded(lambda: self._log(net, numbers))
 
-    @rank_zero_only
     def _log(self, net: str | None, numbers: Mapping[str, float]) -> None:
         members = [name for name, _ in self._module.members]
         name = members[0] if net is None and len(members) == 1 else str(net)
@@ -130,12 +159,27 @@ class Watch:
         log_results(self._loop, epochs_done(self._loop), "learning", {name: dict(numbers)}, by_steps=True)
 
     def step(self) -> None:
-        """One optimizer step was made. Called for you where ``optimizer`` is given."""
-        if self._watching:
-            self._guarded(self._after_step)
+        """One optimizer step was made. Called for you where ``optimizer`` is given.
+
+        Raises:
+            UserError: outside the ``with`` block.
+        """
+        self._check_within("step")
+        self._guarded(self._after_step)
 
     def __enter__(self) -> Self:
-        self._watching = True
+        if self._block:
+            raise UserError(
+                "a watch is for one `with` block: make another, with steps_done if the same training goes on."
+            )
+        if others := self._others():
+            raise UserError(
+                f"these nets are watched already, into {others[0].folder}: give one watch all measures, and more loggers "
+                "if needed."
+            )
+        self._block = "within"
+        _within.add(self)
+        self._watching = _rank() == 0
         self._guarded(self._start)
         return self
 
@@ -145,6 +189,8 @@ class Watch:
         if error is None:
             self._guarded(self._end)
         self._stop(error)
+        _within.discard(self)
+        self._block = "after"
 
     @classmethod
     def in_transformers(cls, probe: Iterable[Any], **options: Any) -> Any:
@@ -165,6 +211,8 @@ class Watch:
                     "total_steps": state.max_steps,
                 }
                 self.scope = cls(kwargs["model"], probe, **own | options)
+                for left in self.scope._others():  # by a training that has raised
+                    left.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
                 self.scope.__enter__()
 
             def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -180,19 +228,17 @@ class Watch:
         return self._loop, self._module
 
     def _start(self) -> None:
-        self._begin_run()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = take(self.folder)
+        self._logger.folder.begin()
+        self._logger.log_graph(self._module)  # type: ignore[arg-type]
         self._each(lambda one: one.on_train_start(*self._whose))
         if self._optimizer is not None:
             self._handles = [
                 self._optimizer.register_step_pre_hook(self._before_optimizer),
-                self._optimizer.register_step_post_hook(lambda *_: self.step()),
+                self._optimizer.register_step_post_hook(lambda *_: self._guarded(self._after_step)),
             ]
         self._before_step()
-
-    @rank_zero_only
-    def _begin_run(self) -> None:
-        self._logger.folder.begin()
-        self._logger.log_graph(self._module)  # type: ignore[arg-type]
 
     def _before_step(self) -> None:
         self._loop.batch_idx = self._loop.global_step - self._loop.current_epoch * self._loop.num_training_batches
@@ -208,6 +254,11 @@ class Watch:
 
     def _after_step(self) -> None:
         self._before_update()  # nobody announced it, or a closure has passed: what is measured now is no part of the step
+        if self._loop.global_step == self._loop.max_steps:
+            log.warning(
+                f"training goes on after total_steps={self._loop.max_steps}: it is measured by the clock alone."
+            )
+            self._loop.max_steps = -1
         self._loop.global_step += 1
         self._loop.batch_idx += 1
         self._each(lambda one: one.on_train_batch_end(*self._whose, None, None, self._loop.batch_idx))
@@ -224,10 +275,6 @@ class Watch:
             if not one.due_after(done) and done != self._loop.max_steps:
                 one.observe(*self._whose, epochs_done(self._loop))
             one.on_train_end(*self._whose)
-        self._finish()
-
-    @rank_zero_only
-    def _finish(self) -> None:
         self._logger.folder.finish(int(epochs_done(self._loop)))
         for logger in self._loop.loggers:
             logger.finalize("success")
@@ -237,6 +284,15 @@ class Watch:
             hook(one)
 
     # -- nothing of this is the loop's business -----------------------------------------------------------------------
+
+    def _others(self) -> "list[Watch]":
+        """Watches of one of these nets."""
+        nets = {unwrapped(net) for _, net in self._module.members}
+        return [each for each in _within if nets & {unwrapped(net) for _, net in each._module.members}]
+
+    def _check_within(self, what: str) -> None:
+        if self._block != "within":
+            raise UserError(f"{what}() was called outside the `with` block of its watch: move it into the block.")
 
     def _guarded(self, what: Callable[[], None]) -> None:
         """A failure of ours ends the watching, never the training."""
@@ -255,16 +311,28 @@ class Watch:
         for one in self.measures:
             with suppress(Exception):
                 one.on_exception(*self._whose, error or SystemExit())  # removes hooks from the nets
+        if self._lock is not None:
+            self._lock.close()
+
+
+_within: WeakSet[Watch] = WeakSet()  # those whose block has not ended
 
 
 class _Loop:
     """Somebody else's loop as measures see a trainer: what they ask, and nothing more."""
 
-    world_size = 1  # each process measures its own nets, and process zero logs
+    world_size = 1  # what is asked of other processes is nothing
     should_stop, max_epochs = False, None
 
     def __init__(
-        self, module: Any, batches: list[Any], loggers: list[Logger], per_epoch: int, done: int, total: int | None
+        self,
+        module: Any,
+        batches: list[Any],
+        loggers: list[Logger],
+        per_epoch: int,
+        done: int,
+        total: int | None,
+        scaler: Any,
     ) -> None:
         self.lightning_module = module
         self.datamodule = SimpleNamespace(probe_loader=lambda: batches)
@@ -274,8 +342,57 @@ class _Loop:
         self.current_epoch = done // per_epoch
         self.max_steps = total or -1
         self.batch_idx = 0  # of the present step in its epoch
+        self.precision_plugin = SimpleNamespace(scaler=scaler)
         self.fit_loop = SimpleNamespace(epoch_loop=self)
 
     @property
     def is_last_batch(self) -> bool:
         return self.batch_idx + 1 >= self.num_training_batches
+
+
+def _whole(name: str, net: nn.Module) -> nn.Module:
+    """The net itself, behind what trains it in several processes: those that only train would be waited for.
+
+    Raises:
+        UserError: for a net of which each process has a part only.
+    """
+    if isinstance(inner := unwrapped(net), Wrapper):
+        net = inner.module
+    if _in_parts(net):
+        raise UserError(
+            f"a process has parts only of the weights of '{name}' (FSDP): watch needs whole nets, as DDP has."
+        )
+    return net
+
+
+def _in_parts(net: nn.Module) -> bool:
+    if not _among_others():
+        return False
+    from torch.distributed.fsdp import FullyShardedDataParallel  # slow to import
+    from torch.distributed.tensor import DTensor
+
+    by_module = any(isinstance(module, FullyShardedDataParallel) for module in net.modules())
+    return by_module or any(isinstance(weight, DTensor) for weight in net.parameters())
+
+
+def _among_others() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _rank() -> int:
+    """Of this process among those that train together."""
+    return dist.get_rank() if _among_others() else ranks.rank
+
+
+@contextmanager
+def _generators_kept(probe: Any) -> Iterator[None]:
+    """A loader of training may be the probe too: what its own generators would draw next stays what it is."""
+    batches = getattr(probe, "batch_sampler", None)
+    owners = (probe, getattr(probe, "sampler", None), batches, getattr(batches, "sampler", None))
+    found = {getattr(owner, "generator", None) for owner in owners}
+    states = {one: one.get_state() for one in found if isinstance(one, torch.Generator)}
+    try:
+        yield
+    finally:
+        for one, state in states.items():
+            one.set_state(state)

@@ -1,17 +1,26 @@
 """`skipscope.watch` around a loop of one's own: Lightning's numbers, training unchanged, and nothing that stops it."""
 
+import gc
 import logging
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import skipscope
 from callbacks import DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
 from lightning_app.common.errors import UserError
+from tests.helpers import ROOT
 
 EPOCH = 6  # steps
 
@@ -281,12 +290,185 @@ def test_an_error_of_the_loop_is_the_loops_own_and_leaves_no_hooks(tmp_path):
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_a_second_run_in_a_folder_needs_to_be_told_what_came_before(tmp_path):
+    with skipscope.watch(net := small_net(), probe(), folder=tmp_path, measures=[WeightMass()]):
+        pass
+    with pytest.raises(UserError, match="has the numbers of a run already"):
+        skipscope.watch(net, probe(), folder=tmp_path, measures=[WeightMass()])
+
+
+def test_a_measure_may_be_used_again_and_keeps_the_clock_that_it_had(tmp_path):
+    one = WeightMass()
+    for every in (1, 2):
+        with skipscope.watch(small_net(), probe(), every=every, folder=tmp_path / str(every), measures=[one]) as scope:
+            for _ in range(4):
+                scope.step()
+        steps = skipscope.open_run(scope.folder).log().query("name == 'weight_mass/all'")["step"]
+        assert sorted(steps) == [*range(0, 5, every)]
+    assert (one.every_n_epochs, one.every_n_steps, one.lenient) == (1, None, False)
+
+
+def test_a_net_has_one_watch_at_a_time(tmp_path):
+    """The signals of one would be of the other's measurements too."""
+    net, other = small_net(), small_net()
+    one, two = (
+        skipscope.watch(each, probe(), folder=tmp_path / name, measures=[WeightMass()])
+        for name, each in (("one", net), ("two", {"its": net, "other": other}))
+    )
+    with one, pytest.raises(UserError, match=r"these nets are watched already, into .*one:"):
+        two.__enter__()
+    with skipscope.watch(net, probe(), folder=tmp_path / "three", measures=[WeightMass()]):
+        pass
+
+
+def test_a_watch_is_for_one_block(tmp_path):
+    scope = skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()])
+    with pytest.raises(UserError, match=r"log\(\) was called outside the `with` block"):
+        scope.log({"mine": 1.0})
+    with scope, pytest.raises(UserError, match="a watch is for one `with` block"):
+        scope.__enter__()
+    for late in (scope.step, lambda: scope.log({"mine": 1.0})):
+        with pytest.raises(UserError, match="outside the `with` block"):
+            late()
+    assert "mine" not in set(skipscope.open_run(tmp_path).log()["name"])
+
+
+@pytest.mark.parametrize("of", ["loader", "sampler"])
+def test_the_loader_of_training_may_be_the_probe(tmp_path, of):
+    """What it would draw next is what it would have drawn."""
+
+    def orders(watching: bool) -> list:
+        generator = torch.Generator().manual_seed(7)
+        sampler = RandomSampler(range(24), generator=generator)
+        options = {"sampler": sampler} if of == "sampler" else {"shuffle": True, "generator": generator}
+        loader = DataLoader(data().dataset, batch_size=4, **options)
+        if watching:
+            with skipscope.watch(small_net(), loader, folder=tmp_path, measures=[WeightMass()]):
+                return [labels.tolist() for _, labels in loader]
+        return [labels.tolist() for _, labels in loader]
+
+    assert orders(watching=True) == orders(watching=False)
+
+
+def test_training_that_goes_on_after_its_end_is_measured_by_the_clock(tmp_path, caplog):
+    with skipscope.watch(
+        small_net(), probe(), every=3, folder=tmp_path, measures=[WeightMass()], total_steps=4
+    ) as scope:
+        for _ in range(8):
+            scope.step()
+    steps = skipscope.open_run(tmp_path).log().query("name == 'weight_mass/all'")["step"]
+    assert sorted(steps) == [0, 3, 4, 6, 8]
+    assert caplog.text.count("training goes on after total_steps=4") == 1
+
+
+def test_a_scaled_loss_has_the_gradients_of_the_loss(tmp_path):
+    """Scales that are powers of two are exact."""
+
+    def run(folder, scaler: torch.amp.GradScaler) -> list:
+        net = small_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        with skipscope.watch(
+            net, probe(), optimizer, every=2, folder=folder, measures=[Signal()], scaler=scaler, total_steps=EPOCH
+        ):
+            for images, labels in data():
+                optimizer.zero_grad()
+                scaler.scale(F.cross_entropy(net(images), labels)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        return signals(folder)
+
+    off, on = (torch.amp.GradScaler("cpu", enabled=enabled, growth_interval=2) for enabled in (False, True))
+    scaled = run(tmp_path / "on", on)
+    assert on.get_scale() > 2**16  # it has grown on the way
+    assert scaled == run(tmp_path / "off", off) != []
+
+
+def ddp(rank: int, folder: Path) -> nn.Module:
+    """One of two processes; the net is wrapped, and each process trains on its half of a batch."""
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    try:
+        net = nn.parallel.DistributedDataParallel(small_net())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        options = {"every": 2, "folder": folder / "run", "measures": measures(), "steps_per_epoch": EPOCH}
+        with skipscope.watch(net, probe(), optimizer, **options) as scope:
+            for images, labels in data():
+                optimizer.zero_grad()
+                F.cross_entropy(net(images[rank::2]), labels[rank::2]).backward()
+                optimizer.step()
+            scope.log({"rank": rank})
+        return net.module
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow  # a second process
+def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
+    code = f"from pathlib import Path\nfrom tests.callbacks.test_watch import ddp\nddp(1, Path({str(tmp_path)!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) as other:
+        net = ddp(0, tmp_path)
+        _, error = other.communicate(timeout=60)
+    assert other.returncode == 0, error
+    log = skipscope.open_run(tmp_path / "run").log()
+    assert not log.duplicated(["step", "name", "member"]).any() and not log["name"].str.startswith("failed/").any()
+    assert log.query("name == 'rank'")["value"].tolist() == [0]
+    assert sorted(log.query("name == 'signal/layer01/gradient'")["step"]) == [0, 2, 4, 6]
+    mass = log.query("name == 'weight_mass/all' and step == 6")["value"].item()
+    assert mass == skipscope.measure(net, *probe()[0], WeightMass())["weight_mass/all"]
+
+
+@pytest.mark.slow  # compiles
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("the compiled net", "compiled nets run no hooks"), ("its inside", "no training pass went through")],
+)
+def test_a_compiled_net_has_weights_and_a_sentence_and_trains_as_ever(tmp_path, caplog, given, said):
+    def run(watching: bool) -> nn.Module:
+        torch._dynamo.reset()
+        net = small_net()
+        compiled = torch.compile(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        options = {"every": 2, "folder": tmp_path, "measures": [Signal(), LayerCushion()]}
+        seen = net if given == "its inside" else compiled
+        with skipscope.watch(seen, probe(), optimizer, **options) if watching else nullcontext():
+            train(compiled, optimizer, epochs=1)
+        return net
+
+    assert same_weights(run(True), run(False))
+    fields = {name.split("/")[2] for _, name, _ in signals(tmp_path)}
+    assert fields == {"weight", "weight_gradient", "update"}
+    assert caplog.text.count(said) == 1
+    assert "cushion/layer02/median" in set(skipscope.open_run(tmp_path).log()["name"])
+
+
+def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
+    net = small_net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    batches, counts = [*data()], []
+    with skipscope.watch(net, probe(), optimizer, every=10, folder=tmp_path, measures=[Signal(), WeightMass()]):
+        for step in range(300):
+            images, labels = batches[step % len(batches)]
+            optimizer.zero_grad()
+            F.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+            if step % 100 == 99:
+                gc.collect()
+                found = gc.get_objects()
+                counts.append((sum(issubclass(type(each), torch.Tensor) for each in found), len(found)))
+                del found
+    (tensors, objects), *_, (tensors_at_end, objects_at_end) = counts
+    assert tensors_at_end == tensors
+    assert objects_at_end - objects < 200  # a leak of one object a step
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"every": 0}, "every_n_steps of WeightMass must be at least 1"),
         ({"measures": [LayerCushion]}, "expected measures such as LayerCushion()"),
         ({"steps_per_epoch": 0}, "expected steps_per_epoch from 1"),
+        ({"total_steps": 3, "steps_done": 4}, "expected total_steps from 1"),
     ],
 )
 def test_mistakes_are_said_before_training(tmp_path, options, said):
