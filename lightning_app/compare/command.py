@@ -1,24 +1,25 @@
 """The command ``python main.py compare``."""
 
 import argparse
-import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lightning_app.common.answer import answering, as_json
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
-from lightning_app.compare.findings import Finding, Verdict, compare, latex, text
+from lightning_app.compare.findings import Finding, Verdict, compare, latex, questions, text
 from lightning_app.compare.sides import Sides, sides_of
 from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
 
-__all__ = ["main"]
+__all__ = ["findings_json", "main"]
 
 CODES = {  # of the first number's verdict; 2 is a mistake
     Verdict.BETTER: 0,
@@ -52,20 +53,20 @@ def main(argv: list[str]) -> int:
         if options.plan is not None:
             return _plan(sides, names[0], options)
         found = compare(sides, names, options.margin)
-        data = _as_data(options, sides, found)
+        data = findings_json(sides, found, (options.a, options.b), options.margin)
         if options.out:
-            write_atomically(with_folder(options.out), data.encode())
+            write_atomically(with_folder(options.out), as_json(data).encode())
     except (ValueError, OSError) as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except SystemExit as done:  # argparse has shown its help
         return int(done.code or 0)
-    if options.json:
-        print(data, end="")
-    elif options.latex:
-        print(*map(latex, found), sep="\n")
-    else:
-        _print(sides, found, options.margin)
+    with answering(options.json) as answer:
+        answer |= data
+        if options.latex:
+            print(*map(latex, found), sep="\n")
+        else:
+            _print(sides, found, options.margin)
     return CODES[found[0].verdict]
 
 
@@ -76,37 +77,28 @@ def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
         print(printable(note))
     for finding in found:
         print(text(finding, margin))
-    if len(found) > 1:
-        print(f"The 5 % chance of a wrong verdict is divided by the {len(found)} questions (Bonferroni).")
+    if (count := questions(dict.fromkeys(finding.name for finding in found))) > 1:
+        print(f"The 5 % chance of a wrong verdict is divided by {count} questions (Bonferroni), answered or not.")
     options = [f"{key}: {a} / {b}" for key, (a, b) in sides.differing.items()]
     if options:
         more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
         print(printable(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}"))
 
 
-def _as_data(options: argparse.Namespace, sides: Sides, found: list[Finding]) -> str:
-    """findings.json, by the schema beside this file."""
-    differing = {key: {"a": a, "b": b} for key, (a, b) in sides.differing.items()}
-    nets = {side: [f"{net.run.label}/{net.name}" for net in nets] for side, nets in (("a", sides.a), ("b", sides.b))}
-    data = {
+def findings_json(
+    sides: Sides, found: Sequence[Finding], named: tuple[str, str], margin: float | None
+) -> dict[str, Any]:
+    """findings.json, by the schema beside this file, of sides as somebody named them."""
+    nets = [[f"{net.run.label}/{net.name}" for net in side] for side in (sides.a, sides.b)]
+    return {
         "schema": 1,
-        "sides": {side: {"named": getattr(options, side), "nets": nets[side]} for side in nets},
+        "sides": {side: {"named": name, "nets": its} for side, name, its in zip("ab", named, nets)},
         "seeds": None if sides.seeds is None else list(sides.seeds),
-        "margin": options.margin,
+        "margin": margin,
         "notes": list(sides.notes),
         "findings": [asdict(finding) for finding in found],
-        "differing": differing,
+        "differing": {key: {"a": a, "b": b} for key, (a, b) in sides.differing.items()},
     }
-    return json.dumps(_finite(data), indent=1, default=str) + "\n"
-
-
-def _finite(node: Any) -> Any:
-    """With null for what JSON cannot say: NaN and infinity."""
-    if isinstance(node, dict):
-        return {key: _finite(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_finite(value) for value in node]
-    return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
 def _plan(sides: Sides, name: str, options: argparse.Namespace) -> int:
@@ -116,14 +108,11 @@ def _plan(sides: Sides, name: str, options: argparse.Namespace) -> int:
     if its.count < 2:
         raise UserError("a plan needs the spread of two pairs at least: train two seeds of each side first.")
     needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8)
-    answer = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
+    seeds = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
     what = f"a difference of {brief(options.plan)} in {printable(name)}"
-    if options.json:
-        print(
-            json.dumps({"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed})
-        )
-    else:
-        print(f"{what} needs {answer}, to be settled with a chance of 80 %")
+    with answering(options.json) as answer:
+        answer |= {"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed}
+        print(f"{what} needs {seeds}, to be settled with a chance of 80 %")
         print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
     return 0
 

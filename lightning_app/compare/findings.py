@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-__all__ = ["Finding", "Verdict", "compare", "errors_at_equal_risk", "judged", "latex", "text"]
+__all__ = ["Finding", "Verdict", "compare", "errors_at_equal_risk", "judged", "latex", "questions", "text"]
 
 FEWER_IS_BETTER = re.compile(r"(error|risk|cost)(_running|_ema|_paper)?")  # last parts of names
 
@@ -43,7 +43,8 @@ class Finding:
     high: float
     verdict: Verdict
     pairs: int
-    left_out: int  # pairs whose number is not finite
+    left_out: int  # pairs whose number is not finite, and not known to be worse than any other
+    diverged: tuple[int, int]  # nets of A and of B that have diverged, and count as worse than any that has not
     pairs_needed: int | None  # to settle it, about; None: it is settled, none is foreseen, or it was not asked
     parted_at: float | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
 
@@ -53,28 +54,32 @@ def compare(
 ) -> list[Finding]:
     """A finding for each name at the last epoch that all nets have, and for errors one at equal training risk.
 
-    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it. At equal
-    training risk that is the chance of one look, since the level follows all nets that there are.
+    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it, also the
+    errors at a training risk that not all nets reach, since they may at the next look. At equal training risk that is the chance
+    of one look: the level follows all nets that there are.
     """
     equal = {name: reached for name in names if at_equal_risk and (reached := errors_at_equal_risk(sides, name))}
-    alpha = (1 - CONFIDENCE) / (len(names) + len(equal))
+    alpha = (1 - CONFIDENCE) / questions(names, at_equal_risk)
     found = []
     for name in names:
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
         at_end = judged(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
-        orders = [_verdict(name, before, after, margin, alpha) for before, after in zip(a.to_numpy(), b.to_numpy())]
+        failing = _fewer_is_better(name)
+        pairs = [_counted(before, after, failing) for before, after in zip(a.to_numpy(), b.to_numpy())]
+        orders = [_order(name, each, margin, alpha) for each in pairs]
         found.append(_parted(at_end, epochs, orders))
         if name in equal:
             level, a_there, b_there = equal[name]
-            found.append(judged(name, f"training risk {brief(level, 3)}", a_there, b_there, margin, alpha))
+            at_risk = f"training risk {brief(level, 3)}"
+            found.append(judged(name, at_risk, a_there, b_there, margin, alpha, failing=False))
     return found
 
 
 def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
     """The lowest training risk that all nets reach, and the errors there; None: not an error, or no such risk."""
     risk = next((risk for risk in RISKS if risk in sides.names), None)
-    if risk is None or not name.endswith("error") or name.startswith("train/"):
+    if risk is None or not _has_equal_risk(name):
         return None
     curves = []
     for nets in (sides.a, sides.b):
@@ -86,33 +91,68 @@ def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
 
 
+def questions(names: Collection[str], at_equal_risk: bool = True) -> int:
+    """How many share the chance of a mistake: each name, and errors once more at equal training risk, reached or not."""
+    return len(names) + at_equal_risk * sum(map(_has_equal_risk, names))
+
+
+def _has_equal_risk(name: str) -> bool:
+    """Whether it is asked for at equal training risk: by its name alone, so that the questions are fixed in advance."""
+    return name.endswith("error") and not name.startswith("train/")
+
+
 def judged(
-    name: str, at: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float, plan: bool = True
+    name: str,
+    at: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    margin: float | None,
+    alpha: float,
+    plan: bool = True,
+    failing: bool = True,
 ) -> Finding:
     """The finding on numbers (pairs,) of both sides, wrong with chance alpha at most.
 
+    The mean difference is of pairs with finite numbers. Other pairs are left out, but where a net has failed, see ``failing``.
+
     Args:
         plan: say how many pairs would settle what is open, which is simulated and takes most of the time.
+        failing: a net whose error, risk or cost is not finite has diverged, and is worse than any that has not.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    finite = np.isfinite(a) & np.isfinite(b)
-    difference = differences(a, b)[finite]
-    mean = low = high = math.nan
+    failing &= _fewer_is_better(name)
+    difference, its = _counted(a, b, failing), spread(differences(a, b))
+    low = high = math.nan
     if difference.size:
         interval = confidence_sequence(difference, alpha)
-        mean, low, high = interval.mean, interval.low, interval.high
-    verdict = _verdict(name, a, b, margin, alpha)
+        low, high = interval.low, interval.high
+    verdict = _order(name, difference, margin, alpha)
     needed = None
-    if plan and verdict is Verdict.UNRESOLVED and difference.size > 1:
-        needed = pairs_needed(mean, spread(difference).sd, margin, seen=difference, alpha=alpha)
+    if plan and verdict is Verdict.UNRESOLVED and its.count > 1:
+        needed = pairs_needed(its.mean, its.sd, margin, seen=difference, alpha=alpha)
+    failed = [int((~np.isfinite(side)).sum()) * failing for side in (a, b)]
+    left_out = a.size - difference.size
     values = tuple(a.tolist()), tuple(b.tolist())
-    return Finding(name, at, *values, mean, low, high, verdict, difference.size, a.size - difference.size, needed, None)
+    return Finding(
+        name, at, *values, its.mean, low, high, verdict, difference.size, left_out, (failed[0], failed[1]), needed, None
+    )
 
 
-def _verdict(name: str, a: np.ndarray, b: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    difference = differences(a, b)
-    difference = difference[np.isfinite(difference)]
-    good = FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2])
+def _fewer_is_better(name: str) -> bool:
+    return FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
+    """Differences of the finite pairs; if the others are failures, of all: infinite where one net failed, 0 where both did."""
+    found = differences(a, b)
+    if not failing:
+        return found[np.isfinite(found)]
+    lost_a, lost_b = ~np.isfinite(a), ~np.isfinite(b)
+    return np.where(lost_a & lost_b, 0.0, np.where(lost_a, math.inf, np.where(lost_b, -math.inf, found)))
+
+
+def _order(name: str, difference: np.ndarray, margin: float | None, alpha: float) -> Verdict:
+    good = _fewer_is_better(name)
     return {
         Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
         Order.BELOW: Verdict.BETTER if good else Verdict.SMALLER,
@@ -135,12 +175,14 @@ def text(finding: Finding, margin: float | None = None) -> str:
     a, b = _spreads(finding)
     means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
     lost = f" ({finding.left_out} more left out: a number is not finite)" if finding.left_out else ""
+    if any(finding.diverged):
+        lost = " (diverged, which counts as worst: {} of A, {} of B; not in the means)".format(*finding.diverged)
     pairs = f"{finding.pairs} pair{'s' * (finding.pairs != 1)}{lost}"
     return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
 
 
 def _spreads(finding: Finding) -> list[Spread]:
-    """Of A and of B, over the pairs that are compared."""
+    """Of A and of B, over the pairs whose numbers are finite."""
     both = np.array([finding.a, finding.b])
     return [spread(side) for side in both[:, np.isfinite(both).all(axis=0)]]
 

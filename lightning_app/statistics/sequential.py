@@ -48,7 +48,8 @@ def evidence(differences: np.ndarray) -> np.ndarray:
 
     Definition:
         E_n = mean over stakes c of Π_i exp(c s_i) / cosh(c s_i), with s_i = d_i / √(mean of d_1², ..., d_i²). Given its size,
-        d_i has either sign with equal chance under symmetry, so each factor has mean 1.
+        d_i has either sign with equal chance under symmetry, so each factor has mean 1. An infinite d_i, of a pair of which one
+        net has failed, takes the largest |s| of the finite ones before it, at least 1, and has no part in the root mean square.
 
     Args:
         differences: (..., n), in the order in which they were seen. Zeros say nothing and count as pairs.
@@ -59,9 +60,13 @@ def evidence(differences: np.ndarray) -> np.ndarray:
     >>> evidence(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])).round(1)
     array([ 1.7,  2.9,  5.2,  9.5, 17.6, 32.9, 62.4])
     """
-    pairs = np.arange(1, differences.shape[-1] + 1)
-    size = np.sqrt(np.cumsum(differences**2, axis=-1) / pairs)
-    s = np.divide(differences, size, out=np.zeros_like(differences, dtype=np.float64), where=size > 0)
+    known = np.where(infinite := np.isinf(differences), 0.0, differences)
+    pairs = np.maximum(np.cumsum(~infinite, axis=-1), 1)
+    size = np.sqrt(np.cumsum(known**2, axis=-1) / pairs)
+    s = np.divide(known, size, out=np.zeros_like(known, dtype=np.float64), where=size > 0)
+    if infinite.any():
+        largest = np.divide(np.maximum.accumulate(np.abs(known), axis=-1), size, out=np.ones_like(s), where=size > 0)
+        s = np.where(infinite, np.sign(differences) * np.maximum(largest, 1.0), s)
     total = np.zeros_like(s)
     for stake in STAKES:
         x = stake * s
@@ -95,21 +100,26 @@ def orders(d: np.ndarray, margin: float | None, alpha: float) -> np.ndarray:
 def confidence_sequence(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
     """The mean difference, and an interval for the centre that holds it at all looks together with chance 1 - alpha.
 
-    It is what the evidence does not exclude, and infinite for fewer than seven pairs.
+    It is what the evidence does not exclude, and infinite for fewer than seven pairs. The mean is of the finite differences.
 
     Raises:
-        ValueError: for no differences, or one that is not finite.
+        ValueError: for no differences, or one that is no number.
     """
     d = np.asarray(differences, dtype=np.float64)
-    if d.ndim != 1 or not d.size or not np.isfinite(d).all():
-        raise ValueError(f"expected one or more finite differences, one a pair, got {d}; leave out what diverged.")
-    return Interval(float(d.mean()), 0 - _upper_end(-d, alpha), _upper_end(d, alpha))
+    if d.ndim != 1 or not d.size or np.isnan(d).any():
+        raise ValueError(f"expected one or more differences, one a pair, got {d}; leave out what is no number.")
+    finite = d[np.isfinite(d)]
+    mean = float(finite.mean()) if finite.size else math.nan
+    return Interval(mean, 0 - _upper_end(-d, alpha), _upper_end(d, alpha))
 
 
 def _upper_end(d: np.ndarray, alpha: float) -> float:
     """The largest shift m of which it is not certain that the centre lies below."""
-    span = float(np.ptp(d)) or abs(float(d[0])) or 1.0
-    grid = np.concatenate([np.linspace(d.min(), d.max(), 1001), d.max() + span * FAR])
+    finite = d[np.isfinite(d)]
+    if not finite.size:
+        return math.inf
+    span = float(np.ptp(finite)) or abs(float(finite[0])) or 1.0
+    grid = np.concatenate([np.linspace(finite.min(), finite.max(), 1001), finite.max() + span * FAR])
 
     def excluded(shifts: np.ndarray) -> np.ndarray:
         return evidence(shifts[:, None] - d)[:, -1] >= 2 / alpha
