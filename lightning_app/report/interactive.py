@@ -17,20 +17,22 @@ The state of a page is its address: ``#anchor&at=epoch:3&off=residual&seeds=0,2&
 
 **For what is built on it.** The script is one closure with these parts:
 
-* ``panels``: a list of ``{key, svg, box, figure, axis, rows, x, y}``. ``x(number)`` and ``y(number)`` are in units of the SVG,
-  ``x.back`` and ``y.back`` the other way; ``axis`` is "epoch", "layer", "step", ...
+* ``panels``: a list of ``{key, svg, box, figure, axis, rows, x, y}``. ``x(number)`` and ``y(number)`` are in units of the SVG;
+  ``axis`` is "epoch", "layer", "step", ...
 * ``read(figure)``: promise of ``{columns, rows}``, a figure's CSV as texts, read once. ``curves(panel)``: promise of
   ``[{who, line, arm, seed, points: Map(x -> {value, text, low, high})}]``; ``text`` has the digits of the CSV.
 * ``state``: ``{at: [axis, x] or null, off: Set of arms, seeds: Set of hidden seeds, a, b}``. ``change(part, push)`` merges into
   it, writes the address (as a new entry of the history with ``push``) and calls each function in ``hooks``. A further part
   of the state is one more entry of ``parts``: name -> ``[to text, from text]``.
 * ``node(name, attributes, ...children)`` makes an element of HTML, ``draw(name, attributes, ...children)`` one of SVG; strings
-  become text nodes. ``bar`` is the toolbar at the foot of the window. ``say(text)`` speaks in the live region.
+  become text nodes. ``find(selector, within)`` is a list of elements. ``bar`` is the toolbar at the foot of the window,
+  ``say(text)`` speaks in the live region.
 """
 
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -48,14 +50,19 @@ from lightning_app.report.page_data import Net
 __all__ = ["arms_attribute", "axes_attribute", "legend_attribute", "policy", "rows_attribute", "script"]
 
 INCH = 72  # units of the SVG
+# What stays as it is in a script (texts, templates with templates one deep, regular expressions: no space after their first
+# slash), comments, signs with the spaces around them, other spaces. Around + and - these stay: "a - -b" is no "a--b".
+TEMPLATE = r"`(?:\\.|\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}|[^`\\$]|\$(?!\{))*`"
+LITERAL = rf"""\"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|{TEMPLATE}|/(?![ /*])(?:\\.|\[(?:\\.|[^]\n])*\]|[^/\n[])+/"""
+TOKEN = re.compile(rf"({LITERAL})|//[^\n]*|\s*([=<>?:,;{{}}()[\]&|!*])\s*|(\s)\s*")
 NAMES = {light: name for name, (light, _) in COLOURS.items()}
 
 
 @lru_cache(maxsize=1)
 def script() -> str:
-    """The one script of the page, without the comments and indentation that its file has."""
-    lines = (Path(__file__).parent / "page.js").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
+    """The one script of the page, without the comments and the spaces that its file has for readers."""
+    text = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+    return TOKEN.sub(lambda found: found[1] or found[2] or found[3] or "", text).strip()
 
 
 def policy(text: str) -> str:

@@ -6,7 +6,9 @@ const SPACE = document.querySelector("svg")?.namespaceURI;
 const ROWS = 8; // of a readout, before seeds are shown by their ends
 const WAIT = 300; // milliseconds until a moving cursor is written into the address: browsers limit how often one may
 
-const filled = (element, attributes, children) => {
+const unique = values => [...new Set(values)];
+const find = (selector, within = document) => [...within.querySelectorAll(selector)];
+const filled = (element, attributes, children = []) => {
   for (const [name, value] of Object.entries(attributes))
     if (typeof value === "function") element.addEventListener(name, value);
     else element.setAttribute(name, value);
@@ -17,249 +19,232 @@ const node = (name, attributes = {}, ...children) => filled(document.createEleme
 const draw = (name, attributes = {}, ...children) => filled(document.createElementNS(SPACE, name), attributes, children);
 
 const SCALES = {
-  linear: [v => v, u => u],
-  log: [Math.log10, u => 10 ** u],
-  symlog: [
-    (v, t, s) => Math.abs(v) <= t ? s * v : Math.sign(v) * t * (s + Math.log10(Math.abs(v) / t)),
-    (u, t, s) => Math.abs(u) <= s * t ? u / s : Math.sign(u) * t * 10 ** (Math.abs(u) / t - s),
-  ],
+  linear: v => v,
+  log: Math.log10,
+  symlog: (v, t, s) => Math.abs(v) <= t ? s * v : Math.sign(v) * t * (s + Math.log10(Math.abs(v) / t)),
 };
 
-function scale([kind, low, high, from, to, threshold, stretch]) {
-  const [there, back] = SCALES[kind], start = there(low, threshold, stretch);
-  const slope = (to - from) / (there(high, threshold, stretch) - start);
-  const map = value => from + slope * (there(value, threshold, stretch) - start);
-  map.back = place => back(start + (place - from) / slope, threshold, stretch);
+function scale([kind, low, high, from, to, ...more]) {
+  const [start, end] = [low, high].map(value => SCALES[kind](value, ...more));
+  const map = value => from + (to - from) * (SCALES[kind](value, ...more) - start) / (end - start);
   return Object.assign(map, {low, high, from, to});
 }
 
-const arms = JSON.parse(main.dataset.arms || "[]").map((arm, number) => ({...arm, number}));
+const arms = JSON.parse(main.dataset.arms || "[]");
 const nets = new Map(arms.flatMap(arm => arm.nets.map(([name, seed]) => [name, {arm, seed}])));
-const seeds = [...new Set([...nets.values()].map(net => net.seed))].filter(seed => seed !== null).sort((a, b) => a - b);
+const seeds = unique([...nets.values()].map(net => net.seed)).filter(seed => seed !== null).sort((a, b) => a - b);
 
-const panels = [...document.querySelectorAll("svg.panel[data-axes]")].map(svg => {
-  const {x: axis, of: [x, y]} = JSON.parse(svg.dataset.axes);
-  const box = svg.parentElement, [drawn, lit, over] = ["drawn", "lit", "over"].map(name => draw("g", {class: name}));
+const panels = find("svg.panel[data-axes]").map(svg => {
+  const {x: axis, of: [x, y]} = JSON.parse(svg.dataset.axes), box = svg.parentElement;
+  const [drawn, lit, over] = ["drawn", "lit", "over"].map(name => draw("g", {class: name}));
   svg.append(drawn, lit, over);
-  const rows = JSON.parse(svg.dataset.rows);
-  return {key: box.id, title: svg.getAttribute("aria-label"), svg, box, figure: svg.closest("figure"), axis, rows,
-    x: scale(x), y: scale(y), drawn, lit, over, near: false};
+  return {key: box.id, title: svg.ariaLabel, svg, box, figure: svg.closest("figure"), axis, x: scale(x), y: scale(y),
+    rows: JSON.parse(svg.dataset.rows), drawn, lit, over};
 });
 
 function parsed(text) {
-  if (!text.includes('"')) return text.trimEnd().split("\n").map(line => line.split(","));
   const rows = [[]], cell = /(?:"((?:[^"]|"")*)"|([^,\n]*))([,\n]|$)/y;
   while (cell.lastIndex < text.length) {
     const [, quoted, plain, end] = cell.exec(text);
-    rows.at(-1).push(quoted === undefined ? plain : quoted.replaceAll('""', '"'));
+    rows.at(-1).push(plain ?? quoted.replaceAll('""', '"'));
     if (end === "\n") rows.push([]);
   }
   return rows.filter(row => row.length);
 }
 
-async function text(uri) {
-  const [head, content] = [uri.slice(0, uri.indexOf(",")), uri.slice(uri.indexOf(",") + 1)];
-  if (!head.endsWith("base64")) return decodeURIComponent(content);
+async function load(figure) {
+  const [, packed, content] = figure.querySelector("a[download]").getAttribute("href").match(/^data:.*?(;base64)?,(.*)$/s);
+  if (!packed) return parsed(decodeURIComponent(content));
   const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  return parsed(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
 }
 
-const files = new Map();
-function read(figure) {
-  if (!files.has(figure)) files.set(figure, text(figure.querySelector("a[download]").getAttribute("href"))
-    .then(parsed).then(([columns, ...rows]) => ({columns, rows})));
-  return files.get(figure);
-}
+const read = figure => figure.csv ??= load(figure).then(([columns, ...rows]) => ({columns, rows}));
 
-function curves(panel) {
-  return panel.promise ??= read(panel.figure).then(({columns, rows}) => {
-    const its = panel.rows, places = its.places && new Map(Object.entries(its.places));
-    const [x, y, who, line, low, high] = ["x", "y", "who", "line", "low", "high"].map(role => columns.indexOf(its[role]));
-    const where = Object.entries(its.where || {}).map(([column, values]) => [columns.indexOf(column), new Set(values)]);
-    const found = new Map();
-    for (const row of rows) {
-      const at = places ? places.get(row[x]) : Number(row[x]), net = nets.get(row[who]);
-      if (at === undefined || !net && its.who === "net" || !where.every(([i, values]) => values.has(row[i]))) continue;
-      const key = JSON.stringify([row[who], row[line]]);
-      if (!found.has(key)) found.set(key, {who: row[who], line: row[line] || "", ...net, points: new Map()});
-      found.get(key).points.set(at, {value: number(row[y]), text: row[y], low: number(row[low]), high: number(row[high])});
-    }
-    panel.curves = [...found.values()];
-    panel.stops = [...new Set(panel.curves.flatMap(curve => [...curve.points.keys()]))].sort((a, b) => a - b);
-    return panel.curves;
-  });
-}
+const number = text => text?.endsWith("inf") ? Infinity * (text[0] === "-" ? -1 : 1) : text ? Number(text) : NaN;
 
-const number = text => text === "inf" ? Infinity : text === "-inf" ? -Infinity : text ? Number(text) : NaN;
+const curves = panel => panel.promise ??= read(panel.figure).then(({columns, rows}) => {
+  const its = panel.rows, places = its.places && new Map(Object.entries(its.places)), found = new Map();
+  const [x, y, who, line, low, high] = ["x", "y", "who", "line", "low", "high"].map(role => columns.indexOf(its[role]));
+  const where = Object.entries(its.where || {}).map(([column, values]) => [columns.indexOf(column), new Set(values)]);
+  for (const row of rows) {
+    const at = places ? places.get(row[x]) : Number(row[x]), net = nets.get(row[who]);
+    if (at === undefined || !net && its.who === "net" || !where.every(([i, values]) => values.has(row[i]))) continue;
+    const key = JSON.stringify([row[who], row[line]]);
+    if (!found.has(key)) found.set(key, {who: row[who], line: row[line] || "", ...net, points: new Map()});
+    found.get(key).points.set(at, {value: number(row[y]), text: row[y], low: row[low], high: row[high]});
+  }
+  panel.curves = [...found.values()];
+  panel.stops = unique(panel.curves.flatMap(curve => [...curve.points.keys()])).sort((a, b) => a - b);
+  panel.several = panel.curves.some(curve => curve.line !== panel.curves[0].line);
+  return panel.curves;
+});
+
+// What is shown, and its address: #anchor&at=epoch:3&off=residual
 
 const decoded = text => { try { return decodeURIComponent(text); } catch { return ""; } };
-const listed = [set => [...set].map(encodeURIComponent).join(","), text => new Set(text.split(",").filter(Boolean).map(decoded))];
-const named = [text => encodeURIComponent(text), decoded];
+const coded = encodeURIComponent;
+const listed = [set => [...set].map(coded).join(), text => new Set(text.split(",").filter(Boolean).map(decoded))];
 const parts = {
-  at: [at => at ? at.map(encodeURIComponent).join(":") : "", text => {
+  at: [at => at ? at.map(coded).join(":") : "", text => {
     const [axis, x] = text.split(":").map(decoded);
-    return x && Number.isFinite(Number(x)) ? [axis, Number(x)] : null;
+    return x && isFinite(x) ? [axis, Number(x)] : null;
   }],
-  off: listed, seeds: listed, a: named, b: named,
+  off: listed, seeds: listed, a: [coded, decoded], b: [coded, decoded],
 };
-const state = {}, hooks = [];
-let waiting = 0;
+const state = {}, hooks = [], told = () => hooks.forEach(hook => hook(state));
+const pieces = () => location.hash.slice(1).split("&"), anchor = () => pieces().find(each => !each.includes("=")) || "";
+let waiting;
 
 function restore() {
-  const found = new Map(location.hash.slice(1).split("&").map(each => each.split("=", 2)));
+  const found = new Map(pieces().map(each => each.split("=")));
   for (const [name, [, from]] of Object.entries(parts)) state[name] = from(found.get(name) || "");
-  hooks.forEach(hook => hook(state));
+  told();
 }
 
 function write(push) {
   clearTimeout(waiting);
-  const anchor = location.hash.slice(1).split("&").find(each => !each.includes("=")) || "";
-  const said = Object.entries(parts).map(([name, [to]]) => [name, to(state[name])]).filter(([, text]) => text);
-  history[push ? "pushState" : "replaceState"](1, "", "#" + [anchor, ...said.map(each => each.join("="))].filter(Boolean).join("&"));
+  const said = Object.entries(parts).map(([name, [to]]) => to(state[name]) && `${name}=${to(state[name])}`);
+  history[push ? "pushState" : "replaceState"](1, "", "#" + [anchor(), ...said].filter(Boolean).join("&"));
 }
 
 function change(part, push) {
   Object.assign(state, part);
+  clearTimeout(waiting);
   if (push) write(true);
-  else { clearTimeout(waiting); waiting = setTimeout(write, WAIT); }
-  hooks.forEach(hook => hook(state));
+  else waiting = setTimeout(write, WAIT);
+  told();
 }
 
 // An entry without our mark is a link within the page, just followed: what is shown stays.
 addEventListener("popstate", () => history.state || location.hash.includes("=") ? restore() : write());
 
-const hidden = curve => curve.arm && (state.off.has(curve.arm.arm) || state.seeds.has(String(curve.seed)));
+// Curves of what is chosen
+
 const lacking = arm => arm.nets.some(([, seed]) => state.seeds.has(String(seed)));
-const colour = arm => arm ? arm.colour : "var(--ink)";
+const hidden = ({arm, seed}) => arm && (state.off.has(arm.arm) || state.seeds.has(String(seed)));
+const colour = arm => arm?.colour || "var(--ink)";
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 // Curves that are drawn as one: seeds of an arm, each line of theirs for itself.
 function groups(found) {
   const all = new Map();
   for (const curve of found.filter(curve => !hidden(curve))) {
-    const key = JSON.stringify([curve.arm ? curve.arm.number : curve.who, curve.line]);
-    if (!all.has(key)) all.set(key, {arm: curve.arm, line: curve.line, curves: []});
+    const {arm, line, who} = curve, key = JSON.stringify([arm?.arm ?? who, line]);
+    if (!all.has(key)) all.set(key, {arm, line, curves: []});
     all.get(key).curves.push(curve);
   }
   return [...all.values()];
 }
 
-// Mean, band and ends over several series (x -> number), where all have a finite number; as the page draws seeds.
+// [x, mean, smallest, largest, ends of the band] of several series (x -> number), where all are finite; as the page draws seeds.
 function spread(series) {
-  const shared = [...series[0].keys()].filter(x => series.every(each => Number.isFinite(each.get(x)))).sort((a, b) => a - b);
+  const shared = [...series[0].keys()].filter(x => series.every(each => isFinite(each.get(x)))).sort((a, b) => a - b);
   return shared.map(x => {
     const values = series.map(each => each.get(x)), middle = mean(values), low = Math.min(...values), high = Math.max(...values);
-    const sd = Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
-    const banded = values.length > 2;
-    return {x, mean: middle, low, high, from: banded ? Math.max(low, middle - sd) : NaN, to: banded ? Math.min(high, middle + sd) : NaN};
+    const sd = values.length > 2 ? Math.sqrt(mean(values.map(value => (value - middle) ** 2)) * values.length / (values.length - 1)) : NaN;
+    return [x, middle, low, high, Math.max(low, middle - sd), Math.min(high, middle + sd)];
   });
 }
 
-const valuesOf = curve => new Map([...curve.points].map(([x, point]) => [x, point.value]));
+const series = curve => new Map([...curve.points].map(([x, point]) => [x, point.value]));
 
 function path(points, x, y, look) {
   let pen = "M";
   const d = points.map(([at, value]) => {
-    const [left, top] = [x(at), y(value)];
-    if (!Number.isFinite(left + top)) { pen = "M"; return ""; }
-    const step = `${pen}${left.toFixed(2)} ${top.toFixed(2)}${pen === "M" ? "h0" : ""}`; // a lone point becomes a dot
-    pen = "L";
-    return step;
+    const place = [x(at), y(value)], drawn = place.every(isFinite), step = pen + place.map(each => each.toFixed(2)).join(" ");
+    const lone = pen === "M" ? "h0" : ""; // a point without neighbours becomes a dot
+    pen = drawn ? "L" : "M";
+    return drawn ? step + lone : "";
   }).join("");
   return draw("path", {d, fill: "none", "stroke-linejoin": "round", "stroke-linecap": "round", ...look});
 }
 
-function bundle(points, x, y, look, dash = "") {
-  const line = (end, width, opacity) => path(points.map(point => [point.x, point[end]]), x, y,
-    {style: `stroke: ${look}`, "stroke-width": width, opacity, ...(width > 1 && dash && {"stroke-dasharray": dash})});
-  if (points.every(point => point.low === point.high)) return [line("mean", 1.6, 1)];
-  const round = [...points.map(point => [point.x, point.from]), ...points.map(point => [point.x, point.to]).reverse()];
-  const band = Number.isFinite(points[0].from) ? [path(round, x, y, {style: `fill: ${look}`, "fill-opacity": .18})] : [];
-  return [...band, line("low", .7, .6), line("high", .7, .6), line("mean", 1.6, 1)];
+function bundle(points, x, y, colour, dash = "") {
+  const of = column => points.map(point => [point[0], point[column]]), stroke = `stroke: ${colour}`;
+  const bold = path(of(1), x, y, {style: stroke, "stroke-width": 1.6, "stroke-dasharray": dash});
+  if (!points.length) return [];
+  if (points.every(([, , low, high]) => low === high)) return [bold];
+  const thin = [2, 3].map(column => path(of(column), x, y, {style: stroke, "stroke-width": .7, opacity: .6}));
+  const band = isFinite(points[0][4]) ? [path([...of(4), ...of(5).reverse()], x, y, {style: `fill: ${colour}`, "fill-opacity": .18})] : [];
+  return [...band, ...thin, bold];
 }
 
-// Arms that lack seeds are drawn anew, of those that are left; of the others the page's own curves are shown.
+// Arms that lack seeds are drawn anew, of those that are left; the page's own curves of them are hidden by a rule of its style.
 function choose(panel) {
-  const redrawn = panel.rows.who === "net" ? arms.filter(lacking) : [];
-  for (const each of panel.svg.querySelectorAll("[data-arm]"))
-    if (redrawn.includes(arms[each.dataset.arm])) each.style.display = "none";
-  const partial = groups(panel.curves).filter(({arm}) => redrawn.includes(arm));
-  panel.drawn.replaceChildren(...partial.flatMap(({arm, curves}) => {
-    const points = spread(curves.map(valuesOf));
-    return points.length ? bundle(points, panel.x, panel.y, arm.colour, arm.dash) : [];
-  }));
+  const redrawn = panel.rows.who === "net" ? groups(panel.curves).filter(({arm}) => lacking(arm)) : [];
+  panel.svg.classList.toggle("redrawn", redrawn.length);
+  panel.drawn.replaceChildren(...redrawn.flatMap(({arm, curves}) => bundle(spread(curves.map(series)), panel.x, panel.y, arm.colour, arm.dash)));
 }
 
 let bright = null; // the seed that is lit up
 function light(panel) {
-  const its = bright === null ? [] : panel.curves.filter(curve => curve.seed === bright && !state.off.has(curve.arm.arm));
-  panel.lit.replaceChildren(...its.flatMap(curve => [["var(--page)", 5], [colour(curve.arm), 2.4]].map(([stroke, width]) =>
-    path([...curve.points].map(([x, point]) => [x, point.value]), panel.x, panel.y, {style: `stroke: ${stroke}`, "stroke-width": width}))));
+  const its = panel.curves.filter(({arm, seed}) => bright !== null && seed === bright && !state.off.has(arm.arm));
+  panel.lit.replaceChildren(...its.map(curve => path([...series(curve)], panel.x, panel.y, {style: `stroke: ${curve.arm.colour}`})));
 }
 
-let pointed = null; // [axis, x] under the pointer, before what was set by a click or a key
+// The cursor
+
+let pointed = null; // [axis, x] under the pointer; it goes before what a click or a key has set
 const cursor = () => pointed || state.at;
-const short = (text, letters = 24) => text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
+const short = text => text.length > 24 ? `${text.slice(0, 23)}…` : text;
 
 // [arm, label, digits, mean] of each curve at x; where there are too many seeds, their smallest and largest.
 function values(panel, x) {
   const found = groups(panel.curves.filter(curve => curve.points.has(x)));
-  const crowded = found.reduce((sum, group) => sum + group.curves.length, 0) > ROWS;
+  const crowded = found.flatMap(group => group.curves).length > ROWS;
   return found.flatMap(({arm, line, curves}) => {
-    const points = curves.map(curve => curve.points.get(x)).sort((one, other) => one.value - other.value);
-    const middle = mean(points.map(point => point.value)), label = name => [name, line && panel.lines > 1 ? line : ""].filter(Boolean).join(", ");
-    if (crowded && curves.length > 1)
-      return [[arm, `${label(arm.arm)}, ${curves.length} seeds`, `${points[0].text} … ${points.at(-1).text}`, middle]];
+    const points = curves.map(curve => curve.points.get(x)).sort((one, other) => one.value - other.value), count = curves.length;
+    const middle = mean(points.map(point => point.value)), of = panel.several ? `, ${panel.rows.line === "epoch" ? "epoch " : ""}${line}` : "";
+    if (crowded && count > 1) return [[arm, `${arm.arm}${of}, ${count} seeds`, `${points[0].text} … ${points.at(-1).text}`, middle]];
     return curves.map(({who, points}, i) => {
       const {text, low, high} = points.get(x);
-      const band = Number.isFinite(low) ? ` (${low} … ${high})` : "";
-      return [arm, label(who), text + band, i ? NaN : middle];
+      return [arm, who + of, low ? `${text} (${low} … ${high})` : text, i ? NaN : middle];
     });
   });
 }
 
+const vertical = (x, from, to) => draw("path", {d: `M${x} ${from}V${to}`, class: "cursor"});
+
 function mark(panel) {
-  const at = cursor(), inside = at && at[0] === panel.axis && at[1] >= panel.x.low && at[1] <= panel.x.high;
-  panel.over.replaceChildren();
-  panel.mark?.(inside ? at[1] : null);
+  const {axis, x, y, over} = panel, [of, at] = cursor() || [], inside = of === axis && at >= x.low && at <= x.high;
+  over.replaceChildren();
+  panel.follow?.(inside ? at : null);
   if (!inside) return;
-  const place = panel.x(at[1]), {from, to} = panel.y, rows = values(panel, at[1]);
-  panel.over.append(draw("path", {d: `M${place} ${from}V${to}`, class: "cursor"}));
-  for (const [arm, , , value] of rows)
-    if (Number.isFinite(panel.y(value)))
-      panel.over.append(draw("circle", {cx: place, cy: panel.y(value), r: 2.6, style: `fill: ${colour(arm)}`, class: "dot"}));
-  const head = draw("text", {x: 6, y: 11, class: "head"}, `${panel.axis} ${at[1]}`);
-  const lines = rows.map(([arm, label, digits], i) => draw("text", {x: 6, y: 21 + 10 * i},
-    draw("tspan", {style: `fill: ${colour(arm)}`}, "■ "), `${short(label)} `, draw("tspan", {class: "digits"}, digits)));
-  const readout = draw("g", {class: "readout"}, head, ...lines);
-  panel.over.append(readout);
-  const {width} = readout.getBBox(), left = panel.x.from, right = panel.x.to;
-  const start = place < (left + right) / 2 ? place + 6 : place - width - 18;
-  readout.prepend(draw("rect", {width: width + 12, height: 16 + 10 * lines.length, rx: 3}));
-  readout.setAttribute("transform", `translate(${Math.max(2, Math.min(start, right - width - 10)).toFixed(2)} ${to + 2})`);
+  const place = x(at), rows = values(panel, at), written = (...children) => draw("text", {x: 6}, ...children);
+  const dots = rows.map(([arm, , , value]) => [arm, y(value)]).filter(([, top]) => isFinite(top));
+  const lines = [written(`${axis} ${at}`), ...rows.map(([arm, label, digits]) =>
+    written(draw("tspan", {style: `fill: ${colour(arm)}`}, "■ "), `${short(label)} ${digits}`))];
+  lines.forEach((line, i) => line.setAttribute("y", 11 + 10 * i));
+  const readout = draw("g", {class: "readout"}, ...lines);
+  over.append(vertical(place, y.from, y.to), ...dots.map(([arm, cy]) =>
+    draw("circle", {cx: place, cy, r: 2.6, style: `fill: ${colour(arm)}`, class: "dot"})), readout);
+  const width = readout.getBBox().width + 12, start = place < (x.from + x.to) / 2 ? place + 6 : place - width - 6;
+  readout.prepend(draw("rect", {width, height: 6 + 10 * lines.length, rx: 3}));
+  readout.setAttribute("transform", `translate(${Math.max(2, Math.min(start, x.to - width)).toFixed(2)} ${y.to + 2})`);
 }
 
-const nearest = (stops, x, panel) => stops.reduce((best, stop) => Math.abs(panel.x(stop) - x) < Math.abs(panel.x(best) - x) ? stop : best, stops[0]);
+const nearest = ({stops, x}, place) => stops.reduce((best, stop) => Math.abs(x(stop) - place) < Math.abs(x(best) - place) ? stop : best);
 
 async function point(panel, event) {
   await curves(panel);
-  const frame = panel.svg.getBoundingClientRect(), x = (event.clientX - frame.left) / frame.width * panel.svg.viewBox.baseVal.width;
-  return panel.stops.length ? [panel.axis, nearest(panel.stops, x, panel)] : null;
+  const {left, width} = panel.svg.getBoundingClientRect(), place = (event.clientX - left) / width * panel.svg.viewBox.baseVal.width;
+  return panel.stops.length ? [panel.axis, nearest(panel, place)] : null;
 }
 
-const KEYS = {ArrowLeft: (i) => i - 1, ArrowRight: (i) => i + 1, Home: () => 0, End: (_, last) => last};
+const KEYS = {ArrowLeft: i => i - 1, ArrowRight: i => i + 1, Home: () => 0, End: () => Infinity};
 
 async function press(panel, event) {
   if (event.target !== panel.box || !(event.key in KEYS) || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   await curves(panel);
-  const {stops} = panel, at = cursor(), known = at && at[0] === panel.axis;
+  const {stops, axis} = panel, [of, at] = cursor() || [];
   if (!stops.length) return;
-  const here = known ? stops.indexOf(nearest(stops, panel.x(at[1]), panel)) : event.key === "ArrowLeft" ? stops.length : -1;
-  const x = stops[Math.max(0, Math.min(stops.length - 1, KEYS[event.key](here, stops.length - 1)))];
+  const here = of === axis ? stops.indexOf(nearest(panel, panel.x(at))) : event.key === "ArrowLeft" ? stops.length : -1;
+  const x = stops[Math.max(0, Math.min(stops.length - 1, KEYS[event.key](here)))];
   pointed = null;
-  change({at: [panel.axis, x]});
-  say([`${panel.axis} ${x}`, ...values(panel, x).map(([, label, digits]) => `${label} ${digits}`)].join("; "));
+  change({at: [axis, x]});
+  say([`${axis} ${x}`, ...values(panel, x).map(([, label, digits]) => `${label} ${digits}`)].join("; "));
 }
 
 addEventListener("keydown", event => {
@@ -269,97 +254,82 @@ addEventListener("keydown", event => {
   marked();
 });
 
-// Curves of an arm or of one net, by its name.
-const side = (panel, name) => panel.curves.filter(curve => !hidden(curve) && (curve.arm?.arm === name || curve.who === name));
+// A and B: differences of series, seed by seed; with a single net, each of the others less it.
 
-// Differences as series: seed by seed where both have them, with a single net each of the others, else of the means.
+const minus = (one, other) => new Map([...one].map(([x, value]) => [x, value - other.get(x)]));
+
 function differences(ones, others) {
-  const minus = (one, other) => new Map([...one].filter(([x]) => other.has(x)).map(([x, value]) => [x, value - other.get(x)]));
-  const all = [ones, others].map(each => each.map(valuesOf));
-  const shared = ones.map((one, i) => [i, others.findIndex(other => other.seed === one.seed && one.seed !== null)]).filter(([, j]) => j >= 0);
-  if (ones.length > 1 && others.length > 1 && shared.length) return shared.map(([i, j]) => minus(all[0][i], all[1][j]));
-  if (ones.length > 1 && others.length > 1) {
-    const means = all.map(each => new Map(spread(each).map(point => [point.x, point.mean])));
-    return [minus(...means)];
-  }
-  return all[0].flatMap(one => all[1].map(other => minus(one, other)));
+  const single = ones.length < 2 || others.length < 2, partners = one => others.filter(other => single || other.seed === one.seed);
+  return ones.flatMap(one => partners(one).map(other => minus(series(one), series(other))));
 }
 
 function compare(panel) {
-  panel.box.querySelector(".difference")?.remove();
-  panel.mark = null;
-  const {a, b} = state;
+  const {a, b} = state, {x, title, curves} = panel, {width} = panel.svg.viewBox.baseVal;
+  panel.difference?.remove();
+  panel.difference = panel.follow = null;
   if (!a || !b || a === b || panel.rows.who !== "net") return;
-  const [ones, others] = [a, b].map(name => side(panel, name));
-  const drawn = [...new Set(ones.map(curve => curve.line))].flatMap(line => {
-    const [one, other] = [ones, others].map(each => each.filter(curve => curve.line === line));
-    const found = one.length && other.length ? differences(one, other) : [];
-    const points = found.length ? spread(found) : [];
-    return points.length ? [{line, points, count: found.length}] : [];
-  });
-  if (!drawn.length) return;
-  const ends = [0, ...drawn.flatMap(({points}) => points.flatMap(({low, high}) => [low, high]))];
-  const [low, high] = [Math.min(...ends), Math.max(...ends)], y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
-  const {from, to} = panel.x, label = value => draw("text", {x: from - 4, y: y(value) + 3, "text-anchor": "end"}, value ? value.toPrecision(2) : "0");
-  const across = draw("path", {d: `M${from} ${y(0)}H${to}`, class: "zero"}), value = draw("text", {x: to, y: 10, "text-anchor": "end"}), line = draw("g");
-  panel.box.append(draw("svg", {class: "difference", viewBox: `0 0 ${panel.svg.viewBox.baseVal.width} 94`, role: "img",
-    "aria-label": `${panel.title}: ${a} minus ${b}`}, across, ...(low < 0 ? [label(low)] : []), label(0), ...(high > 0 ? [label(high)] : []),
-    draw("text", {x: from, y: 10, class: "head"}, `${short(a)} − ${short(b)}${drawn[0].count > 1 ? `, ${drawn[0].count} pairs` : ""}`), value, line,
-    ...drawn.flatMap(({points}) => bundle(points, panel.x, y, "var(--ink)"))));
-  panel.mark = x => {
-    const here = drawn.map(({points}) => points.find(point => point.x === x)).filter(Boolean);
-    value.textContent = here.map(point => point.mean.toPrecision(4)).join(", ");
-    line.replaceChildren(...(x === null ? [] : [draw("path", {d: `M${panel.x(x)} 88V18`, class: "cursor"})]));
+  const side = name => curves.filter(curve => !hidden(curve) && [curve.arm.arm, curve.who].includes(name)), ones = side(a), others = side(b);
+  const of = (all, line) => all.filter(curve => curve.line === line);
+  const found = unique(ones.map(curve => curve.line)).map(line => differences(of(ones, line), of(others, line))).filter(each => each.length);
+  const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))];
+  if (ends.length < 2) return;
+  const low = Math.min(...ends), high = Math.max(...ends), y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
+  const text = (x, y, anchor, ...words) => draw("text", {x, y, "text-anchor": anchor}, ...words), value = text(x.to, 10, "end"), line = draw("g");
+  const ticks = unique([low, 0, high]).filter(each => !each || Math.abs(y(each) - y(0)) > 9);
+  panel.difference = draw("svg", {class: "difference", viewBox: `0 0 ${width} 94`, role: "img", "aria-label": `${title}: ${a} minus ${b}`},
+    draw("path", {d: `M${x.from} ${y(0)}H${x.to}`, class: "zero"}),
+    ...ticks.map(each => text(x.from - 4, y(each) + 3, "end", each && each.toPrecision(2))),
+    text(x.from, 10, "start", `${short(a)} − ${short(b)}, ${found[0].length} pairs`), value, line,
+    ...drawn.flatMap(points => bundle(points, x, y, "var(--ink)")));
+  panel.box.append(panel.difference);
+  panel.follow = at => {
+    value.textContent = drawn.flat().filter(point => point[0] === at).map(point => point[1].toPrecision(4)).join(", ");
+    line.replaceChildren(...at === null ? [] : [vertical(x(at), 88, 18)]);
   };
 }
 
+// A panel as a picture, with its legend, in the colours of now
+
 function picture(panel) {
-  const {width} = panel.svg.viewBox.baseVal, ground = getComputedStyle(body).backgroundColor;
-  const out = draw("svg"), entries = [...panel.figure.querySelectorAll(".legend li")].filter(entry => !entry.classList.contains("off"));
+  const {width} = panel.svg.viewBox.baseVal, out = draw("svg"), root = getComputedStyle(document.documentElement);
   let height = 0;
-  for (const part of panel.box.querySelectorAll("svg")) {
-    const copy = part.cloneNode(true), own = part.viewBox.baseVal.height;
-    for (const name of ["data-axes", "data-rows"]) copy.removeAttribute(name);
-    out.append(filled(copy, {width, height: own, y: height}, []));
+  const put = (part, more, own) => {
+    out.append(filled(part.cloneNode(true), {...more, height: own, y: height}));
     height += own;
+  };
+  for (const part of find("svg", panel.box)) put(part, {width, "data-axes": "", "data-rows": ""}, part.viewBox.baseVal.height);
+  for (const entry of find(".legend li", panel.figure).filter(each => getComputedStyle(each).opacity === "1")) {
+    out.append(draw("text", {x: 58, y: height + 10, "font-size": 9}, entry.textContent));
+    put(entry.querySelector("svg"), {x: 8, width: 43}, 14);
   }
-  for (const entry of entries) {
-    const swatch = filled(entry.querySelector("svg").cloneNode(true), {x: 8, y: height, width: 43, height: 14}, []);
-    out.append(swatch, draw("text", {x: 58, y: height + 10, "font-size": 9}, entry.textContent));
-    height += 16;
-  }
-  const rules = [...document.styleSheets[0].cssRules].map(rule => rule.cssText).filter(rule => /^\.(over|difference|readout)/.test(rule));
-  out.prepend(draw("style", {}, ...rules, "text{font-family:sans-serif!important;fill:var(--ink)}"), draw("rect", {width, height: height + 8, fill: ground}));
-  filled(out, {viewBox: `0 0 ${width} ${height + 8}`, width, height: height + 8}, []);
-  const root = getComputedStyle(document.documentElement);
+  out.prepend(draw("style", {}, document.querySelector("style").textContent, "svg text { font-family: sans-serif !important; fill: var(--ink) }"),
+    draw("rect", {width, height, fill: "var(--page)"}));
+  filled(out, {class: body.className, viewBox: `0 0 ${width} ${height}`, width, height});
   return new XMLSerializer().serializeToString(out).replace(/var\((--[\w-]+)[^)]*\)/g, (_, name) => root.getPropertyValue(name).trim());
 }
 
 async function raster(panel) {
   const image = new Image(), canvas = node("canvas");
-  image.src = `data:image/svg+xml,${encodeURIComponent(picture(panel))}`;
+  image.src = `data:image/svg+xml,${coded(picture(panel))}`;
   await image.decode();
   Object.assign(canvas, {width: 3 * image.width, height: 3 * image.height});
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise(done => canvas.toBlob(done));
 }
 
-function save(blob, name) {
-  const href = URL.createObjectURL(blob);
-  node("a", {href, download: name}).click();
-  setTimeout(URL.revokeObjectURL, 60_000, href);
-}
-
 function tools(panel) {
   const button = (label, click) => node("button", {type: "button", click, "aria-label": `${label}: ${panel.title}`}, label);
-  const copy = async () => {
-    await navigator.clipboard.write([new ClipboardItem({"image/png": raster(panel)})]);
-    say("copied");
+  const save = async (form, content) => {
+    const href = URL.createObjectURL(new Blob([await content], {type: form === "svg" ? "image/svg+xml" : "image/png"}));
+    node("a", {href, download: `${panel.key}.${form}`}).click();
+    setTimeout(URL.revokeObjectURL, 6e4, href);
   };
+  const copy = () => navigator.clipboard.write([new ClipboardItem({"image/png": raster(panel)})]).then(() => say("copied"));
   return node("div", {class: "tools"}, ...(navigator.clipboard ? [button("copy", copy)] : []),
-    button("svg", () => save(new Blob([picture(panel)], {type: "image/svg+xml"}), `${panel.key}.svg`)),
-    button("png", async () => save(await raster(panel), `${panel.key}.png`)));
+    button("svg", () => save("svg", picture(panel))), button("png", () => save("png", raster(panel))));
 }
+
+// The bar
 
 const spoken = node("p", {class: "spoken", "aria-live": "polite"}), here = node("output");
 const bar = node("div", {class: "bar", role: "toolbar", "aria-label": "What is shown"});
@@ -372,18 +342,19 @@ function toggle(name, set, shown, attributes = {}) {
     change({[set]: now}, true);
   };
   const button = node("button", {type: "button", click, ...attributes}, ...shown);
-  hooks.push(() => button.setAttribute("aria-pressed", !state[set].has(name)));
+  hooks.push(() => { button.ariaPressed = !state[set].has(name); });
   return button;
 }
 
 function seedButton(seed) {
-  const on = () => { bright = seed; visible(light); }, off = () => { bright = null; visible(light); };
-  return toggle(String(seed), "seeds", [String(seed)], {"aria-label": `seed ${seed}`, pointerenter: on, pointerleave: off, focus: on, blur: off});
+  const lit = now => () => { bright = now; visible(light); }, on = lit(seed), off = lit(null);
+  return toggle(String(seed), "seeds", [seed], {"aria-label": `seed ${seed}`, pointerenter: on, pointerleave: off, focus: on, blur: off});
 }
 
 function choice(name) {
-  const option = value => node("option", {value}, value || "–"), names = [...new Set(["", ...arms.map(arm => arm.arm), ...nets.keys()])];
-  const select = node("select", {change: () => change({[name]: select.value}, true)}, ...names.map(option));
+  const names = unique(["", ...arms.map(arm => arm.arm), ...nets.keys()]);
+  const select = node("select", {change: () => change({[name]: select.value}, true)},
+    ...names.map(value => node("option", {value}, value || "–")));
   hooks.push(() => { select.value = state[name]; });
   return node("label", {}, name.toUpperCase(), select);
 }
@@ -399,29 +370,22 @@ function fill() {
   main.after(bar, spoken);
 }
 
-const visible = (...steps) => panels.forEach(panel => panel.near && panel.curves && steps.forEach(step => step(panel)));
-const marked = () => {
-  const at = cursor();
-  here.textContent = at ? `${at[0]} ${at[1]}` : "";
-  visible(mark);
-};
-const all = panel => [choose, light, compare, mark].forEach(step => step(panel));
+// Together. Only panels in or near the window are drawn into; the others when they come.
 
-function show() {
-  for (const each of document.querySelectorAll(".legend [data-arm]")) each.classList.toggle("off", state.off.has(arms[each.dataset.arm].arm));
-  for (const svg of document.querySelectorAll("svg.panel")) {
-    const drawn = [...svg.querySelectorAll("[data-arm]")], gone = each => state.off.has(arms[each.dataset.arm].arm);
-    for (const each of drawn) each.style.display = gone(each) ? "none" : "";
-    svg.parentElement.classList.toggle("off", drawn.length > 0 && drawn.every(gone));
-  }
+const visible = (...steps) => panels.filter(panel => panel.near && panel.curves).forEach(panel => steps.forEach(step => step(panel)));
+const steps = [choose, light, compare, mark];
+
+function marked() {
+  here.textContent = cursor()?.join(" ") || "";
+  visible(mark);
 }
 
 let chosen = "";
-hooks.push(() => {
-  const {at, ...rest} = state, now = JSON.stringify(rest, (_, value) => value instanceof Set ? [...value] : value);
+hooks.push(({at, off, seeds, a, b}) => {
+  const now = JSON.stringify([[...off], [...seeds], a, b]);
   if (now !== chosen) {
     chosen = now;
-    show();
+    body.className = arms.flatMap((arm, i) => [off.has(arm.arm) && `off-${i}`, lacking(arm) && `lacks-${i}`].filter(Boolean)).join(" ");
     visible(choose, light, compare);
   }
   marked();
@@ -430,23 +394,20 @@ hooks.push(() => {
 const seen = new IntersectionObserver(entries => entries.forEach(async ({target, isIntersecting}) => {
   const panel = panels.find(each => each.box === target);
   panel.near = isIntersecting;
-  if (!isIntersecting) return;
   await curves(panel);
-  panel.lines = new Set(panel.curves.map(curve => curve.line)).size;
-  all(panel);
+  if (panel.near) steps.forEach(step => step(panel));
 }), {rootMargin: "200px"});
 
 function open(panel) {
-  const {box} = panel;
-  filled(box, {
+  filled(panel.box, {
     tabindex: 0, role: "group", "aria-label": `${panel.title}, by ${panel.axis}. Arrow keys read values.`,
     pointermove: async event => { pointed = await point(panel, event); marked(); },
     pointerleave: () => { pointed = null; marked(); },
     click: async event => { if (!event.target.closest(".tools")) change({at: await point(panel, event)}, true); },
     keydown: event => press(panel, event),
-  }, []);
+  });
   panel.svg.after(tools(panel));
-  seen.observe(box);
+  seen.observe(panel.box);
 }
 
 if (panels.length) {
@@ -454,7 +415,6 @@ if (panels.length) {
   restore();
   panels.forEach(open);
   write();
-  document.getElementById(decoded(location.hash.slice(1).split("&").find(each => !each.includes("=")) || ""))?.scrollIntoView();
-  document.documentElement.dataset.ready = "";
+  document.getElementById(decoded(anchor()))?.scrollIntoView();
 }
 })();
