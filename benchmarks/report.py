@@ -5,7 +5,7 @@
 Nobody has trained these for a benchmark: ``--run``, a short real run with the callbacks of base.yaml (`make quickstart`
 leaves one), gives each net's keys, arrays and configuration. Its last epoch is repeated, every number moved at random by
 a few per cent, so that no two are equal and all have their 17 digits. The page is written by the command, in a process
-of its own, as often as ``--rounds`` says.
+of its own, as often as ``--rounds`` says. Where Chromium is installed, it opens the page, points at a panel, and moves on.
 """
 
 import argparse
@@ -23,11 +23,26 @@ import yaml
 from benchmarks.harness import Comparison, Ratio, Results, Row, options_of, run
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, LOG
+from tests.report.chromium import PROGRAM, tab
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = ("plain", "residual")
+PAGE = "report.html"
 WALL, PROCESSOR = "wall", "processor"
 MEMBER = "net"  # what the net of a run of one is called
+POINTED = """(async () => {
+  const svg = document.querySelector("#learning svg.panel"), frame = () => new Promise(requestAnimationFrame);
+  const loaded = performance.getEntriesByType("navigation")[0].loadEventEnd, start = performance.now();
+  svg.scrollIntoView({block: "center"});
+  const {left, width} = svg.getBoundingClientRect();
+  const point = share => svg.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: left + share * width}));
+  point(.5);
+  while (!document.querySelector(".readout")) await frame();
+  const answered = performance.now() - start, since = performance.now();
+  let frames = 0;
+  for (; performance.now() - since < 2000; frames++) { point(.2 + .7 * (frames / 97 % 1)); await frame(); }
+  return [(loaded + answered) / 1e3, frames / 2];
+})()"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,12 +60,33 @@ def measure(options: argparse.Namespace) -> Results:
         runs = size(folder)
         found = Results(f"{runs['runs']} runs of {options.epochs} epochs, {runs['megabytes of logs']} MB of logs")
         comparison, sizes = timed(folder, options.rounds)
+        answers = opened(folder / PAGE, options.rounds)
     found.add("page", comparison, WALL)
     found.more |= runs | sizes
     found.rows = [
         Row("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10),
         Row("the page, peak memory", "1 GB", Ratio.of(sizes["peak megabytes"] / 1e3)),
     ]
+    if answers:
+        seconds, frames = zip(*answers)
+        found.rows += [
+            Row("in Chromium, seconds until the page answers to the pointer", "1 s", Ratio.of(*seconds), goal=1),
+            Row(
+                "in Chromium, milliseconds a frame as the cursor moves",
+                "1 ms",
+                Ratio.of(*(1e3 / n for n in frames)),
+                goal=33,
+            ),
+        ]
+    return found
+
+
+def opened(page: Path, rounds: int) -> list[tuple[float, float]]:
+    """Seconds from the start of loading until a panel shows values, and frames a second with a moving cursor, each round."""
+    found = []
+    for _ in range(rounds if PROGRAM else 0):
+        with tab(page) as browser:
+            found.append(tuple(browser.run(POINTED)))
     return found
 
 
@@ -114,7 +150,7 @@ def size(folder: Path) -> dict[str, float]:
 def timed(folder: Path, rounds: int) -> tuple[Comparison, dict[str, float]]:
     """Wall and processor seconds of each round, start of Python included; the largest memory of any, and the page's size."""
     values: dict[str, list[float]] = {WALL: [], PROCESSOR: []}
-    page = folder / "report.html"
+    page = folder / PAGE
     for _ in range(rounds):
         used, start = children(), time.perf_counter()
         subprocess.run([sys.executable, ROOT / "main.py", "report", folder, "--out", page], check=True)

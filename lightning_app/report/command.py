@@ -23,7 +23,7 @@ examples:
   python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
   python main.py report runs/yu-tomasi results/yu-tomasi          with the verdicts that `reproduce` has written
 
-The page is one file without script or network: figures, tables, and the numbers behind each figure as CSV.
+The page is one file without network: figures that answer to the pointer, tables, and the numbers behind each figure as CSV.
 """
 
 

@@ -48,7 +48,7 @@ LOOK = """
     ...seen,
     width: innerWidth,
     scroll: document.documentElement.scrollWidth,
-    wide: all.filter(each => !each.closest(".scroll, pre, svg") && each.getBoundingClientRect().right > innerWidth + 1)
+    wide: all.filter(each => !each.closest(".scroll, .bar, pre, svg") && each.getBoundingClientRect().right > innerWidth + 1)
       .map(each => `${each.tagName}.${each.className} ${each.textContent.slice(0, 60)}`),
     tags: all.map(each => each.tagName.toLowerCase()).reduce((n, tag) => ({...n, [tag]: (n[tag] || 0) + 1}), {}),
     handlers: all.flatMap(each => [...each.attributes]).map(each => each.name).filter(name => name.startsWith("on")),
