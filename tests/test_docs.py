@@ -33,9 +33,6 @@ def name_of(one: Documented) -> str:
     return one.name
 
 
-# -- what docstrings say ------------------------------------------------------------------------------------------------
-
-
 def test_every_exported_callback_is_documented():
     assert {*(one.name for one in EVERY), *YOUR_OWN} == {*callbacks.__all__}
 
@@ -62,9 +59,6 @@ def test_every_option_is_explained_as_the_callback_takes_it(one):
     names = vars(sys.modules[getattr(callbacks, one.name).__module__])  # a default may be a constant of the module
     given = {option.name: eval(option.default, names) for option in one.options}
     getattr(callbacks, one.name)(**given)
-
-
-# -- keys, compared with what is logged ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +122,6 @@ def test_every_documented_key_is_logged(one, logged):
     assert not {key for key in expanded(one) if not any(pattern(key).fullmatch(name) for name in logged)}
 
 
-# -- examples ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("one", MEASURES, ids=name_of)
 def test_the_example_in_python_runs(one):
     (python,) = re.findall(r"```python\n(.*?)```", use(one), re.DOTALL)
@@ -148,9 +139,6 @@ def test_the_example_in_yaml_is_built(one, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.extend(self.trainer.callbacks))
     run_training(["fit", "--config", str(ROOT / "configs" / "res20.yaml"), "--config", "example.yaml"])
     assert [type(callback).__name__ for callback in built].count(one.name) == 1
-
-
-# -- the site ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -214,9 +202,6 @@ def test_every_committed_figure_is_in_the_gallery_with_its_claims_and_command(si
         assert f'href="{path}.html"' in card and (site / "papers" / f"{path}.html").exists()
         assert f"<code>{verdict['command']}</code>" in card
         assert all(f"{n} {word}" in card for outcomes in verdict["counts"].values() for word, n in outcomes.items())
-
-
-# -- search in the site -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,6 @@ def masks(some: SimplifiedNet) -> dict[str, torch.Tensor]:
     return {layer.weight_name: layer.id_mask() for layer in some.layers() if layer.has_id}
 
 
-# --- rho and S
-
-
 @given(
     outputs=st.integers(1, 6),
     inputs=st.integers(1, 6),
@@ -62,9 +59,6 @@ def test_shortcut_subsamples_and_appends_channels_at_the_end():
     x = torch.arange(1.0, 17.0).view(1, 1, 4, 4)
     assert shortcut(x, 2, stride=2).tolist() == [[[[1.0, 3.0], [9.0, 11.0]], [[0.0, 0.0], [0.0, 0.0]]]]
     assert shortcut(x, 1) is x
-
-
-# --- the same function
 
 
 @pytest.mark.parametrize("depth", [5, 8, 20])
@@ -104,9 +98,6 @@ def test_gradients_agree():
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-14)
 
 
-# --- rounding
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_round_trip_is_exact_off_the_id_entries_and_rounds_once_on_them(dtype):
     some = net(depth=8, residual=True).to(dtype)
@@ -143,9 +134,6 @@ def test_affine(r, s):
     assert a - b == pytest.approx(r - s, abs=2.0**-53 * (abs(r) + abs(s) + 2) + 2.0**-52 * abs(r - s))
 
 
-# --- nets and state dicts
-
-
 @pytest.mark.parametrize(("residual", "move"), [(True, transfer), (False, untransfer)])
 def test_nets_and_state_dicts_agree_and_the_argument_is_untouched(residual, move):
     some = net(depth=8, residual=residual)
@@ -170,9 +158,6 @@ def test_transfer_commutes_with_a_permutation_of_the_batch():
     twin, x = transfer(net(depth=5).double()), torch.randn(5, 3, 32, 32, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(twin(x.flip(0)), twin(x).flip(0), rtol=0, atol=1e-14)
-
-
-# --- errors
 
 
 @pytest.mark.parametrize(("residual", "move", "expected"), [(False, transfer, "residual"), (True, untransfer, "plain")])

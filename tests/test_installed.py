@@ -23,9 +23,6 @@ def run(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Completed
     return subprocess.run([*map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
-# -- finding configurations -----------------------------------------------------------------------------------------
-
-
 def test_a_shipped_configuration_is_found_from_any_folder_and_ones_own_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert packaged("configs/res20.yaml") == str(ROOT / "configs" / "res20.yaml")
@@ -49,9 +46,6 @@ def test_the_checkout_has_its_own():
     assert configs() == ROOT / "configs"
 
 
-# -- standing in the way --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["lightning_app", "callbacks"])
 @pytest.mark.parametrize("file", ["{}/__init__.py", "{}.py"])
 def test_another_package_of_our_name_is_named_and_not_run(tmp_path, name, file):
@@ -70,9 +64,6 @@ def test_a_folder_of_the_user_s_that_is_no_package_is_in_nobody_s_way(tmp_path):
     (tmp_path / "callbacks").mkdir()
     done = run(sys.executable, ROOT / "main.py", "--help", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
-
-
-# -- a wheel --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

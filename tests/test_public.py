@@ -39,9 +39,6 @@ def samples(count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(count) % 3
 
 
-# -- the names -------------------------------------------------------------------------------------------------------
-
-
 def test_at_most_15_names_and_all_are_on_the_page():
     assert len(skipscope.__all__) == len({*skipscope.__all__}) <= 15
     table = PAGE.partition("## The names")[2].partition("##")[0]
@@ -92,9 +89,6 @@ def test_a_package_of_the_user_s_that_hides_ours_is_named_and_not_run(use, tmp_p
     last = done.stderr.splitlines()[-2:]
     assert last[0] == f"ImportError: `callbacks` is {tmp_path / 'callbacks.py'}, not SkipScope's own in {ROOT}."
     assert "Rename it" in last[1]
-
-
-# -- measure ---------------------------------------------------------------------------------------------------------
 
 
 def test_measure_says_what_a_run_logs_of_the_same_samples():
@@ -168,9 +162,6 @@ def test_a_loss_of_ones_own():
     assert skipscope.measure(net, np.ones((2, 1)), torch.ones(2, 1), norm, half_square) == {"norm": 2.0}
 
 
-# -- the rest --------------------------------------------------------------------------------------------------------
-
-
 def test_a_run_is_logged_reported_and_opened(tmp_path):
     from lightning_app.runs import Row
 
@@ -210,9 +201,6 @@ def test_the_command_is_a_module_and_a_file(tmp_path):
         done = subprocess.run(call, cwd=tmp_path, env=variables, capture_output=True, text=True)
         name = "python main.py" if words[0].endswith("main.py") and "__" not in words[0] else "skipscope"
         assert done.returncode == 0 and f"  {name} fit --config" in done.stdout, done.stderr
-
-
-# -- files beside the README -----------------------------------------------------------------------------------------
 
 
 def test_the_citation_names_this_version_its_authors_and_the_three_papers():

@@ -74,9 +74,6 @@ def is_of_a_run(words: list[str]) -> bool:
     return words[0] == "measure" and "--ckpt_path" in words
 
 
-# -- commands and options ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def built(monkeypatch, tmp_path) -> list:
     """What commands that train would have run, in a folder where configs/ is."""
@@ -184,9 +181,6 @@ def test_the_quickstart_ends_with_the_residual_net_far_ahead(tmp_path):
     assert "the residual net is ahead." in done.stdout
 
 
-# -- examples ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_yaml_examples_parse(block):
     assert yaml.safe_load(block)
@@ -208,9 +202,6 @@ def test_the_example_for_a_project_of_ones_own_has_15_lines():
     for name in ("README.md", "docs/api.md"):
         example = re.search(r"```python\n(.*?)```", PAGES[name], re.DOTALL)[1]
         assert "my_project" in example and len([line for line in example.splitlines() if line.strip()]) <= 15
-
-
-# -- links and sizes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*PAGES, "docs/results/README.md", "deploy/README.md"])
@@ -257,9 +248,6 @@ def test_every_page_is_in_the_list_of_pages():
 def test_every_file_of_measured_figures_has_its_command_listed():
     listed = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
     assert all(f"`{file.name}`" in listed for file in (ROOT / "docs" / "results").glob("20*"))
-
-
-# -- numbers of the README -----------------------------------------------------------------------------------------------
 
 
 MEASURED = re.compile(

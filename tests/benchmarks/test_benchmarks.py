@@ -115,9 +115,6 @@ def test_interlayer_norms_agree_and_cushions_are_a_share_of_an_epoch(found, monk
     assert by_what["plain-20: all interlayer cushions"].goal == 0.03
 
 
-# -- peers
-
-
 def test_the_public_script_sees_every_training_image_and_evaluates_every_test_image(root, monkeypatch):
     seen = []
     forward = SimplifiedNet.forward
@@ -138,9 +135,6 @@ def test_scripts_and_libraries_are_timed_at_every_task_and_libraries_agree(found
     assert rows["Hessian: product, relative difference"].met
     assert rows["Hessian: largest eigenvalue, relative difference"].met
     assert rows["Hessian: density (ours: and the ends), ours"].goal == 0.4
-
-
-# -- data
 
 
 def test_every_loader_and_every_start_is_timed(found, monkeypatch):
@@ -172,9 +166,6 @@ def test_peers_draw_for_each_sample_and_normalise(root):
     pixels = module.splits.test_images[7].permute(2, 0, 1) / 255
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (module.mean, module.std))
     torch.testing.assert_close(image, (pixels - mean) / std)
-
-
-# -- growth and reports
 
 
 @pytest.fixture(scope="module")

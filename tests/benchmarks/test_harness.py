@@ -26,8 +26,6 @@ FAST, SLOW, FREE = (
     Row("e", "f", Ratio.of(2.0)),
 )
 
-# -- timing in turns
-
 
 def test_contenders_take_turns_in_alternating_order_and_are_compared_round_by_round():
     turns = []
@@ -81,9 +79,6 @@ def test_a_process_that_nobody_can_call_again_ends():
     assert process.exitcode == 0
 
 
-# -- results and page
-
-
 def test_the_median_decides_whether_a_goal_is_met():
     assert [row.met for row in (FAST, SLOW, FREE)] == [True, False, None]
     assert [SLOW.within(margin) for margin in (1, 2, 3)] == [False, False, True]
@@ -123,9 +118,6 @@ def test_a_table_has_goals_misses_and_ranges():
         "| c | d | 40 (30 - 50) | ≥ 100 | **missed** |",
         "| e | f | 2 |  |  |",
     ]
-
-
-# -- commands
 
 
 @pytest.mark.parametrize("benchmark", [training, hessian], ids=["in processes of their own", "in one"])

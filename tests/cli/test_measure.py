@@ -165,9 +165,6 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, sentence):
     assert not list(tmp_path.rglob("log.csv"))
 
 
-# The command line
-
-
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     config = {"model": {"seeds": 2}, "data": {"class_path": "Digits"}}

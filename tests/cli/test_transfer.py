@@ -51,9 +51,6 @@ def identical(one: object, other: object) -> bool:
     return one == other
 
 
-# --- the map
-
-
 def test_fit_records_which_weights_have_id_entries(bank):
     names = [f"blocks.{i}.conv.weight" for i in range(3)]
     assert load(bank)["id_weights"] == {
@@ -154,9 +151,6 @@ def test_a_checkpoint_from_before_can_still_be_resumed(bank, tmp_path):
     assert module.trainer.current_epoch == 2
 
 
-# --- the command
-
-
 def test_what_the_command_says(bank, tmp_path, capsys):
     assert main(["transfer", str(bank), str(tmp_path / "out.ckpt")]) == 0
     shifted, written, hint = capsys.readouterr().out.splitlines()
@@ -247,8 +241,6 @@ def test_help_and_early_mistakes_need_no_torch(tmp_path):
         check = f"{lines}\nimport sys\nassert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=True, capture_output=True)
 
-
-# --- through fit, test and back, in processes of their own
 
 SMALL = (
     *("--data", "Digits", "--data.train_limit", "64", "--data.batch_size", "32", "--data.probe_size", "20"),

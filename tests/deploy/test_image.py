@@ -93,9 +93,6 @@ def test_the_lock_is_what_the_tests_ran_on():
     }
 
 
-# -- the image itself -------------------------------------------------------------------------------------------------
-
-
 def buildah(*words: str | Path, **more) -> subprocess.CompletedProcess:
     return subprocess.run(["buildah", *map(str, words)], capture_output=True, text=True, **more)
 

@@ -87,9 +87,6 @@ def test_a_trial_is_recorded_under_the_sweeps_name(tmp_path):
     assert (run["sweep_id"], run["run_id"], run["run_group"]) == ("sweep7", "trial42", "sweep")
 
 
-# -- the dashboard ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def dashboard(monkeypatch):
     monkeypatch.syspath_prepend(DEPLOY / "wandb")

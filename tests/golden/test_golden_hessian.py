@@ -54,7 +54,6 @@ def test_ends(measured, curvature):
     assert measured["hessian/unconverged"] >= 2
 
 
-# A block in closed form
 def block_by_hand(hand, images, labels) -> torch.Tensor:
     """(1024, 1024): the Hessian in the lambdas of the last block's two normalisations, gamma and gamma'.
 

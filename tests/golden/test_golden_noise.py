@@ -17,7 +17,6 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 CUTS = len(BLOCKS) + 2  # a signal before each block, one behind the last, and the logits
 
 
-# Noise in the weights
 def same_noise(shape: torch.Size, layer: int, draw: int = 0, seed: int = 0) -> torch.Tensor:
     """What `NoiseStability` draws for a layer, by its number from 0: of norm 1."""
     (state,) = np.random.SeedSequence((seed, layer, draw)).generate_state(1).tolist()
@@ -70,7 +69,6 @@ def test_responses_to_noise_of_a_fresh_layer(measured, state, images, labels):
     check(measured, "noise_absolute", answers(state, images, labels, (0.1,), lambda w: math.sqrt(2 * len(w))), (0.1,))
 
 
-# Contraction
 class Ratios(Resnet10):
     def __init__(self, state):
         super().__init__(state)
@@ -98,7 +96,6 @@ def test_contraction(measured, state, images):
         assert measured[f"noise/contraction/{field}"] == pytest.approx(value, **EXACT), field
 
 
-# From cut to cut
 @pytest.fixture(scope="module")
 def signals(hand, images) -> list[torch.Tensor]:
     pooled = hand.stem(images)
@@ -155,7 +152,6 @@ def squares_of(signals: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([lengths(signal) for signal in signals]).square()
 
 
-# The bound
 def test_bound(measured, hand, images, labels):
     """c^2 d^2 max ||f||^2 sum_i 1 / (mu_i mu_{i->})^2 / (gamma^2 m), from its factors."""
     logits = hand(images)

@@ -71,7 +71,6 @@ def test_survey(run, state, images):
     assert run.notes() == []
 
 
-# Weights
 def mass_by_hand(weights: list[np.ndarray]) -> dict[str, float]:
     w = np.concatenate([each.ravel() for each in weights]).astype(np.float64)
     counts = np.histogram(w, np.linspace(-2, 2, 513))[0]
@@ -102,7 +101,6 @@ def test_weight_mass(measured, state):
             assert measured[key] == pytest.approx(value, rel=1e-10, abs=1e-15), key
 
 
-# Lambda
 def test_lambda(measured, state):
     lambdas = {name: state[f"{norm_behind(name)}.weight"].numpy() for name in CONVS}
     scales = {
@@ -163,7 +161,6 @@ def test_absorbed_norms(measured, net, state, hand, images):
     assert "weight_norm/layer13/absorbed" not in measured
 
 
-# Cushions and probe
 def test_probe(measured, hand, images, labels):
     logits = hand(images)
     wrong = float((logits.argmax(1) != labels).double().mean())

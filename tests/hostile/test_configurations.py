@@ -60,8 +60,6 @@ def test_nets_data_optimizers_and_schedules_are_allowed():
     check_allowed({"model": Namespace(net=torchvision.models.resnet18)})
 
 
-# -- where it writes
-
 OUT = ("/tmp/x", "../x", "a/../../x", "~/x", "~root/x", "s3://bucket/x", "file:/tmp/x", "FILE:///tmp/x")
 
 
@@ -94,9 +92,6 @@ def test_what_is_no_place_stays():
 def test_arms_names_are_words(name):
     with pytest.raises(UserError, match="letters, digits and '_' only"):
         build_members({name: Arm(net=lambda: nn.Linear(1, 1))}, (0,))
-
-
-# -- files of configurations
 
 
 def test_configuration_files_are_looked_at_first(tmp_path):

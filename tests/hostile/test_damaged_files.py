@@ -95,9 +95,6 @@ def test_each_payload_would_run_where_pickles_are_loaded(tmp_path):
         assert mark.exists()
 
 
-# -- arrays
-
-
 def npy(shape: str, dtype: str, data: bytes = b"") -> bytes:
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
@@ -164,9 +161,6 @@ def test_a_renamed_file_is_refused(tmp_path):
                 reader(file)
 
 
-# -- checkpoints
-
-
 def test_a_flipped_byte_in_a_weight_is_noticed(tmp_path):
     AtomicCheckpointIO().save_checkpoint(CHECKPOINT, tmp_path / "a.ckpt")
     content = bytearray((tmp_path / "a.ckpt").read_bytes())
@@ -213,9 +207,6 @@ def test_more_than_there_is():
         check_form(CHECKPOINT | {"state_dict": {"w": huge}})
 
 
-# -- YAML
-
-
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)
 )
@@ -257,8 +248,6 @@ def test_yaml_that_is_one():
         "it",
     )
 
-
-# -- text of a run folder
 
 ROWS = ("a,-1,0,x,1.0", "a,1.5.2,0,x,1.0", "a,1e400,0,x,1.0", "a,99999999999999999999,0,x,1.0", "a,9999999999,0,x,1.0")
 ROWS += ("a,1,-3,x,1.0", "a,1,0,x", "a,1,0,x,1.0,2.0", "a,1,0,x,one", '"a,1,0,x,1.0', "a,1,0,x,0x10")

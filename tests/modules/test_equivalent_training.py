@@ -28,9 +28,6 @@ def moved(module: ImageClassifier, depth: int) -> float:
     return max(float((a - b).detach().abs().max()) for a, b in zip(now.parameters(), start.parameters()))
 
 
-# -- the paper's experiment on real images --------------------------------------------------------------------------------
-
-
 def depth_20(cifar10_root, batch_size: int, steps: int, **more) -> ImageClassifier:
     """The recipe of SM A on augmented CIFAR-10: learning rate .01, momentum .9, lambda 1e-4."""
     module = ImageClassifier(
@@ -68,8 +65,6 @@ def test_10_steps_in_float32_on_real_images(cifar10_root):
     assert 0 < divergence(module) < 1e-5
 
 
-# -- any optimizer, either direction --------------------------------------------------------------------------------------
-
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
@@ -94,9 +89,6 @@ def test_a_residual_twin_of_a_plain_net_needs_the_plain_net_to_decay_towards_the
         gaps[plain.decay_towards] = divergence(fit(module, 2, precision="64-true", limit_val_batches=0))
     assert gaps["identity"] < 1e-13
     assert gaps["zero"] > 1e-4
-
-
-# -- the negative control --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("lr", "decay"), [(0.01, 1e-4), (0.02, 1e-4), (0.05, 3e-3)])

@@ -67,9 +67,6 @@ def test_risks_are_those_of_the_loss():
     assert module.loss(*logits_and_labels()) == squared_error(*logits_and_labels())
 
 
-# -- full-batch descent -----------------------------------------------------------------------------------------------
-
-
 def shortcut_net(**more) -> ImageClassifier:
     return ImageClassifier(
         net=lambda: ShortcutNet(units=3, **more),

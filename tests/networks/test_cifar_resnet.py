@@ -23,7 +23,6 @@ def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-# --- structure
 # He et al. (2016), Table 6, in millions
 @pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)])
 @KINDS
@@ -45,7 +44,6 @@ def test_depth_is_checked(depth, nearest):
         CifarResNet(depth)
 
 
-# --- initialisation
 @KINDS
 def test_initial_weights(residual):
     torch.manual_seed(0)
@@ -65,7 +63,6 @@ def test_the_plain_and_the_residual_net_of_a_seed_start_from_the_same_weights():
     assert same_weights(*(net(3, depth=8, residual=residual) for residual in (False, True)))
 
 
-# --- forward pass
 def by_hand(some: CifarResNet, x: torch.Tensor, training: bool = False) -> torch.Tensor:
     """The forward pass from He et al.'s section 4.2 and the state dict alone."""
     state = some.state_dict()
@@ -106,7 +103,6 @@ def test_forward_pass_by_hand(residual, depth, training):
         torch.testing.assert_close(some(x), expected, rtol=0, atol=1e-11)
 
 
-# --- among the others
 def test_there_is_no_twin_and_the_message_says_why():
     for move in (transfer, untransfer):
         with pytest.raises(ValueError, match="CifarResNet does not say which of its weights have ID entries"):

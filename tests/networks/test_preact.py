@@ -31,7 +31,6 @@ def tensors(some: PreactResNet) -> list[torch.Tensor]:
     return [layer.weight for layer in some.layers()] + [w for norm in norms for w in (norm.weight, norm.bias)]
 
 
-# --- structure
 @DEPTHS_OF_N
 @KINDS
 def test_n_and_shortcuts_change_no_parameter(n, residual):
@@ -56,7 +55,6 @@ def test_depth_is_checked(depth, n, nearest):
         PreactResNet(depth, n=0)
 
 
-# --- initialisation
 def test_all_nets_of_a_seed_start_from_the_same_weights():
     first, *others = (
         tensors(net(3, depth=20, width=4, n=n, residual=residual)) for n in (1, 2, 3) for residual in (False, True)
@@ -65,7 +63,6 @@ def test_all_nets_of_a_seed_start_from_the_same_weights():
         assert all(torch.equal(a, b) for a, b in zip(first[:20], other[:20]))  # convolutions and fc
 
 
-# --- forward pass
 def by_hand(some: PreactResNet, x: torch.Tensor) -> torch.Tensor:
     """In evaluation mode, from the list of convolutions and BatchNorms alone."""
     convs = [layer.weight for layer in some.layers()[1:-1]]

@@ -27,7 +27,6 @@ def close(ours: Tensor, theirs: Tensor, atol: float = 1e-14) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
-# -- what it computes
 def batch_norm(x: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     """With the batch's statistics."""
     scaled = (x - x.mean(0)) / (x.var(0, correction=0) + norm.eps).sqrt()
@@ -59,7 +58,6 @@ def test_it_computes_what_the_paper_says(norm, residual):
     close(some(x), out @ some.readout.weight.T + some.readout.bias, atol=1e-12)
 
 
-# -- the normalisation of Eq. 22
 def test_scale_of_the_batch_does_not_matter():
     norm, x = MeanStdNorm(5, eps=0.0).double(), samples()
     close(norm(7 * x), norm(x))
@@ -118,7 +116,6 @@ def test_in_bfloat16_it_is_remembered_in_float32():
     assert float(norm.running_var) == pytest.approx(float(x.float().std(0, correction=0).mean() ** 2), rel=0.02)
 
 
-# -- how it describes itself, and how it starts
 @NORMS
 def test_layers_and_blocks(norm):
     some = net(norm=norm)
@@ -142,7 +139,6 @@ def test_weights_start_normal_with_the_gain_over_the_square_root_of_the_inputs(g
     assert (some.readout.bias == 0).all()
 
 
-# -- in a classifier
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -26,7 +26,6 @@ def half_mean_square(out: Tensor, y: Tensor) -> Tensor:
     return (out - y).square().sum() / (2 * len(y))
 
 
-# --- what it computes
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_linear_net_is_the_one_of_the_theory(n, shortcut):
@@ -71,7 +70,6 @@ def test_at_zero_weights_a_shortcut_net_is_the_identity_and_a_plain_one_is_zero(
     assert torch.equal(some(x), x if shortcut else torch.zeros_like(x))
 
 
-# --- how it describes itself
 @KINDS
 @pytest.mark.parametrize(("units", "n"), [(4, 1), (2, 2), (60, 2)])
 def test_layers_and_blocks(units, n, shortcut):
@@ -91,7 +89,6 @@ def test_only_a_linear_layer_has_a_skip_of_its_own():
     assert not layers_of(net(n=1, pre="relu"))[0].skip and not layers_of(net(n=1, post="tanh"))[0].skip
 
 
-# --- how it starts
 def test_xavier_has_the_variance_of_both_fans():
     weights = draw((200, 10, 10), "xavier", generator=torch.Generator().manual_seed(0))
     assert weights.dtype == torch.float64
@@ -129,8 +126,6 @@ def test_a_net_is_drawn_from_the_global_state_in_the_order_of_its_layers(init):
     assert some.weights().dtype == torch.float32 and torch.equal(some.weights(), expected.float())
 
 
-# --- in a classifier
-# --- refusals
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -17,7 +17,6 @@ def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-# --- structure
 @pytest.mark.parametrize(
     ("depth", "convs", "blocks", "biases", "weights", "parameters", "ids"),
     [
@@ -49,7 +48,6 @@ def test_the_weights_with_id_entries_are_those_of_the_blocks():
     assert net(depth=8).id_weights() == [f"blocks.{i}.conv.weight" for i in range(6)]
 
 
-# --- initialisation
 @pytest.mark.parametrize(("residual", "scheme"), [(False, "kwi"), (True, "hmwi")])
 def test_each_arm_has_the_papers_scheme_on_every_convolution(residual, scheme):
     for layer in net(depth=20, residual=residual).layers()[:-1]:
@@ -66,7 +64,6 @@ def test_schemes_can_be_chosen_by_layer():
     assert not some.fc.bias.any()
 
 
-# --- forward pass
 def by_hand(some: SimplifiedNet, x: torch.Tensor) -> torch.Tensor:
     """The forward pass from the paper's figures: explicit subsampling and explicit zero channels."""
     x = torch.relu(F.conv2d(x, some.conv0.weight, some.conv0.bias, padding=1))
@@ -87,10 +84,6 @@ def test_forward_pass_by_hand(residual, depth):
     x = images(dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(some(x), by_hand(some, x), rtol=0, atol=1e-13)
-
-
-# In relation to the largest logit, since residual logits at the start are small: units in the last place of the type,
-# times a factor for the eight layers.
 
 
 def test_counterpart_flips_residual_everywhere_and_leaves_the_net_alone():
