@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["brief", "duration", "interval", "number", "whole", "with_sd"]
+__all__ = ["brief", "duration", "interval", "number", "plural", "whole", "with_sd"]
 
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
@@ -45,6 +45,15 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
         return MISSING
     text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
     return text if sd is None or math.isnan(sd) else f"{text} ± {sd:.2g}"
+
+
+def plural(count: int, what: str) -> str:
+    """A number of things, with an s for all but one.
+
+    >>> plural(1, "run"), plural(0, "net")
+    ('1 run', '0 nets')
+    """
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:

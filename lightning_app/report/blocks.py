@@ -189,10 +189,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Sentences:
-    """A list of sentences, each with what it leads to."""
+    """A list of sentences, each with what it leads to, and what is to be known of them all."""
 
     kind: ClassVar[str] = "sentences"
     sentences: list[Cell]
+    caption: str = ""
 
 
 Block = Figure | Table | Text | Sentences
@@ -208,6 +209,9 @@ class Section:
     blocks: Sequence[Block] = ()
     notices: Sequence[str] = ()  # what these runs do not hold, what went wrong
     families: Sequence[str] = ()  # beginnings of the keys it shows, up to a slash: no other section has to show these
+    short: str = ""  # its title in the contents; empty: the title
+    folded: bool = False  # is it closed at first?
+    thumbnail: str = ""  # key of a panel to show small beside it
 
     def name_of(self, table: Table) -> str:
         """Of its tables none has a key of its own: "weights-table-2"."""

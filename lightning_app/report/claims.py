@@ -1,4 +1,4 @@
-"""Claims first: what these nets say of the papers' claims -- paper, ours, verdict -- by the tests that ``reproduce`` uses.
+"""Claims: what these nets say of the papers' claims -- paper, ours, verdict -- by the tests that ``reproduce`` uses.
 
 A net counts for a claim as far as its configuration says that it is the net of the paper: other data, sizes or rates,
 fewer epochs or seeds leave the claim "not tested", with the reason and our number beside it. A new claim is one function
@@ -7,10 +7,10 @@ here and one line in `TESTED`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from lightning_app.common.numbers import brief, number
+from lightning_app.common.numbers import brief, number, plural
 from lightning_app.papers.li_et_al.fig_5_6 import index_of_trained_nets
 from lightning_app.papers.littwin_wolf.any_nets import depths, growth_of_lambda, growth_of_norm
 from lightning_app.papers.nets import AnyNets, Found
@@ -38,16 +38,15 @@ WHAT = (
     "test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their number). Tests "
     "are those of `reproduce`."
 )
-UNTESTED = (
-    "Not tested: these nets are not those of the papers, or not long or often enough trained. Described: a number without "
-    "a test. `reproduce` trains the papers' nets."
-)
+OTHERS = "{} about other nets, or nets trained longer or more often. Open for what is missing, and for our numbers."
+UNTESTED = "Ours is for orientation only. Described: a number without a test. `reproduce` trains the papers' nets."
 NOTHING = (
     "None of the papers’ claims is about these nets. They are about plain and residual nets of ours (SimplifiedNet, CifarResNet, "
     "ResidualMLP) side by side; the measures below are shown all the same."
 )
 HEAD = ["claim", "reading", "paper", "ours", "verdict", "why", "see"]
 
+OPEN = (Verdict.NOT_TESTED, Verdict.DESCRIBED)  # no verdict on what the paper says
 ALIKE = (Verdict.REPRODUCED, Verdict.REBUILT, Verdict.CHECKED, Verdict.NOT_REPRODUCED)  # of all readings
 
 
@@ -80,18 +79,22 @@ TESTED = (
 def section(page: PageData) -> Section:
     found = _found(page)
     tables = []
+    settled = [(asked, claim) for asked, claim in found if judge(claim)[0] not in OPEN]
     for paper in (YU, LITTWIN, LI):
-        own = [(asked, claim) for asked, claim in found if asked.paper == paper]
-        if own:
-            rows = [_row(asked, claim, reading) for asked, claim in own for reading in claim.readings]
-            tables.append(Table("", HEAD, rows, title=paper, wide=True, folded=_untested([claim for _, claim in own])))
+        own = [(asked, claim) for asked, claim in settled if asked.paper == paper]
+        tables += [Table("", HEAD, _rows(own), title=paper, wide=True)] * bool(own)
     tables += reproduced.tables(page.made)
+    shown = any(not table.folded for table in tables)
+    if others := [each for each in found if each not in settled]:
+        tables.append(
+            Table(UNTESTED, HEAD, _rows(others), wide=True, folded=OTHERS.format(plural(len(others), "claim")))
+        )
     if not tables:
-        return Section("claims", TITLE, notices=[NOTHING])
+        return Section("claims", TITLE, notices=[NOTHING], short="Claims")
     classes = [(claim.about, judge(claim)[0]) for _, claim in found]
     counts = in_words(counted((about, verdict) for about, verdict in classes if about)) if found else ""
-    what = UNTESTED if all(table.folded for table in tables) else WHAT
-    return Section("claims", TITLE, f"{counts}. {what}" if counts else what, tables)
+    lead = f"{counts}. {WHAT}" if counts else WHAT
+    return Section("claims", TITLE, lead * shown, tables, short="Claims")
 
 
 def _found(page: PageData) -> list[tuple[Tested, Claim]]:
@@ -107,11 +110,8 @@ def _found(page: PageData) -> list[tuple[Tested, Claim]]:
     ]
 
 
-def _untested(claims: Sequence[Claim]) -> str:
-    """What stands for claims of which none is tested on these nets: they would fill the first screens of a page."""
-    if any(judge(claim)[0] not in (Verdict.NOT_TESTED, Verdict.DESCRIBED) for claim in claims):
-        return ""
-    return f"Not tested on these nets (claims: {len(claims)}). Open for the reasons, and our numbers for orientation."
+def _rows(claims: Iterable[tuple[Tested, Claim]]) -> list[list[Cell]]:
+    return [_row(asked, claim, reading) for asked, claim in claims for reading in claim.readings]
 
 
 def _row(asked: Tested, claim: Claim, reading: Reading) -> list[Cell]:
@@ -125,7 +125,7 @@ def _row(asked: Tested, claim: Claim, reading: Reading) -> list[Cell]:
             words = _why(reading)  # each reading has a row to say its own
         claimed, convention, verdict, why = map(Cell, (claim.quantity, reading.convention, str(judged), words))
         paper = Cell(brief(claim.paper), note=with_power(claim.test, claim.power))
-        see = Cell(asked.artefact, link=asked.see)
+        see = Cell(asked.artefact, note=asked.paper, link=asked.see)
     return [claimed, convention, paper, _ours(reading.ours), verdict, why, see]
 
 

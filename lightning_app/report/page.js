@@ -117,7 +117,17 @@ function change(part, push) {
 }
 
 // An entry without our mark is a link within the page, just followed: what is shown stays.
-addEventListener("popstate", () => history.state || location.hash.includes("=") ? restore() : write());
+addEventListener("popstate", () => {
+  if (history.state || location.hash.includes("=")) restore();
+  else { write(); reveal(); }
+});
+
+// A link into a section that is folded opens it.
+function reveal() {
+  const target = document.getElementById(decoded(anchor())), fold = target?.closest("section")?.firstElementChild;
+  if (fold) fold.open = true;
+  target?.scrollIntoView();
+}
 
 // Curves of what is chosen
 
@@ -415,6 +425,6 @@ if (panels.length) {
   restore();
   panels.forEach(open);
   write();
-  document.getElementById(decoded(anchor()))?.scrollIntoView();
+  reveal();
 }
 })();

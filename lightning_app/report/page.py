@@ -40,8 +40,8 @@ from lightning_app.runs.naming import parent_of
 __all__ = ["export_folder", "write_report"]
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
-BEFORE = (claims, headline, learning, seeds, twins, signals, weights, cushions, curvature, ensembles)
-AFTER = (prediction, conventions, layers, costs, configs)
+BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles)
+AFTER = (prediction, claims, conventions, layers, costs, configs)
 REPORT = "report.html"
 
 
@@ -95,8 +95,7 @@ def sections_of(page: PageData) -> list[Section]:
     sections = [section for section in (*before, further.section(page, shown), *after) if section]
     figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
     anchors = {key for figure in figures for key in (figure.key, *(panel.key for panel in figure.panels))}
-    findings = first.section(page, anchors)
-    return [findings, *sections] if findings else sections
+    return [first.section(page, anchors), *sections]
 
 
 def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:

@@ -84,7 +84,8 @@ def panel(
         paint(axes)
         _make_room(axes)
         found = axes_attribute(axes, x, SIZE) + rows_attribute(rows) if rows else ""
-        svg = _svg(canvas, f'class="panel" role="img" aria-label="{escape(visible(title))}"{found}')
+        name = f'class="panel" id="{escape(visible(key))}-svg"'  # by its id a small copy is shown elsewhere
+        svg = _svg(canvas, f'{name} role="img" aria-label="{escape(visible(title))}"{found}')
     return Panel(key, title, svg, partial(_alone, key, paint))
 
 

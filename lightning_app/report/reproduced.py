@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_app.common.numbers import number, with_sd
+from lightning_app.common.numbers import number, plural, with_sd
 from lightning_app.papers.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
+from lightning_app.papers.verdicts import Verdict
 from lightning_app.report.blocks import Cell, Table
 
 __all__ = ["artefacts", "tables"]
@@ -20,13 +21,21 @@ def artefacts(paths: Iterable[Path]) -> list[Path]:
 
 
 def tables(folders: Iterable[Path]) -> list[Table]:
-    """The table of each artefact. UserError: a record that is not one of ours."""
+    """The table of each artefact, and one folded away of what is not tested yet. UserError: a record that is not one of ours."""
     found = []
     for record in map(read_record, folders):
-        rows = [cells for row in record["rows"] for cells in _rows(row)]
         at = "" if record["scale"] == "paper" else f" at {record['scale']} scale"
-        found.append(Table(CAPTION, HEAD, rows, title=f"{record['artefact']}, made by reproduce{at}", wide=True))
+        title = f"{record['artefact']}, made by reproduce{at}"
+        others = [row for row in record["rows"] if row["verdict"] == Verdict.NOT_TESTED and "reduced" not in row]
+        judged = [row for row in record["rows"] if row not in others]
+        found += [Table(CAPTION, HEAD, _cells(judged), title=title, wide=True)] * bool(judged)
+        folded = f"{title}: {plural(len(others), 'claim')} not tested yet."
+        found += [Table(CAPTION, HEAD, _cells(others), wide=True, folded=folded)] * bool(others)
     return found
+
+
+def _cells(rows: Iterable[dict[str, Any]]) -> list[list[Cell]]:
+    return [cells for row in rows for cells in _rows(row)]
 
 
 def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:

@@ -127,6 +127,11 @@ class Run:
         return self._undamaged(self.folder.described_keys, {})
 
     @cached_property
+    def finished(self) -> int | None:
+        """After how many epochs training came to its end; None where the folder does not say that it did."""
+        return self._undamaged(lambda: self.folder.finished, None)
+
+    @cached_property
     def notes(self) -> list[str]:
         """Messages on what could not be measured."""
         return self._undamaged(self.folder.notes, [])

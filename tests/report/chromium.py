@@ -35,6 +35,7 @@ addEventListener("securitypolicyviolation", event => seen.errors.push(`${event.v
 """
 LOOK = """
 (() => {
+  for (const fold of document.querySelectorAll("section > details")) fold.open = true;
   const all = [...document.body.querySelectorAll("*")];
   const sized = element => { const box = element.getBoundingClientRect(); return box.width > 0 && box.height > 0; };
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -48,7 +49,7 @@ LOOK = """
     ...seen,
     width: innerWidth,
     scroll: document.documentElement.scrollWidth,
-    wide: all.filter(each => !each.closest(".scroll, .bar, pre, svg") && each.getBoundingClientRect().right > innerWidth + 1)
+    wide: all.filter(each => !each.closest(".scroll, .bar, nav, pre, svg") && each.getBoundingClientRect().right > innerWidth + 1)
       .map(each => `${each.tagName}.${each.className} ${each.textContent.slice(0, 60)}`),
     tags: all.map(each => each.tagName.toLowerCase()).reduce((n, tag) => ({...n, [tag]: (n[tag] || 0) + 1}), {}),
     handlers: all.flatMap(each => [...each.attributes]).map(each => each.name).filter(name => name.startsWith("on")),

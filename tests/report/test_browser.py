@@ -6,6 +6,7 @@ import pytest
 
 from lightning_app.report import write_report
 from tests.report.chromium import needs_chromium, tab
+from tests.report.test_page import SECTIONS
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -42,14 +43,33 @@ def test_several_runs_fit_a_phone(make, tmp_path):
     assert found["wide"] == [] and found["scroll"] <= 390
 
 
-def test_it_prints_without_controls(single):
+def test_it_prints_what_is_folded_and_no_controls(single):
     with tab(single) as opened:
+        opened.run("document.querySelectorAll('section > details').forEach(each => { each.open = false; })")
         pdf = opened.printed()
         opened.send("Emulation.setEmulatedMedia", media="print")
         shown = opened.run("['.bar', '.tools'].map(each => getComputedStyle(document.querySelector(each)).display)")
     assert pdf.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
     assert shown == ["none", "none"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_contents_stay_and_cover_nothing_and_links_open_what_is_folded(single, width):
+    """In one line above the page, or beside it."""
+    with tab(single, width) as opened:
+        links = opened.run("[...document.querySelectorAll('nav a')].map(each => each.hash)")
+        assert len(links) == len(SECTIONS)
+        for link in links[1:]:
+            opened.run(f"document.querySelector('nav a[href=\"{link}\"]').click()")
+            opened.until(f"document.querySelector('{link} > details').open")
+            place, top, bottom = opened.run(
+                f"(nav => [document.querySelector('{link} summary').getBoundingClientRect().top, nav.top, nav.bottom])"
+                "(document.querySelector('nav').getBoundingClientRect())"
+            )
+            assert top == 0 and (place >= bottom if width == 390 else place >= 0)
+        opened.run("document.getElementById('costs').firstElementChild.open = false; location.hash = 'costs-figure'")
+        opened.until("document.getElementById('costs').firstElementChild.open")
 
 
 def test_the_watch_sees_what_it_should(tmp_path):
@@ -68,6 +88,7 @@ def test_the_watch_sees_what_it_should(tmp_path):
 def test_without_script_nothing_is_missing(single, seen):
     """All its lines are those of the page with script, in the same order, and what the script adds is not there."""
     with tab(single, script=False) as opened:
+        opened.run("document.querySelectorAll('section > details').forEach(each => { each.open = true; })")
         text, bars = opened.run("[document.body.innerText, document.querySelectorAll('.bar, .tools').length]")
     lines = iter(seen["text"].splitlines())
     assert bars == 0 and all(line in lines for line in text.splitlines())

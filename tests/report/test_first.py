@@ -41,7 +41,7 @@ def run_of(path, arms: dict[str, dict[str, np.ndarray]], config: dict | None = N
 
 def said(*runs: RunFolder) -> list[str]:
     found = first.section(gather(runs), ())
-    return [] if found is None else [cell.text for cell in found.blocks[0].sentences]
+    return [cell.text for block in found.blocks for cell in block.sentences]
 
 
 def notices(*runs: RunFolder) -> str:
@@ -104,7 +104,7 @@ def test_too_few_pairs_are_described_and_it_says_so(tmp_path, pairs):
     assert sentence == (
         f"residual has, after epoch 10, a test error 0.1 below that of plain, {counted}: described, not tested."
     )
-    assert "Sentences: 1; to settle one of them takes 7 pairs" in first.section(gather([run]), ()).lead
+    assert "Sentences: 1; to settle one of them takes 7 pairs" in first.section(gather([run]), ()).blocks[0].caption
 
 
 def test_seven_pairs_settle_one_question_but_not_two(tmp_path):
@@ -166,7 +166,7 @@ def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
 def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
     page = gather([bank])
     section = sections_of(page)[0]
-    assert (section.key, section.title) == ("findings", "Findings")
+    assert (section.key, section.title) == ("findings", "What happened")
     assert [cell.link for cell in section.blocks[0].sentences] == [
         "learning-train-risk",
         "learning-test-error",
@@ -176,6 +176,29 @@ def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
     ids = {value for _, name, value in Page(text).attributes if name == "id"}
     assert all(cell.link in ids for cell in section.blocks[0].sentences)
     assert said(bank)[0] in Page(text).text
+
+
+def test_before_them_stands_how_far_the_runs_are_how_good_and_what_it_took(bank, tmp_path):
+    bank.append([Row("", EPOCHS, EPOCHS, "time/epoch", 90.0), Row("", EPOCHS, EPOCHS, "cost/hessian", 30.0)])
+    other = run_of(tmp_path / "other", {"net": {"test/error": 0.3 + NOISE[:1]}}, {"trainer": {"max_epochs": 20}})
+    errors = f"Last test error: plain {brief(0.3 + NOISE.min(), 3)} to {brief(0.3 + NOISE.max(), 3)} (13 seeds); "
+    took = "Time taken: training and evaluation 90 s, measures 30 s."
+    (alone,) = {first.section(gather([bank]), ()).lead}
+    assert alone.startswith(f"26 nets in 1 run, 10 epochs; not marked as finished: {bank.path.name}. {errors}")
+    assert alone.endswith(took)
+    bank.finish(EPOCHS)
+    both = first.section(gather([bank, other]), ()).lead
+    assert both.startswith("27 nets in 2 runs, 10 epochs; not marked as finished: other (10 of 20 epochs).")
+    other.append([Row("net-seed00", EPOCHS + 1, 1, "train/risk", 1.0)])
+    assert f"other {brief(0.3 + NOISE[0], 3)} (epoch 10)" in first.section(gather([bank, other]), ()).lead
+    other.finish(EPOCHS + 1)
+    assert "27 nets in 2 runs, 10 to 11 epochs; finished." in first.section(gather([bank, other]), ()).lead
+
+
+def test_a_learning_curve_stands_beside_them(finished, page):
+    (section,) = (section for section in sections_of(gather([finished])) if section.thumbnail)
+    assert section.key == "findings" and f'<use href="#{section.thumbnail}-svg"/>' in page
+    assert page.count(f'id="{section.thumbnail}-svg"') == 1
 
 
 def test_names_are_text(tmp_path):

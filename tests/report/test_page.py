@@ -17,18 +17,19 @@ from lightning_app.report.interactive import script
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
-SECTIONS = (
+SECTIONS = (  # in order
     "findings",
-    "claims",
-    "headline",
     "learning",
+    "headline",
     "weights",
     "cushions",
     "prediction",
+    "claims",
     "conventions",
     "costs",
     "configs",
 )
+CLOSED = {"prediction", "conventions", "costs", "configs"}  # at first
 
 
 class Page(HTMLParser):
@@ -157,7 +158,13 @@ def test_anchors_exist_once(page):
     assert len(ids) == len({value for _, value in ids})
     anchors = {value[1:] for tag, name, value in attributes if tag == "a" and name == "href" and value[0] == "#"}
     assert anchors <= {value for _, value in ids}
-    assert {value for tag, value in ids if tag == "section"} == set(SECTIONS) <= anchors
+    assert tuple(value for tag, value in ids if tag == "section") == SECTIONS
+    assert set(SECTIONS) <= anchors
+
+
+def test_sections_that_answer_no_question_are_closed_at_first(page):
+    folds = re.findall(r'<section id="([^"]*)"><details( open)?>', page)
+    assert {key for key, shown in folds if not shown} == CLOSED and len(folds) == len(SECTIONS)
 
 
 def test_same_input_same_bytes(finished, page, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from lightning_app.papers.records import RECORD, rows_of
 from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, holds
 from lightning_app.report import main
+from lightning_app.report.reproduced import tables
 from tests.report.test_page import Page, section
 
 
@@ -37,6 +38,17 @@ def test_its_rows_are_on_the_page(run, results, capsys):
     ]
     assert float(first[4][1]) == 0.08
     assert [cell for cell, _ in Page(text).row("″")][1:] == ["", "operator", "0.07227", "2 (1)", "", "2 > 1"]
+
+
+def test_what_is_not_tested_yet_is_one_line(results):
+    record = json.loads((results / RECORD).read_text())
+    record["rows"] += [record["rows"][0] | {"quantity": "E", "verdict": "not tested"}]
+    (results / RECORD).write_text(json.dumps(record))
+    full, line = tables([results])
+    assert (
+        full.title == "yu-tomasi/table-9, made by reproduce" and line.folded == f"{full.title}: 1 claim not tested yet."
+    )
+    assert [row[0].text for table in (full, line) for row in table.rows] == ["L of <net>", "″", "E", "″"]
 
 
 def test_what_is_no_record_is_an_error_that_says_what_was_expected(run, results, capsys):

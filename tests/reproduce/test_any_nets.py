@@ -161,10 +161,15 @@ def test_every_claim_of_the_page_says_what_it_is_about(leave, tmp_path):
     assert {claim.about for _, claim in found} == {Class.TRAINED}
 
 
-@pytest.mark.parametrize(("scale", "folded"), [(PAPER, False), (SMOKE, True)])
-def test_claims_are_folded_away_where_none_is_tested(leave, tmp_path, scale, folded):
+@pytest.mark.parametrize(("scale", "judged"), [(PAPER, True), (SMOKE, False)])
+def test_claims_without_a_verdict_are_one_line(leave, tmp_path, scale, judged):
     leave(SEED_RUNS["depth20"], table_1_numbers(20), scale=scale)
     section = claims.section(gather(find_runs([tmp_path / "runs"])))
-    (table,) = section.blocks
-    assert bool(table.folded) == folded and table.rows
-    assert (claims.UNTESTED in section.lead) == folded
+    full, lines = ([table for table in section.blocks if bool(table.folded) == folded] for folded in (False, True))
+    assert bool(full) == bool(section.lead) == judged
+    assert not {"not tested", "described"} & {row[4].text for table in full for row in table.rows}
+    for line in lines:
+        others = {row[0].text for row in line.rows} - {"″"}
+        assert line.folded.startswith(f"{len(others)} claims about other nets")
+        assert {row[4].text for row in line.rows} <= {"not tested", "described", ""}
+    assert judged or len(lines) == 1

@@ -25,9 +25,9 @@ def section(page: PageData) -> Section:
         nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
         notices.append(f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}.")
     for run in page.runs:  # all other sections that read files come before this one, but that of keys.csv
-        _ = run.described
+        _ = run.described, run.finished
         notices += [f"Left out, {message}" for message in run.damage]
-    return Section("configs", "What was run", blocks=blocks, notices=notices)
+    return Section("configs", "What was run", blocks=blocks, notices=notices, short="Settings", folded=True)
 
 
 def _facts(texts: Mapping[Run, str]) -> Table:

@@ -68,11 +68,11 @@ def section(page: PageData) -> Section:
     compared = [entry.quantity for entry in entries]
     alone = [table for each in quantities() if each not in compared for table in _side_by_side(page, each)]
     if not entries and not alone:
-        return Section("conventions", TITLE, notices=[NOTHING])
+        return Section("conventions", TITLE, notices=[NOTHING], folded=True)
     blocks: list[Block] = [_summary(entries), *_figure(entries)] if entries else []
     for quantity in dict.fromkeys(compared):
         blocks.append(_detail(quantity, [entry for entry in entries if entry.quantity is quantity]))
-    return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices])
+    return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices], folded=True)
 
 
 def _decided(entries: Sequence[Comparison]) -> list[str]:

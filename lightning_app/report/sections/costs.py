@@ -1,5 +1,6 @@
 """What training and measuring cost, in seconds on the machine that ran."""
 
+from functools import partial
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from lightning_app.report.blocks import Cell, Figure, Rows, Section, Table, cell
 from lightning_app.report.page_data import PageData, Run
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["section"]
+__all__ = ["COST", "EPOCH", "section"]
 
 EPOCH = "time/epoch"
 COST = "cost/"
@@ -24,12 +25,13 @@ def section(page: PageData) -> Section:
     """Seconds of epochs and measures of each run: epochs first, then measures in the order of the log."""
     names = dict.fromkeys(name for run in page.runs for name in run.names())
     times = [*[EPOCH] * (EPOCH in names), *(name for name in names if name.startswith(COST))]
+    section = partial(Section, "costs", "What it cost", short="Costs", folded=True)
     if not times:
-        return Section("costs", "What it cost", notices=["Neither epoch times nor costs of measures were logged."])
+        return section(notices=["Neither epoch times nor costs of measures were logged."])
     rows = [_row(run, name) for run in page.runs for name in times if len(run.series(name))]
     table = Table(CAPTION, ["run", "what", "times", "median (s)", "total (s)", "share"], rows)
     missing = [] if EPOCH in times else ["Epoch times were not logged."]
-    return Section("costs", "What it cost", blocks=[table, _figure(page, times)], notices=missing)
+    return section(blocks=[table, _figure(page, times)], notices=missing)
 
 
 def _row(run: Run, name: str) -> list[Cell]:

@@ -41,11 +41,11 @@ def section(page: PageData) -> Section:
     """Histograms of one layer and medians of all."""
     layers = measured_layers(page.nets)
     if not layers:
-        return Section("cushions", TITLE, notices=["Layer cushions were not measured in this run."])
+        return Section("cushions", TITLE, notices=["Layer cushions were not measured in this run."], short="Cushions")
     layer = choose_layer(layers, page.layer)
     histograms = _histograms(page, layer)
     missing = [] if histograms else [f"No cushions per sample were saved at {layer}."]
-    return Section("cushions", TITLE, WHAT, [*histograms, *_medians(page, layers)], missing, (FAMILY,))
+    return Section("cushions", TITLE, WHAT, [*histograms, *_medians(page, layers)], missing, (FAMILY,), "Cushions")
 
 
 def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:

@@ -122,7 +122,7 @@ FAMILIES = (DEPTH, LAMBDA, *NORMS, DRIVE)
 def section(page: PageData) -> Section | None:
     """None if nothing of it was measured."""
     blocks = [*_depth(page), *_scales(page), *_forces(page)]
-    return Section("ensembles", TITLE, WHAT, blocks, families=FAMILIES) if blocks else None
+    return Section("ensembles", TITLE, WHAT, blocks, families=FAMILIES, short="Paths") if blocks else None
 
 
 def _depth(page: PageData) -> list[Table | Figure]:

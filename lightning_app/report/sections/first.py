@@ -1,11 +1,11 @@
-"""Findings first: a few sentences with effect, interval and number of pairs, each with a link to its figure.
+"""What happened: how far the runs are, and findings with effect, interval and number of pairs, each with a link to its figure.
 
 The numbers and verdicts are those of ``compare``. What is asked depends on what was measured, never on what came out, and all
 sentences of a page share one chance of a mistake.
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,15 +20,18 @@ from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
 from lightning_app.report.sections.curvature import key_of
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.sections.outcome import outcome
 from lightning_app.report.spectra import prefixes
 from lightning_app.statistics.paired import CONFIDENCE, common_levels, first_reached
 from lightning_app.statistics.sequential import evidence
 
 __all__ = ["section"]
 
+TITLE = "What happened"
+THUMBNAILS = ("learning-test-error", "learning-test-risk", "learning-train-risk", "learning-val-error")
 MOST = 7  # sentences
 WITHIN = 0.1  # a ratio so near to 1 does not matter
-LEAD = (
+CAPTION = (
     "Mean differences over pairs of nets, or geometric means of ratios, with intervals and verdicts by the tests of `compare`. "
     "The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of one look). "
     "Sentences: {}; to settle one of them takes "
@@ -51,8 +54,8 @@ class Question(NamedTuple):
     ratio: bool = False  # a and b are logarithms
 
 
-def section(page: PageData, anchors: Collection[str]) -> Section | None:
-    """None without two arms that can be compared.
+def section(page: PageData, anchors: Collection[str]) -> Section:
+    """Always how far the runs are, and the findings where two arms can be compared.
 
     Args:
         anchors: keys of the figures and panels on the page.
@@ -63,15 +66,19 @@ def section(page: PageData, anchors: Collection[str]) -> Section | None:
     for arm, against in [*sides][:MOST]:
         questions = _questions(page, sides[arm, against], plain_of.get(arm) == against)
         asked += [((arm, against), question) for question in islice(questions, MOST // min(len(sides), MOST))]
-    if not asked:
-        return None
+    lead, thumbnail = outcome(page), next((key for key in THUMBNAILS if key in anchors), "")
+    blocks = [_findings(asked, anchors)] if asked else []
+    return Section("findings", TITLE, lead, blocks, notices, thumbnail=thumbnail)
+
+
+def _findings(asked: Sequence[tuple[tuple[str, str], Question]], anchors: Collection[str]) -> Sentences:
     alpha = (1 - CONFIDENCE) / len(asked)
     cells = []
     for arms, question in asked:
         figure = next((key for key in question.figures if key in anchors), "")
         cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
     least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
-    return Section("findings", "Findings", LEAD.format(len(cells), least), [Sentences(cells)], notices)
+    return Sentences(cells, CAPTION.format(len(cells), least))
 
 
 def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, str], Sides], list[str]]:

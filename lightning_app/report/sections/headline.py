@@ -8,6 +8,7 @@ from lightning_app.report.page_data import Final, Net, PageData
 
 __all__ = ["failures", "section", "spell_epochs"]
 
+TITLE = "Where each net ended"
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
 COLUMNS = {
@@ -30,13 +31,13 @@ CAPTION = (
 def section(page: PageData) -> Section:
     """One row a net; where an arm has several seeds, their mean and standard deviation below."""
     if not page.nets:
-        return Section("headline", "Where each net ended", notices=["No net has logged a number yet."])
+        return Section("headline", TITLE, notices=["No net has logged a number yet."], short="Ends")
     lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
     notes = [f"{label} diverged: its risk is not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
     rows = [_row(label, nets) for label, nets in page.with_means()]
     table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
-    return Section("headline", "Where each net ended", blocks=[table], notices=notes, families=("failed",))
+    return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
 
 
 def failures(net: Net) -> list[str]:

@@ -21,6 +21,7 @@ BLOCK_COLUMNS = {
     "one sample at a time, n = CHW": "interlayer_batch1/{}/median",
     "one sample at a time, n = HW": "interlayer_batch1/{}/median_hw",
 }
+TITLE = "Layers, and what could not be measured"
 FAMILIES = ("interlayer", "interlayer_batch1")
 BLOCK_HEAD = ["block", *BLOCK_COLUMNS]
 BLOCK_CAPTION = (
@@ -55,7 +56,7 @@ def section(page: PageData) -> Section | None:
         tables.append(Table("", OTHER_HEAD, others, f"{net.label}: weights without a cushion"))
         tables.append(Table(BLOCK_CAPTION, BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"))
     shown = [table for table in tables if table.rows]
-    return Section("layers", "Layers, and what could not be measured", blocks=shown, notices=notes, families=FAMILIES)
+    return Section("layers", TITLE, "", shown, notes, FAMILIES, short="Layers", folded=True)
 
 
 def layers_of_net(net: Net) -> list[LayerRow]:

@@ -28,7 +28,7 @@ GAP = "gap: test − train error"
 DIGITS = 6  # of what is counted in pairs
 LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
-TITLE = "Which measure predicts generalisation?"
+TITLE, SHORT = "Which measure predicts generalisation?", "Prediction"
 WHAT = (
     "Kendall’s τ between a measure at the end of training and the generalisation gap, test less training error of the same "
     "epoch: 1 if of any two nets the one with the larger measure has the larger gap, −1 if always the smaller, 0 if it tells "
@@ -76,10 +76,10 @@ def section(page: PageData) -> Section:
     """The strongest measures, with their intervals; a notice where nets or measures are too few."""
     measures = final_measures(page)
     if missing := _missing(measures):
-        return Section("prediction", TITLE, notices=[missing, *measures.left_out])
+        return Section("prediction", TITLE, notices=[missing, *measures.left_out], short=SHORT, folded=True)
     prediction = predict(measures)
     notices = [*_findings(prediction), *_limits(measures), *measures.left_out]
-    return Section("prediction", TITLE, WHAT, _blocks(prediction), notices)
+    return Section("prediction", TITLE, WHAT, _blocks(prediction), notices, short=SHORT)
 
 
 def _missing(measures: FinalMeasures) -> str:

@@ -38,4 +38,4 @@ def section(page: PageData) -> Section | None:
     """A profile for each quantity and group; None where no signals were measured."""
     quantities = {(FAMILY, field): words for field, words in QUANTITIES.items()}
     figures = profiles(page, "signals", CAPTION + several_seeds(page), quantities, QUANTITIES.keys() - LINEAR)
-    return Section("signals", TITLE, WHAT, [*figures], [], (FAMILY,)) if figures else None
+    return Section("signals", TITLE, WHAT, [*figures], [], (FAMILY,), "Signals") if figures else None

@@ -63,7 +63,7 @@ def section(page: PageData) -> Section | None:
     twins = {net: steps for net in measured if len(steps := _steps(net))}
     missing = [] if twins else ["No steps were saved of these twins."]
     blocks: list[Block] = [*([_figure(twins)] if twins else []), table]
-    return Section("twins", "Equivalent training", WHAT, blocks, missing, (FAMILY,))
+    return Section("twins", "Equivalent training", WHAT, blocks, missing, (FAMILY,), short="Twins")
 
 
 def _steps(net: Net) -> pd.DataFrame:

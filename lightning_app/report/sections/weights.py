@@ -52,12 +52,12 @@ def section(page: PageData) -> Section:
     """Table 3 of each net, curves, and histograms."""
     measured = {net: forms for net in page.nets if (forms := _measured(net))}
     if not measured:
-        return Section("weights", TITLE, notices=["Weight mass was not measured in this run."])
+        return Section("weights", TITLE, notices=["Weight mass was not measured in this run."], short="Weights")
     tables = [_table(net, forms) for net, forms in measured.items()]
     figures = [figure for prefix in OBJECTS for figure in _curves(page, prefix)]
     histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
-    return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, families=(*OBJECTS,))
+    return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, (*OBJECTS,), "Weights")
 
 
 def id_mass(net: Net) -> str:

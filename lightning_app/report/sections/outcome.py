@@ -1,0 +1,65 @@
+"""How far the runs of a page are, how good their nets are at the end, and what it took: three sentences."""
+
+from collections.abc import Sequence
+
+from lightning_app.common.numbers import brief, duration, plural
+from lightning_app.report.figures import joined
+from lightning_app.report.page_data import Final, Net, PageData, Run
+from lightning_app.report.sections.costs import COST, EPOCH
+
+__all__ = ["outcome"]
+
+ERROR = "test/error"
+MOST = 4  # runs or groups named
+
+
+def outcome(page: PageData) -> str:
+    """The sentences, without those of which nothing was logged."""
+    return " ".join(filter(None, (_progress(page), _errors(page), _time(page.runs))))
+
+
+def _progress(page: PageData) -> str:
+    nets, runs = plural(len(page.nets), "net"), plural(len(page.runs), "run")
+    epochs = sorted({net.epoch for net in page.nets}) or [0]
+    span = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
+    open_ = [_planned(run) for run in page.runs if run.finished is None]
+    state = "finished" if not open_ else f"not marked as finished: {_first(open_)}"
+    return f"{nets} in {runs}, {span}; {state}."
+
+
+def _planned(run: Run) -> str:
+    """A run without an end, and how far it is on its way where its configuration says so."""
+    trainer = run.config.get("trainer")
+    planned = trainer.get("max_epochs") if isinstance(trainer, dict) else None
+    done = max(run.last_epochs.values(), default=0)
+    return f"{run.label} ({done} of {planned} epochs)" if isinstance(planned, int) and planned > 0 else run.label
+
+
+def _errors(page: PageData) -> str:
+    """The last test errors of each group."""
+    ends = {group: [(net, last) for net in nets if (last := net.final(ERROR))] for group, nets in page.groups.items()}
+    shown = [f"{group} {_span(finals)}" for group, finals in ends.items() if finals]
+    return f"Last test error: {_first(shown)}." if shown else ""
+
+
+def _span(finals: Sequence[tuple[Net, Final]]) -> str:
+    """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that."""
+    values = [last.value for _, last in finals]
+    low, high = (brief(end, 3) for end in (min(values), max(values)))
+    notes = [f"{len(values)} seeds"] * (len(values) > 1)
+    if any(last.epoch < net.epoch for net, last in finals):
+        notes.append(f"epoch {joined(last.epoch for _, last in finals)}")
+    return (low if low == high else f"{low} to {high}") + f" ({', '.join(notes)})" * bool(notes)
+
+
+def _time(runs: Sequence[Run]) -> str:
+    epochs = sum(float(run.series(EPOCH).sum()) for run in runs)
+    measures = sum(float(run.series(name).sum()) for run in runs for name in run.names() if name.startswith(COST))
+    parts = [f"training and evaluation {duration(epochs)}"] * bool(epochs)
+    parts += [f"measures {duration(measures)}"] * bool(measures)
+    return f"Time taken: {', '.join(parts)}{' (sums over runs)' * (len(runs) > 1)}." if parts else ""
+
+
+def _first(texts: Sequence[str]) -> str:
+    rest = len(texts) - MOST
+    return "; ".join(texts[:MOST]) + (f"; and {rest} more" if rest > 0 else "")
