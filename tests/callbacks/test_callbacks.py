@@ -11,7 +11,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, context, digits, fit, same_weights, shipped
+from tests.helpers import arm, classifier, context, fit, same_weights, shipped
 
 ALL = shipped()
 MEASURES = shipped(Measure)
@@ -31,15 +31,15 @@ def bank(**more):
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):
     logger = RunLogger(tmp_path / "run")
     options = {"callbacks": [callback() for callback in ALL], "logger": [logger]}
-    watched = fit(bank(), epochs=3, num_sanity_val_steps=-1, enable_progress_bar=True, **options)
-    alone = fit(bank(), epochs=3)
+    watched = fit(bank(), epochs=2, num_sanity_val_steps=-1, enable_progress_bar=True, **options)
+    alone = fit(bank(), epochs=2)
     assert same_weights(watched.nets, alone.nets)  # weights and BatchNorm's buffers
-    assert set(logger.folder.log()["epoch"]) == {0, 1, 2, 3}
+    assert set(logger.folder.log()["epoch"]) == {0, 1, 2}
 
 
 def test_measures_keep_their_schedule_and_always_see_the_final_epoch(tmp_path):
     watching = [callback(every_n_epochs=2, at_start=False) for callback in MEASURES]
-    fit(bank(), epochs=5, callbacks=watching, logger=[RunLogger(tmp_path)])
+    fit(classifier({"residual": arm(True)}), epochs=5, callbacks=watching, logger=[RunLogger(tmp_path)])
     log = RunFolder(tmp_path).log()
     for callback in watching:
         cost = log[log["name"] == f"cost/{callback.family}"]
@@ -50,7 +50,7 @@ def test_measures_keep_their_schedule_and_always_see_the_final_epoch(tmp_path):
 
 @pytest.mark.parametrize("callback", MEASURES)
 def test_a_measure_gives_the_same_numbers_when_asked_again(callback):
-    for net in (arm(False).net(), arm(True).net(), normalised_net()):
+    for net in (arm(True).net(), normalised_net()):
         one, other = (callback().evaluate(context(net)) for _ in range(2))
         assert repr(one) == repr(other)
 
@@ -82,17 +82,6 @@ def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_p
     assert set(log[log["name"] == "test/error"]["epoch"]) == {2}
     assert set(log[log["name"] == "train/risk_running"]["epoch"]) == {1, 2, 3}
     assert set(log[log["name"] == "train/cost"]["epoch"]) == {2}
-
-
-def test_probe_risk_is_the_risk_of_the_probe_samples(tmp_path):
-    data = digits()
-    module = fit(bank(), epochs=1, data=data, callbacks=[callbacks.LayerCushion()], logger=[RunLogger(tmp_path)])
-    log = RunFolder(tmp_path).log().query("epoch == 1 and name == 'probe/risk'").set_index("member")["value"]
-    images, labels = next(iter(data.probe_loader()))
-    for name, net in module.members:
-        with torch.no_grad():
-            risk = torch.nn.functional.cross_entropy(net.eval()(images), labels)
-        assert log[name] == pytest.approx(float(risk), rel=1e-6)
 
 
 @pytest.mark.parametrize(

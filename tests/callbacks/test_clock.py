@@ -53,8 +53,9 @@ def test_measurements_lie_where_the_clocks_say(tmp_path, options, steps):
 
 def test_training_is_bit_identical_with_every_measure_within_its_epochs(tmp_path):
     watching = [callback(every_n_steps=3) for callback in shipped(EpochCallback)]
-    watched = fit(classifier(), 1, callbacks=watching, logger=[RunLogger(tmp_path)], num_sanity_val_steps=-1)
-    assert same_weights(watched.nets, fit(classifier(), 1).nets)
+    bank = {"residual": arm(True)}
+    watched = fit(classifier(bank), 1, callbacks=watching, logger=[RunLogger(tmp_path)], num_sanity_val_steps=-1)
+    assert same_weights(watched.nets, fit(classifier(bank), 1).nets)
     log = RunFolder(tmp_path).log()
     within = log[log["epoch"] == 0.75]
     assert set(within["step"]) == {3}
@@ -77,7 +78,7 @@ class SaveAt(Checkpoint):
             trainer.save_checkpoint(self.file)
 
 
-@pytest.mark.parametrize("at", [2, 5, 8])
+@pytest.mark.parametrize("at", [5, 8])
 def test_a_run_stopped_and_resumed_is_the_unbroken_one(tmp_path, at):
     """Also of a measure that compares itself with its last measurement."""
 

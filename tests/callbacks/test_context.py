@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from callbacks import Measure, MeasureContext, StatefulMeasure, WeightMass
+from callbacks import Measure, MeasureContext, StatefulMeasure
 from lightning_app.common.errors import UserError
-from lightning_app.measures import weight_mass
-from lightning_app.networks import layers_of
 from tests.helpers import arm, context
 
 BATCHES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([3, 4])), min_size=1, max_size=6)
@@ -88,11 +86,6 @@ def test_the_gradient_is_that_of_the_mean_loss_of_all_samples(limit):
 
 def test_a_net_of_which_nothing_is_trained_has_an_empty_gradient():
     assert context(arm(True).net().requires_grad_(False)).gradient() == {}
-
-
-def test_any_measure_runs_without_a_trainer():
-    net = arm(True).net()
-    assert WeightMass().evaluate(MeasureContext(net))["weight_mass"].all == weight_mass(layers_of(net))[""].all
 
 
 class Change(StatefulMeasure):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from callbacks import BnLambda, DrivingForce, EffectiveDepth
+from callbacks import EffectiveDepth
 from callbacks.measure import isolated
 from lightning_app.measures import effective_depth
 from lightning_app.modules import Arm
@@ -49,13 +49,6 @@ def test_its_numbers_are_the_measures():
     assert torch.allclose(found.outputs, expected.outputs, rtol=1e-5)
 
 
-def test_arrays_and_histogram_are_kept(tmp_path):
-    fit(classifier({"full": Arm(net=full)}), epochs=1, callbacks=[EffectiveDepth()], logger=[RunLogger(tmp_path)])
-    arrays = logged(tmp_path).arrays(1, "depth")
-    (counts,) = (value for key, value in arrays.items() if "distribution" in str(key) and "counts" in str(key))
-    assert counts.sum() == pytest.approx(1_000_000, abs=10) and len(counts) == 7
-
-
 @pytest.mark.parametrize(
     ("net", "words"),
     [
@@ -90,12 +83,3 @@ def test_before_training_statistics_are_those_of_the_probe(tmp_path):
     (copied, mean, variance), (trained, *_) = seen
     assert not copied and mean < 1e-5 and variance == pytest.approx(1, rel=1e-2)
     assert trained
-
-
-def test_all_three_measure_a_net_without_any_layer_of_theirs(tmp_path):
-    """One linear map: no normalisation, no branch."""
-    net = classifier({"net": Arm(net=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))})
-    fit(net, epochs=1, callbacks=[BnLambda(), DrivingForce(), EffectiveDepth()], logger=[RunLogger(tmp_path)])
-    names = set(logged(tmp_path).log()["name"])
-    assert {"weight_norm/total", "drive/scale/second_order", "cost/depth"} <= names
-    assert not {name for name in names if name.startswith(("bn_lambda/", "depth/"))}

@@ -76,14 +76,6 @@ def test_parts_are_diagonal_blocks(exact):
     assert 0 <= found["hessian/id/leading"] <= 1
 
 
-def test_no_batch_size_of_the_probe_changes_it():
-    one, other = (
-        measured(arm(False).net, HessianSpectrum(samples=50, steps=8), eval_batch_size=size)[0] for size in (7, 100)
-    )
-    assert one["hessian/top1"] == pytest.approx(other["hessian/top1"], rel=1e-5)
-    assert one["hessian"].trace == pytest.approx(other["hessian"].trace, rel=1e-4)
-
-
 def test_a_light_and_a_full_one_side_by_side(tmp_path):
     light = HessianSpectrum(samples=SAMPLES, steps=4)
     full = HessianSpectrum(every_n_epochs=2, at_start=False, samples=SAMPLES, steps=8, probes=1, prefix="hessian_full")

@@ -172,18 +172,6 @@ def test_histograms_of_seeds_that_cannot_be_added_up_are_left_out_with_a_warning
     assert len([key for key in RunFolder(tmp_path / "run").arrays(2, "family") if key.endswith("histogram/edges")]) == 2
 
 
-def test_tensorboard_holds_numbers_and_histograms(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
-    log_one(logger, ("net",))
-    logger.finalize("success")
-    events = EventAccumulator(logger.log_dir).Reload()
-    assert events.Scalars("cushion/layer10/median")[0].value == 0.5
-    assert events.Scalars("cushion/layer10/median")[0].step == 2
-    assert events.Histograms("cushion/layer10/histogram")[0].histogram_value.num == 11
-
-
 def test_tensorboard_draws_the_histogram_of_all_seeds_of_an_arm(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -206,26 +194,6 @@ def logged_out(monkeypatch, tmp_path):
 
 def of_kind(records: list[dict], kind: str) -> list[dict]:
     return [record[kind] for record in records if record["type"] == kind]
-
-
-def test_wandb_offline_holds_numbers_histograms_config_and_the_epoch_axis(tmp_path, logged_out):
-    folder = RunFolder(tmp_path / "group" / "run")
-    logger = AutoWandbLogger()
-    logger.attach(folder)
-    logger.log_hyperparams({"model": {"net": {"depth": 20}}})
-    log_one(logger)
-    logger.finalize("success")
-    (records,) = records_of(folder.path).values()
-    (run,) = of_kind(records, "run")
-    assert (run["run_id"], run["run_group"], run["display_name"]) == (folder.identifier(), "group", "run")
-    assert of_kind(records, "config")[0]["update"] == {"model": {"net": {"depth": 20}}}
-    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in of_kind(records, "metric")}
-    assert axes["cushion/*"] == axes["cost/*"] == "epoch"
-    (row,) = (history["item"] for history in of_kind(records, "history"))
-    assert (row["epoch"], row["trainer/global_step"], row["cost/family"]) == (2, 70, 1.5)
-    assert row["cushion/layer10/median/residual"] == 0.5
-    assert row["cushion/layer10/histogram/plain.values"] == [5, 5, 1, 0]
-    assert row["cushion/layer10/histogram/plain.bins"] == [0, 0.25, 0.5, 0.75, 1]
 
 
 @pytest.mark.slow

@@ -89,18 +89,6 @@ def test_every_measure_on_a_foreign_module_logs_and_leaves_no_trace(tmp_path):
     assert last["probe/risk"] == pytest.approx(float(risk), rel=1e-6)
 
 
-def test_numbers_are_in_any_logger(tmp_path):
-    from pytorch_lightning.loggers import CSVLogger
-
-    made = trainer(2, callbacks=[LayerCushion(), HessianSpectrum(every_n_epochs=5)], logger=CSVLogger(tmp_path))
-    made.fit(Foreign(), loader())
-    metrics = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
-    assert "cushion/layer01/median" in metrics and "hessian/top1" in metrics
-
-
-# Which network
-
-
 def test_a_net_in_an_attribute_is_measured_itself():
     net = SimplifiedNet(5, residual=True, width=4)
     (found,) = members_of(Wrapping(net))
@@ -180,9 +168,6 @@ def test_a_module_without_networks_is_refused():
         members_of(pl.LightningModule())
 
 
-# Which loss
-
-
 def test_the_modules_own_loss_is_taken(tmp_path):
     module = Foreign()
     module.criterion = nn.CrossEntropyLoss(label_smoothing=0.3)
@@ -227,9 +212,6 @@ def test_regression_needs_a_loss_and_has_no_error(tmp_path):
     log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
     assert log[2, "probe/risk"] > 0 and log[2, "probe/error"] != log[2, "probe/error"]
     assert log[2, "hessian/top1"] > 0
-
-
-# Which samples
 
 
 def test_samples_are_taken_once_evenly_and_with_seeded_draws():

@@ -58,8 +58,6 @@ def decoded(file: Path, **more) -> torch.Tensor:
     return samples(data.test_dataloader())[0]
 
 
-# -- pixels -----------------------------------------------------------------------------------------------------------
-
 SAVED_AS = {"RGB": "png", "L": "jpg", "CMYK": "jpg", "P": "png", "1": "tif", "LA": "png", "RGBA": "webp"}
 SAVED_AS["YCbCr"] = "jpeg"
 
@@ -119,9 +117,6 @@ def test_transparent_colours_of_a_palette_are_colours(tmp_path):
     file = save(picture, tmp_path / "picture.png", transparency=bytes(range(0, 256, 16)))
     expected = ImageClassification(crop_size=40, resize_size=40)(picture.convert("RGB"))
     assert (decoded(file, image_size=40, resize=40)[0] - expected).abs().max() <= ROUNDING
-
-
-# -- trees ------------------------------------------------------------------------------------------------------------
 
 
 def test_train_and_test_folders(tmp_path):
@@ -195,7 +190,7 @@ def test_only_what_the_limits_leave_is_decoded(tmp_path, monkeypatch):
 
 
 def test_pictures_are_decoded_in_threads_and_in_order(tmp_path, monkeypatch):
-    waiting, whole = threading.Barrier(2, timeout=10), Decoding.__call__
+    waiting, whole = threading.Barrier(2, timeout=120), Decoding.__call__
 
     def two_at_a_time(self, file):
         waiting.wait()
@@ -207,9 +202,6 @@ def test_pictures_are_decoded_in_threads_and_in_order(tmp_path, monkeypatch):
     assert pictures.shape == (8, 4, 4, 3)
     assert pictures[:][:, 0, 0, 0].tolist() == list(range(8))
     assert pictures[torch.tensor([5, 2])][:, 3, 3, 0].tolist() == [5, 2]
-
-
-# -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
 def broken(file: Path, how: str) -> None:
@@ -312,9 +304,6 @@ def test_more_pictures_than_memory():
         Pictures(["a.png"] * 1000, Decoding(10**5, 10**5, "bilinear", 3))[:]
 
 
-# -- the command line -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_training_on_one_s_own_pictures(tmp_path):
     names = ("ant", "bee", "cat", "dog")
@@ -326,6 +315,3 @@ def test_training_on_one_s_own_pictures(tmp_path):
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "photos" / "photos" / "log.csv").exists()
-    broken(tmp_path / "photos" / "bee" / "02.png", "half")
-    done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
-    assert done.returncode == 2 and "bee/02.png cannot be read" in done.stderr and "Traceback" not in done.stderr

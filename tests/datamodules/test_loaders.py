@@ -31,10 +31,6 @@ def same(one, other) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other))
 
 
-def test_an_epoch_has_every_sample_once():
-    assert sorted(epoch(EpochLoader(SOURCE, 16))[1].tolist()) == list(range(N))
-
-
 def test_pure_in_seed_and_epoch():
     torch.manual_seed(1)
     first = epoch(EpochLoader(SOURCE, 16, seed=3), 2)
@@ -102,15 +98,6 @@ def test_evaluation_counts_every_sample_once(size, rows, world):
     assert sorted(seen) == list(range(rows))
 
 
-def test_evaluation_keeps_order_and_images():
-    images, labels = zip(*EvalLoader(SOURCE, 16))
-    assert torch.cat(labels).tolist() == list(range(N))
-    assert torch.equal(torch.cat(images), SOURCE.batch(SOURCE.starts(torch.arange(N))))
-
-
-# -- stop and resume --------------------------------------------------------------------------------------------------
-
-
 def stopped_after(steps: int, number: int = 3, **options) -> dict:
     loader = EpochLoader(SOURCE, 16, **options)
     loader.set_epoch(number)
@@ -145,15 +132,6 @@ def test_the_epoch_after_a_resumed_one_is_whole():
     assert len(list(loader)) == 2
     assert same(epoch(loader, 4), epoch(EpochLoader(SOURCE, 16), 4))
     assert same(epoch(loader, 3), epoch(EpochLoader(SOURCE, 16), 3))
-
-
-def test_a_finished_epoch_is_followed_by_a_whole_one():
-    assert same(epoch(resumed(stopped_after(4)), 4), epoch(EpochLoader(SOURCE, 16), 4))
-
-
-def test_an_epoch_cut_short_is_followed_by_a_whole_one():
-    """Lightning's limit_train_batches leaves the loader in the middle; the checkpoint then belongs to the epoch's end."""
-    assert same(epoch(resumed(stopped_after(2)), 4), epoch(EpochLoader(SOURCE, 16), 4))
 
 
 def test_a_batch_in_flight_comes_again():

@@ -15,9 +15,6 @@ def drawn(**arguments) -> tuple[GaussianMixture, Tensor, Tensor]:
     return data, data.splits.train_images, data.splits.train_labels
 
 
-# -- what is drawn
-
-
 def test_sizes_of_the_paper():
     data, vectors, labels = drawn()
     assert vectors.shape == (10_000, 50) and vectors.dtype == torch.float64
@@ -85,16 +82,6 @@ def test_means_training_and_test_samples_are_independent():
     for one, other in ((0, 1), (0, 2), (1, 2)):
         overlap = float((rows[one] * rows[other]).mean())
         assert abs(overlap) < 5 / rows[0].numel() ** 0.5
-
-
-# -- what a trainer asks
-
-
-def test_an_epoch_is_every_sample_once():
-    data = GaussianMixture(samples=120)
-    seen = torch.cat([x for x, _ in data.train_dataloader()])
-    expected = data.splits.train_images.float()
-    assert torch.equal(seen[seen[:, 0].argsort()], expected[expected[:, 0].argsort()])
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,6 @@ def test_memory_format(channels_last):
     assert batch.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def test_no_images_make_an_empty_batch():
-    source = resident(images(), padding=1)
-    assert source.batch(source.starts(torch.arange(0))).shape == (0, 3, 32, 32)
-
-
 def test_draws_reach_every_crop_equally_often():
     draws = resident(images(2), padding=4, flip=True).draw(9000, torch.Generator().manual_seed(0))
     for values, choices in ((draws.flip, 2), (draws.top, 9), (draws.left, 9)):
@@ -82,11 +77,6 @@ def test_draws_reach_every_crop_equally_often():
         expected = 9000 / choices
         assert len(counts) == choices
         assert ((counts - expected) ** 2 / expected).sum() < 30  # chi-squared, 8 degrees of freedom: p < 0.001
-
-
-def test_no_draws_without_flip_and_padding():
-    draws = resident(images(2)).draw(50, torch.Generator().manual_seed(0))
-    assert not (draws.flip.any() or draws.top.any() or draws.left.any())
 
 
 @pytest.mark.slow

@@ -74,9 +74,6 @@ def no_decoding(monkeypatch):
     return forbid
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
-
-
 def test_arrays(tmp_path, no_decoding):
     save_arrays(tmp_path)
     no_decoding()
@@ -110,12 +107,6 @@ def test_jpeg_is_what_torchvision_s_image_folder_reads(tmp_path):
     for number, (image, label) in enumerate(peer):
         assert np.array_equal(splits.train_images[number].numpy(), np.asarray(image))
         assert splits.train_labels[number] == label
-
-
-def test_other_files_in_the_tree_are_left_alone(tmp_path):
-    folder = save_tree(tmp_path)
-    (folder / "train" / "airplane" / "notes.txt").write_text("not an image")
-    assert_same(read(tmp_path), arrays())
 
 
 def test_a_changed_tree_is_decoded_again(tmp_path):
@@ -161,9 +152,6 @@ def test_order_of_places(tmp_path, monkeypatch):
     assert_same(read(tmp_path), arrays(seed=1))  # the arrays before the tree
 
 
-# -- everything that may be wrong -------------------------------------------------------------------------------------
-
-
 def error_of(root: Path) -> str:
     with pytest.raises(ValueError) as caught:
         read(root)
@@ -181,11 +169,6 @@ def test_no_data_and_no_network(tmp_path, monkeypatch):
     message = error_of(tmp_path)
     for way in ("no network", "train_images.npy", "train/<class>/*.png", "cifar-10-batches-py", "data.root"):
         assert way in message
-
-
-def test_reading_without_preparing_does_not_download(tmp_path):
-    with pytest.raises(ValueError, match=r"expected CIFAR-10 in .*, found none there and not in"):
-        CIFAR10(root=str(tmp_path)).setup()
 
 
 def test_one_of_four_arrays_is_missing(tmp_path):

@@ -1,6 +1,5 @@
 """A checkpoint knows what it was trained on: a resume on anything else is refused with the difference."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, GaussianMixture, ImageFolder, WhitenedDigits
 from lightning_app.datamodules.pictures import Decoding
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from tests.datamodules import archives
 from tests.datamodules.synthetic import CLASSES, Synthetic
-from tests.helpers import TINY, classifier, command, digits, trainer
+from tests.helpers import classifier, digits, trainer
 
 OTHER_VALUES = "the same number of {} samples with the same labels, but other values"
 
@@ -150,9 +148,6 @@ def test_a_description_of_another_version_is_an_error(saved):
         Synthetic().check_trained_on(saved)
 
 
-# -- in a checkpoint --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     """After one epoch on digits."""
@@ -204,34 +199,3 @@ def test_extract_and_transfer_copy_it(checkpoint):
     content = AtomicCheckpointIO().load_checkpoint(checkpoint)
     moved, _ = transfer_checkpoint(content)
     assert content["trained_on"] == moved["trained_on"] == extract_member(content, "plain")["trained_on"]
-
-
-@pytest.mark.slow
-def test_own_arrays_that_changed_between_runs(tmp_path):
-    """Through the command line: refused, nothing of the run is lost, and with the arrays back it goes on."""
-    folder = tmp_path / "data" / "cifar10"
-    folder.mkdir(parents=True)
-    for name, values in archives.arrays(train=40, test=20).items():
-        np.save(folder / f"{name}.npy", values)
-
-    def fit(*words: str):
-        data = ("--data", "CIFAR10", "--data.root", "data", "--data.train_limit", "null")
-        return command(*TINY, *data, "--trainer.callbacks", "[]", *words, cwd=tmp_path)
-
-    def kept() -> list[bytes]:
-        return [file.read_bytes() for name in ("last.ckpt", "log.csv") for file in sorted(tmp_path.rglob(name))]
-
-    first = fit("--trainer.max_epochs", "1")
-    assert first.returncode == 0, first.stderr
-    before, file = kept(), folder / "train_images.npy"
-    shutil.copy(file, tmp_path / "whole.npy")
-    images = np.load(file)
-    images[3, 1, 2, 0] ^= 1
-    np.save(file, images)
-    refused = fit("--trainer.max_epochs", "2", "--ckpt_path", "last")
-    expected = f"error: the checkpoint was trained on other data: {OTHER_VALUES.format('training')}"
-    assert refused.returncode == 2 and expected in refused.stderr and "Traceback" not in refused.stderr
-    assert kept() == before
-    shutil.copy(tmp_path / "whole.npy", file)
-    again = fit("--trainer.max_epochs", "2", "--ckpt_path", "last")
-    assert again.returncode == 0, again.stderr

@@ -21,9 +21,6 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-# -- the map --------------------------------------------------------------------------------------------------------
-
-
 def test_mean_0_and_covariance_1():
     x = samples()
     z = Whitening.of(x, 4)(x)
@@ -67,9 +64,6 @@ def test_what_cannot_be_whitened():
         Whitening.of(torch.ones(10, 3), 1)
     with pytest.raises(UserError, match="components must be at least 1, got 0"):
         WhitenedDigits(components=0)
-
-
-# -- the datamodule ---------------------------------------------------------------------------------------------------
 
 
 def test_full_batch_is_every_sample_once():
@@ -126,9 +120,6 @@ def test_vectors_come_in_the_trainers_precision(precision, dtype):
         data.setup()
         assert {x.dtype for loader in (data.train_dataloader(), data.probe_loader()) for x, _ in loader} == {dtype}
         precision, dtype = "32-true", torch.float32
-
-
-# -- MNIST ------------------------------------------------------------------------------------------------------------
 
 
 def test_mnist_is_read_as_its_authors_wrote_it(tmp_path):

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lightning_app.common.errors import UserError
-from lightning_app.measures import absorb, absorbed_norms, check_norm, normalisations_of, weight_norm
+from lightning_app.measures import absorb, absorbed_norms, normalisations_of, weight_norm
 from lightning_app.measures.weights.absorption import NORMS
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
 
@@ -122,10 +121,6 @@ def test_a_net_without_convolutions_counts_all_layers():
     assert absorbed_norms((), ()) == {}
 
 
-numbers = st.floats(0.1, 10)
-three = st.lists(numbers, min_size=3, max_size=3)
-
-
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_norms_of_several_layers_are_those_of_all_their_weights(sizes):
     weights = [torch.randn(size, 7, dtype=torch.float64) for size in sizes]
@@ -133,11 +128,6 @@ def test_norms_of_several_layers_are_those_of_all_their_weights(sizes):
     assert weight_norm(weights) == pytest.approx(together.norm().item())
     assert weight_norm(weights, "rms") == pytest.approx(together.square().mean().sqrt().item())
     assert weight_norm(weights, "filter") == pytest.approx(together.norm(dim=1).mean().item())
-
-
-def test_an_unknown_norm_is_a_sentence():
-    with pytest.raises(UserError, match="one of frobenius, rms, filter, got 'l1'"):
-        check_norm("l1")
 
 
 def test_a_layer_whose_weights_are_used_elsewhere_too_is_not_absorbed():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.identity import shortcut, transfer
-from lightning_app.measures import CushionStatistics, LayerNorms, cushions, operator_norm, probe_forward, weight_norms
+from lightning_app.measures import CushionStatistics, cushions, operator_norm, probe_forward, weight_norms
 from lightning_app.networks import Layer, SimplifiedNet
 
 CONVOLUTIONS = [
@@ -66,7 +66,6 @@ def matrix(module: nn.Conv2d, height: int, width: int) -> np.ndarray:
     return A.reshape(outputs * out_height * out_width, -1)
 
 
-# --- norms of weights
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("size", [(5, 5), (6, 4)])
@@ -76,11 +75,6 @@ def test_operator_norm_is_that_of_the_matrix(options, size):
     A, x = matrix(conv, *size), torch.randn(1, 4, *size, dtype=torch.float64)
     np.testing.assert_allclose(A @ x.flatten().numpy(), conv(x).detach().flatten().numpy(), atol=1e-14)
     assert operator_norm(conv, size) == pytest.approx(np.linalg.norm(A), rel=1e-13)
-
-
-def test_without_a_skip_there_is_one_kernel_and_one_operator_norm():
-    found = weight_norms(Layer("layer01", nn.Conv2d(2, 2, 3, padding=1), "weight", has_id=True), (4, 4))
-    assert (found.kernel, found.operator) == (found.transferred_kernel, found.transferred_operator)
 
 
 def test_linear_maps_act_at_every_position():
@@ -102,7 +96,6 @@ def test_a_skip_that_no_centre_tap_can_express_is_refused(options):
         weight_norms(layer, (4, 4))
 
 
-# --- cushions
 @pytest.mark.parametrize("residual", [False, True])
 def test_every_cushion_by_matrices_and_loops(residual):
     some = net(depth=5, residual=residual, width=2).double()
@@ -173,7 +166,6 @@ def test_a_transferred_net_has_the_transferred_reading():
         assert plain[name].median_operator == pytest.approx(result.median_transferred_operator, rel=1e-10)
 
 
-# --- special values
 def test_dead_inputs_are_counted_and_left_out():
     x = torch.randn(5, 4, 5, 5, dtype=torch.float64)
     x[[1, 4]] = 0
@@ -200,14 +192,6 @@ def test_a_skip_alone_has_an_infinite_cushion():
     assert math.isnan(probe_one(module, x).median)
 
 
-def test_layers_without_norms_are_left_out():
-    layers = net(depth=5).layers()
-    assert cushions(layers, {}) == {}
-    ones = torch.ones(2, dtype=torch.float64)
-    assert list(cushions(layers, {"layer02": LayerNorms(ones, ones, ones, (8, 8))})) == ["layer02"]
-
-
-# --- values at the start
 @pytest.mark.cifar10
 def test_layer_10_at_the_start_on_cifar10(cifar10_root):
     """Third block of group 2 at depth 20, 100 images; mean over seeds and the deviation from seed to seed.

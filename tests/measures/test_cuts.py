@@ -9,20 +9,16 @@ from torch.func import jacrev
 
 from lightning_app.measures import CutNet
 from lightning_app.networks import CifarResNet, SimplifiedNet
+from tests.measures import nets
+from tests.measures.nets import drawn
+
+EVERY = pytest.mark.parametrize(
+    "net", [drawn(k, residual=r) for k in (SimplifiedNet, CifarResNet) for r in (False, True)], ids=type
+)
 
 
-def noise(count: int = 3, size: int = 8, seed: int = 1) -> Tensor:
-    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def nets() -> list[nn.Module]:
-    torch.manual_seed(0)
-    kinds = [SimplifiedNet(8, residual=residual, width=4) for residual in (False, True)]
-    kinds += [CifarResNet(8, residual=residual, width=4) for residual in (False, True)]
-    for net in kinds:
-        for p in net.parameters():
-            nn.init.normal_(p, std=0.3)  # biases too
-    return [net.double().eval() for net in kinds]
+def noise(count: int = 3) -> Tensor:
+    return nets.noise(count)
 
 
 def stem(net: nn.Module, x: Tensor) -> Tensor:
@@ -38,7 +34,7 @@ def rest(net: nn.Module, cut: int, signal: Tensor) -> list[Tensor]:
     return [*found, net.fc(signal.relu().mean((2, 3)))]
 
 
-@pytest.mark.parametrize("net", nets(), ids=type)
+@EVERY
 def test_signals_are_the_pre_activations_between_blocks(net):
     x = noise()
     first = stem(net, x)
@@ -50,7 +46,7 @@ def test_signals_are_the_pre_activations_between_blocks(net):
     assert torch.equal(found[-1], net(x))
 
 
-@pytest.mark.parametrize("net", nets(), ids=type)
+@EVERY
 def test_the_net_goes_on_from_any_cut_with_any_signal_of_any_batch_size(net):
     cuts = CutNet(net, noise())
     for cut, like in enumerate(cuts.signals[:-1]):
@@ -59,7 +55,7 @@ def test_the_net_goes_on_from_any_cut_with_any_signal_of_any_batch_size(net):
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("net", nets(), ids=type)
+@EVERY
 def test_push_is_the_jacobian_at_the_clean_signal(net):
     cuts = CutNet(net, noise(2))
     for cut in (0, 2):
@@ -72,7 +68,7 @@ def test_push_is_the_jacobian_at_the_clean_signal(net):
                 torch.testing.assert_close(pushed[sample], expected)
 
 
-@pytest.mark.parametrize("net", nets(), ids=type)
+@EVERY
 def test_other_weights_of_a_layer_give_the_output_of_a_net_with_these_weights(net):
     cuts, x, before = CutNet(net, noise()), noise(), copy.deepcopy(net.state_dict())
     for layer in net.layers():

@@ -37,7 +37,6 @@ def images(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=seeded(), dtype=torch.float64)
 
 
-# --- products
 def test_push_and_pull_multiply_by_the_jacobian_of_every_sample():
     function, x = some_function(), images(3, 6)
     J, tangents, cotangents = matrices(function, x), images(5, 3, 6), images(2, 3, 4)
@@ -58,7 +57,6 @@ def test_push_needs_no_gradients_and_stands_work_in_place():
     assert not pushed.requires_grad
 
 
-# --- exact norms
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6), (5, 5)])
 @pytest.mark.parametrize("passes", [1, 7, 512])
 def test_exact_norm_is_that_of_the_matrix_from_the_shorter_side_in_chunks_of_any_size(monkeypatch, sizes, passes):
@@ -69,7 +67,6 @@ def test_exact_norm_is_that_of_the_matrix_from_the_shorter_side_in_chunks_of_any
     assert not found.error.any()
 
 
-# --- probes
 def estimates(A: Tensor, probes: int) -> tuple[Tensor, Tensor]:
     """Norms of A and their stated errors, from SEEDS seeds."""
     like = torch.zeros(1, A.shape[1], dtype=A.dtype)
@@ -109,7 +106,6 @@ def test_a_single_probe_has_no_error_to_state():
     assert found.error.isnan().all()
 
 
-# --- signs
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7, 5), (1, 1)])
 def test_signs_have_the_shape_and_are_plus_or_minus_one(shape):
     like = torch.zeros(shape, dtype=torch.float64)

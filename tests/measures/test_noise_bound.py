@@ -1,6 +1,7 @@
 """The bound: its factors make up the product, and what must leave it alone does."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -17,23 +18,14 @@ from lightning_app.measures import (
     probe_forward,
 )
 from lightning_app.networks import CifarResNet, SimplifiedNet
+from tests.measures.nets import drawn, labelled
 
-
-def noise(count: int = 40, size: int = 8) -> list[tuple[Tensor, Tensor]]:
-    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return [(images, torch.arange(count) % 10)]
-
-
-def net(kind=SimplifiedNet, depth: int = 8, residual: bool = True) -> nn.Module:
-    torch.manual_seed(0)
-    some = kind(depth, residual=residual, width=4).double().eval()
-    for p in some.parameters():
-        nn.init.normal_(p, std=0.2)
-    return some
+BATCHES = labelled(40)
+net = partial(drawn, std=0.2)
 
 
 def bound(some: nn.Module, batches: list[tuple[Tensor, Tensor]] | None = None, **more) -> NoiseBound:
-    ((images, labels),) = batches = batches or noise()
+    ((images, labels),) = batches = batches or BATCHES
     by_layer = cushions(some.layers(), probe_forward(some, some.layers(), batches).layers)
     c = contraction(some, batches).maximum
     with torch.no_grad():
@@ -52,12 +44,12 @@ def test_the_factors_make_up_the_product(kind):
 
 
 def test_factors_are_those_of_the_parts():
-    some, ((images, labels), *_) = net(), noise()
+    some, ((images, labels),) = net(), BATCHES
     found = bound(some, quantile=0.25)
-    by_layer = cushions(some.layers(), probe_forward(some, some.layers(), noise()).layers)
+    by_layer = cushions(some.layers(), probe_forward(some, some.layers(), BATCHES).layers)
     assert found.cushions.tolist() == pytest.approx([each.minimum for each in by_layer.values()], rel=1e-6)
-    assert torch.equal(found.interlayer, minimal_cushions(some, noise()).minimal)  # layers and cuts, one to one
-    assert found.contraction == contraction(some, noise()).maximum
+    assert torch.equal(found.interlayer, minimal_cushions(some, BATCHES).minimal)  # layers and cuts, one to one
+    assert found.contraction == contraction(some, BATCHES).maximum
     logits = some(images).detach()
     assert found.output == pytest.approx(float(logits.norm(dim=1).max()))
     right = margins(logits, labels)[logits.argmax(1) == labels]
@@ -68,7 +60,7 @@ def test_factors_are_those_of_the_parts():
 
 def test_inner_layers_take_the_cushion_of_their_blocks_end():
     some = net(CifarResNet, 8)
-    found, by_cut = bound(some).interlayer, minimal_cushions(some, noise()).minimal
+    found, by_cut = bound(some).interlayer, minimal_cushions(some, BATCHES).minimal
     assert found.tolist() == by_cut[[0, 1, 1, 2, 2, 3, 3, 4]].tolist()
 
 
@@ -105,7 +97,7 @@ def test_a_skip_alone_costs_nothing_in_the_papers_reading():
 
 
 def test_where_nothing_is_right_there_is_no_bound():
-    some, ((images, _), *_) = net(), noise()
+    some, ((images, _),) = net(), BATCHES
     wrong = (some(images).argmax(1) + 1) % 10
     found = bound(some, [(images, wrong)])
     assert all(math.isnan(value) for value in (found.margin, found.margin_loss, found.log10, found.log10_transferred))

@@ -11,19 +11,8 @@ from torch import Tensor, nn
 from lightning_app.identity import transfer
 from lightning_app.measures import SCALES, noise_injection, noise_norms
 from lightning_app.networks import CifarResNet, SimplifiedNet
-
-
-def noise(count: int = 6, size: int = 8, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
-    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    return [(images, torch.arange(count) % 10)]
-
-
-def net(kind=SimplifiedNet, depth: int = 8, residual: bool = True) -> nn.Module:
-    torch.manual_seed(0)
-    some = kind(depth, residual=residual, width=4).double().eval()
-    for p in some.parameters():
-        nn.init.normal_(p, std=0.3)
-    return some
+from tests.measures.nets import drawn as net
+from tests.measures.nets import labelled
 
 
 def unit(shape: torch.Size, *stream: int) -> Tensor:
@@ -35,9 +24,9 @@ def unit(shape: torch.Size, *stream: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", [(SimplifiedNet, 8, True), (SimplifiedNet, 8, False), (CifarResNet, 8, True)])
 def test_by_changing_the_weights_by_hand(kind):
-    some, ((images, labels), *_) = net(*kind), noise()
+    some, ((images, labels),) = net(*kind), labelled(6)
     strengths, draws = (0.03, 0.3), 3
-    found = noise_injection(some, noise(), strengths, draws=draws, seed=4)
+    found = noise_injection(some, labelled(6), strengths, draws=draws, seed=4)
     clean = some(images)
     for scale, (place, layer) in ((scale, pair) for scale in SCALES for pair in enumerate(some.layers())):
         for s, strength in enumerate(strengths):
@@ -65,7 +54,7 @@ def test_by_changing_the_weights_by_hand(kind):
 def test_no_noise_no_answer():
     for dtype in (torch.float32, torch.float64):
         some = net().to(dtype)
-        found = noise_injection(some, noise(dtype=dtype), (0.0,))
+        found = noise_injection(some, labelled(6, dtype=dtype), (0.0,))
         for scale in SCALES:
             for values in (found[scale].median, found[scale].mean, found[scale].risk, found[scale].error):
                 assert torch.equal(values, torch.zeros_like(values))
@@ -73,11 +62,11 @@ def test_no_noise_no_answer():
 
 def test_the_last_layer_in_closed_form():
     """f = W h + b, so the answer is s ||W|| ||G h|| / (||G|| ||W h + b||), at every strength."""
-    some, ((images, _), *_) = net(), noise()
+    some, ((images, _),) = net(), labelled(6)
     hidden = []
     some.fc.register_forward_pre_hook(lambda module, inputs: hidden.append(inputs[0]))
     logits = some(images)
-    found = noise_injection(some, noise(), (0.1, 5.0), draws=1, seed=2)["relative"]
+    found = noise_injection(some, labelled(6), (0.1, 5.0), draws=1, seed=2)["relative"]
     change = (hidden[0] @ unit(some.fc.weight.shape, 2, 7, 0).T).norm(dim=1) / logits.norm(dim=1)
     expected = float(some.fc.weight.norm() * change.mean())
     assert found.mean[-1].tolist() == pytest.approx([0.1 * expected, 5 * expected], rel=1e-9)
@@ -85,7 +74,7 @@ def test_the_last_layer_in_closed_form():
 
 def test_a_residual_net_under_transferred_noise_is_its_plain_twin_under_relative_noise():
     some = net()
-    residual, plain = (noise_injection(which, noise()) for which in (some, transfer(some)))
+    residual, plain = (noise_injection(which, labelled(6)) for which in (some, transfer(some)))
     torch.testing.assert_close(residual["transferred"].median, plain["relative"].median, rtol=1e-8, atol=0)
     torch.testing.assert_close(residual["absolute"].median, plain["absolute"].median, rtol=1e-8, atol=0)
     torch.testing.assert_close(residual["transferred"].norms, plain["relative"].norms)
@@ -97,6 +86,6 @@ def test_a_net_without_blocks():
     some = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(144, 10)
     )
-    found = noise_injection(some.double().eval(), noise())["relative"]
+    found = noise_injection(some.double().eval(), labelled(6))["relative"]
     assert found.layers == ("layer01", "layer02") and (found.median > 0).all()
     assert some[1].num_batches_tracked == 0

@@ -1,6 +1,7 @@
 """Smoothness: infinite where a net is linear, and what the definition says where it is not."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,22 +10,9 @@ from torch.func import jvp
 
 from lightning_app.identity import transfer
 from lightning_app.measures import smoothness
-from lightning_app.networks import SimplifiedNet
+from tests.measures.nets import drawn, labelled
 
-
-def noise(count: int = 4, size: int = 6) -> list[tuple[Tensor, Tensor]]:
-    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return [(images, torch.arange(count))]
-
-
-def net(depth: int = 8, residual: bool = True, bias: bool = True) -> SimplifiedNet:
-    torch.manual_seed(0)
-    some = SimplifiedNet(depth, residual=residual, width=3).double().eval()
-    for name, p in some.named_parameters():
-        nn.init.normal_(p, std=0.3)
-        if name.endswith("bias") and not bias:
-            nn.init.zeros_(p)
-    return some
+net = partial(drawn, width=3)
 
 
 class LinearBlock(nn.Module):
@@ -42,12 +30,12 @@ def linear(bias: bool) -> nn.Module:
 
 
 def test_a_linear_net_is_perfectly_smooth():
-    found = smoothness(linear(bias=False), noise())
+    found = smoothness(linear(bias=False), labelled(4, 6))
     assert found.minimum > 1e12 and found.minimum_linearisation > 1e12
 
 
 def test_biases_count_against_a_net_by_definition_but_not_by_linearisation():
-    strong, weak = (smoothness(linear(bias=True), noise(), strength=strength) for strength in (0.1, 0.001))
+    strong, weak = (smoothness(linear(bias=True), labelled(4, 6), strength=strength) for strength in (0.1, 0.001))
     assert strong.minimum_linearisation > 1e12 and weak.minimum_linearisation > 1e9
     assert strong.rho < 100
     assert weak.rho == pytest.approx(strong.rho / 100, rel=1e-9)  # ||eta|| over the biases' part, whatever eta
@@ -56,8 +44,8 @@ def test_biases_count_against_a_net_by_definition_but_not_by_linearisation():
 @torch.no_grad()
 def test_by_the_definition():
     """One sample, so that the noise is known: every pair of cuts by hand."""
-    some, ((images, _), *_) = net(depth=5), noise(1)
-    found = smoothness(some, noise(1), strength=0.2, seed=5)
+    some, ((images, _),) = net(depth=5), labelled(1, 6)
+    found = smoothness(some, labelled(1, 6), strength=0.2, seed=5)
     generator = torch.Generator().manual_seed(5)
     signals = [some.conv0(images)]
     for block in some.blocks:
@@ -84,13 +72,13 @@ def test_by_the_definition():
 
 def test_twins_are_equally_smooth():
     some = net()
-    one, other = (smoothness(which, noise()) for which in (some, transfer(some)))
+    one, other = (smoothness(which, labelled(4, 6)) for which in (some, transfer(some)))
     assert one.rho == pytest.approx(other.rho, rel=1e-9)
     assert one.rho_linearisation == pytest.approx(other.rho_linearisation, rel=1e-9)
 
 
 def test_order_of_the_statistics():
-    found = smoothness(net(), noise(20), draws=2, quantile=0.2)
+    found = smoothness(net(), labelled(20, 6), draws=2, quantile=0.2)
     assert 0 < found.minimum <= found.rho <= found.median
     assert 0 < found.minimum_linearisation <= found.rho_linearisation <= found.median_linearisation
     assert (found.strength, found.quantile) == (0.1, 0.2)
@@ -98,13 +86,13 @@ def test_order_of_the_statistics():
 
 
 def test_a_net_without_blocks_has_no_pairs():
-    found = smoothness(nn.Sequential(nn.Flatten(), nn.Linear(108, 4)).double(), noise())
+    found = smoothness(nn.Sequential(nn.Flatten(), nn.Linear(108, 4)).double(), labelled(4, 6))
     assert math.isnan(found.rho) and math.isnan(found.minimum_linearisation)
 
 
 def test_where_nothing_arrives_nothing_is_wrong():
     some = net(residual=False)
     nn.init.constant_(some.blocks[3].conv.bias, -1e3)  # all of its ReLUs are shut: a constant from there on
-    found = smoothness(some, noise())
+    found = smoothness(some, labelled(4, 6))
     assert found.pairs_linearisation[0, 5] == math.inf
     assert 0 < found.rho_linearisation < math.inf

@@ -51,7 +51,6 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# -- ends
 def test_top_five_from_forty_products_and_no_ghosts():
     values = like_a_net()
     operator = with_values(values)
@@ -95,7 +94,6 @@ def test_the_leading_vector_is_an_eigenvector():
         assert float((operator.matrix @ vector - largest * vector).norm()) < 1e-6
 
 
-# -- density, trace, norm
 @pytest.mark.parametrize("asked", [{"steps": 20}, {"steps": 24, "probes": 3, "probe_steps": 8}])
 def test_density_integrates_to_one_and_has_the_trace_and_norm_as_moments(asked):
     values = like_a_net()
@@ -145,7 +143,6 @@ def test_a_multiple_eigenvalue_is_no_single_one(multiplicity):
     assert found.index_low <= 0.5 <= found.index_high
 
 
-# -- index and condition
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), steps=st.integers(2, 25), z=st.floats(-3, 3))
 def test_mass_below_a_point_is_bounded(seed, steps, z):
@@ -244,7 +241,6 @@ def test_zero_hessian():
         assert math.isnan(found.condition10_low)
 
 
-# -- laws
 @settings(max_examples=20, deadline=None)
 @given(scale=st.floats(0.01, 100))
 def test_scaling(scale):

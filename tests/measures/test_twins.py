@@ -23,7 +23,6 @@ def pair(dtype: torch.dtype = torch.float64, depth: int = 8) -> tuple[Simplified
     return transfer(residual), residual
 
 
-# --- the gap
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_fresh_twins_differ_by_the_rounding_of_the_map_alone(dtype):
     plain, residual = pair(dtype)
@@ -66,7 +65,6 @@ def test_the_order_of_the_nets_matters():
             twin_divergence(*wrong)
 
 
-# --- sign flips
 def test_flips_are_counted_and_the_furthest_pair_is_told():
     original = torch.tensor([[1.0, -1.0, 0.0, 2.0], [3.0, -1e-9, 5.0, 0.0]])
     twin = torch.tensor([[2.0, -2.0, 1e-9, -1.0], [3.0, 1e-9, 5.0, 0.0]])
@@ -124,8 +122,6 @@ def test_the_last_layer_has_no_relu():
     assert outputs[0] != outputs[1]
     assert watch.flip is None
 
-
-# --- growth
 
 STEPS = torch.arange(1, 301)
 

@@ -92,9 +92,6 @@ def test_a_gap_is_larger_than_one_that_is_known(shallow, deep, expected):
     assert verdicts(gaps("E", {20: Sample(shallow), 32: Sample(deep)})) == expected
 
 
-# -- Table 1's tolerance
-
-
 @pytest.mark.parametrize(
     ("symbol", "values", "verdict"),
     [
@@ -117,9 +114,6 @@ def test_a_printed_number_has_to_be_near_and_a_possible_draw(symbol, values, ver
 def test_a_single_run_has_no_spread_to_be_drawn_from():
     claim = as_printed("C", "plain", 20, 0.04183, Sample((0.05,)), seeds=False)
     assert (claim.test, judge(claim)[0], claim.power) == ("within a factor 1.5 of 0.04183", Verdict.REPRODUCED, "")
-
-
-# -- what all of them say
 
 
 def all_claims() -> list[Claim]:

@@ -44,8 +44,6 @@ from lightning_app.papers.verdicts import (
 )
 from lightning_app.statistics.paired import paired
 
-# -- each test at its boundaries
-
 
 @pytest.mark.parametrize(
     ("test", "values", "held"),
@@ -82,9 +80,6 @@ def test_what_was_not_measured_cannot_be_told(test):
     assert test(Sample(missing="no run of depth20")).why == "no run of depth20"
 
 
-# -- the prediction interval
-
-
 def test_the_next_draw_needs_three_seeds():
     assert NextDraw(1.0, 1)(Sample((1.0, 1.1))).held is None
     assert NextDraw(1.0, 1)(Sample((1.0, 1.1), "epoch 3 of 200")).why == "epoch 3 of 200"
@@ -112,17 +107,6 @@ def test_one_more_draw_fails_as_often_as_said(count, family):
     assert some == list(off[:50] <= NextDraw(0.0, family).widths(count) * draws[:50, :-1].std(axis=1, ddof=1))
 
 
-def test_three_standard_deviations_would_have_failed_far_more_often():
-    """Why Table 1's test was changed: with three seeds 12 % each, and 79 % for at least one of 12."""
-    draws = np.random.default_rng(0).normal(size=(40_000, 4))
-    failed = np.mean(np.abs(draws[:, :3].mean(axis=1) - draws[:, 3]) > 3 * draws[:, :3].std(axis=1, ddof=1))
-    assert failed == pytest.approx(0.12, abs=0.01)
-    assert 1 - (1 - failed) ** 12 == pytest.approx(0.79, abs=0.03)
-
-
-# -- several at once
-
-
 def test_one_open_test_leaves_the_whole_open():
     both = All(NextDraw(1.0, 18), Factor(1.0, 1.5))
     assert both(Sample((9.0, 9.1))) == untested("a spread needs 3 seeds, there are 2")
@@ -135,9 +119,6 @@ def test_a_whole_is_unresolved_only_where_nothing_contradicts_it():
     assert All(IntervalAbove(), below(1))(mixed).unresolved
     assert not All(IntervalAbove(), below(-1))(mixed).unresolved
     assert not All(IntervalAbove(), below(1))(Sample((0.1,) * 6)).unresolved
-
-
-# -- words and tolerance belong together
 
 
 @pytest.mark.parametrize(
@@ -169,9 +150,6 @@ def test_a_claim_s_words_are_those_of_its_test():
     growth = judged("", Sample((0.1,)), above(0), shown=Sample((0.4,)))
     assert (growth.ours.mean, growth.outcome.held) == (0.4, True)
     assert noted("plain", Sample((1.0, 3.0))).outcome == described("1 to 3")
-
-
-# -- curves
 
 
 def test_crossings_are_linear_between_epochs_and_the_first_counts():
@@ -220,9 +198,6 @@ def test_the_finding_is_said_where_it_held_and_where_not():
         found, why = judge(tested("q", "", IntervalAbove(), ours))
         assert found is verdict
         assert why == str(paired(ours.values, [0.0] * 6))
-
-
-# -- verdicts
 
 
 def test_what_is_described_is_not_judged():

@@ -107,7 +107,7 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
         assert waiting.is_alive()
         for piece in PIECES:  # what the holder of the lock does
             task(slow)._write(piece, tmp_path, slow(None, depth=2, seeds=1), seconds=0.1)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert second.asked == []
     assert "computation depths: another process is at it; waiting." in capsys.readouterr().out

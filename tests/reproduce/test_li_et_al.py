@@ -20,12 +20,11 @@ from lightning_app.papers.li_et_al import (
     theorem_1_lemmas,
     theorem_2,
 )
-from lightning_app.papers.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
+from lightning_app.papers.li_et_al.nets import NETS, SHORTCUT_2, XAVIER, Net
 from lightning_app.papers.parts import PAPER, Computation, Source
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict, judge
 from lightning_app.reproduce import main
-from lightning_app.reproduce.computing import ComputationJob
 from lightning_app.statistics.fitting import exponential, power
 
 REPRODUCED, NOT, REBUILT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.REBUILT
@@ -57,9 +56,6 @@ def only(found: dict[str, str], verdict: Verdict) -> list[str]:
     return [quantity for quantity, each in found.items() if each == verdict]
 
 
-# -- nets and fits
-
-
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name)
 def test_a_net_starts_as_its_parameters_say(net):
     weights = Net(**net.parameters).start(12, 3)
@@ -77,9 +73,6 @@ def test_laws_are_told_apart():
     assert power(x, np.exp(x)).rms > 0.1 > exponential(x, np.exp(x)).rms
     noisy = power(x, x ** [1.0, 1.1, 0.9, 1.0])
     assert noisy.low < noisy.slope < noisy.high
-
-
-# -- theorems and lemmas
 
 
 def small_norms(exponent: float = -0.5, error: float = 1e-14):
@@ -140,9 +133,6 @@ def test_theorem_2_of_depths_that_differ(left, verdicts):
     assert [quantity.split(":")[0].split(" of an")[0] for quantity in wrong] == ["n = 2", "Hessian"]
 
 
-# -- Figs. 2 and 3
-
-
 def falling_norms(exponent: float, from_epoch: int = 0):
     def numbers(depth: int, epochs: int, seeds: int, **_) -> dict:
         curve = np.linspace(1, 2, epochs + 1) * np.where(np.arange(epochs + 1) < from_epoch, 1.0, depth**exponent)
@@ -188,9 +178,6 @@ def test_the_row_on_cifar_10_says_what_it_needs(left, verdicts):
     assert "CIFAR-10" in row
     (claim,) = (claim for claim in fig_2_3.fig_2_claims(empty(fig_2_3.NORMS)) if claim.quantity == row)
     assert judge(claim)[1] == "needs trained CIFAR-10 nets; not run"
-
-
-# -- Figs. 4 to 6
 
 
 def starts(**laws: Callable[[int], float]):
@@ -295,9 +282,6 @@ def test_a_seed_that_starts_below_the_gap_is_not_compared_there():
     assert np.isnan(second)
 
 
-# -- Figs. 7 and 8
-
-
 def near_for(*near: str):
     return lambda net, depth: 1e-4 if net in near else 0.02 * depth / 2
 
@@ -358,9 +342,6 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds_and_no_seed_may_diverge():
     assert np.isnan(fig_7_8.largest_usable(arrays | {"initial": np.array([5.0, 0.1])}))
 
 
-# -- everything through the command
-
-
 def test_missing_mnist_is_a_sentence_that_says_how_to_get_it(tmp_path, capsys):
     words = ["li-et-al/fig-2", "--scale", "paper", "--data-root", str(tmp_path / "data")]
     assert main([*words, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
@@ -381,9 +362,6 @@ def test_only_and_no_train_reach_computations(tmp_path, capsys):
     assert "compute" not in smoke("lemmas", tmp_path, capsys, "--no-train").split("\n")[0]
     assert main(["li-et-al/lemmas", "--only", "lemmas-5"]) == 2
     assert "runs of what is reproduced: lemmas-1-2, lemmas-3-4; got 'lemmas-5'" in capsys.readouterr().err
-
-
-# -- real numbers
 
 
 @pytest.fixture(scope="session")
@@ -428,15 +406,6 @@ def test_an_orthogonal_net_has_the_1_shortcut_net_s_condition_number(mnist):
     nets = (fig_4.STARTS[net].parameters for net in ("orthogonal", "1-shortcut"))
     one, other = (eigenvalues.cond10(fig_4.initial(mnist, 10_000, net=net, depth=12, seeds=1)) for net in nets)
     assert one == pytest.approx(other, rel=0.15)
-
-
-def test_smoke_has_the_paper_s_pieces(tmp_path):
-    task = ComputationJob("li-et-al", fig_7_8.RELU, PAPER)
-    assert task.found(tmp_path).missing == f"0 of {len(fig_7_8.RELU.pieces)} pieces"
-    assert ORTHOGONAL.n == XAVIER.n == SHORTCUT_2.n  # as many ReLUs at equal depth
-
-
-# -- Fig. 9
 
 
 def errors(gain_of_two: float = -0.01):

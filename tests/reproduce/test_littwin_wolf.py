@@ -1,6 +1,5 @@
 """Littwin & Wolf's claims that need no training: real numbers, numbers made wrong one at a time, and the command."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -184,7 +183,3 @@ def test_wrong_numbers_are_not_reproduced(artefact, change, wrong, verdicts):
 def test_exact_weights_by_hand():
     """p = 3, beta = 1/2: (1/2, 2/4, 1/8) / Z, Z^2 = 33/64."""
     np.testing.assert_allclose(fig_1abc._exact_weights(3, 0.5), np.array([4, 4, 1]) / 33**0.5, rtol=1e-15)
-
-
-def test_titles_say_different_things():
-    assert Counter(artefact.title for artefact in ARTEFACTS).most_common(1)[0][1] == 1

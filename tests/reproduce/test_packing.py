@@ -102,9 +102,6 @@ def power_cut(after: int):
             yield
 
 
-# -- what is kept
-
-
 @PROPERTY
 @given(epochs=st.integers(0, 4), finished=st.booleans(), arrays=st.sets(st.sampled_from([*KEPT, ("histogram", 1)])))
 def test_packing_again_writes_nothing_and_elsewhere_the_same_bytes(tmp_path_factory, epochs, finished, arrays):
@@ -164,9 +161,6 @@ def test_no_folder_of_the_machine_is_kept(tmp_path):
 def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some(tmp_path):
     names = [Found(PLAN, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))]
     assert names == ["depth20", "depth20~0-0", "depth20~0,2"]
-
-
-# -- interruptions
 
 
 @pytest.mark.slow
@@ -230,9 +224,6 @@ def test_an_interruption_while_unpacking_costs_nothing(tmp_path_factory, cut):
     assert Path(checkpoint).read_bytes() == evidence["yu-tomasi/runs/depth20/checkpoints/last.ckpt"]
     assert Path(checkpoint).is_relative_to(home / "runs")
     assert contents(home / "results") == evidence
-
-
-# -- damage
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["finished", "interrupted"])
@@ -299,9 +290,6 @@ def test_what_is_no_manifest_is_a_sentence(packed, text):
     assert str(packed / MANIFEST) in sentence
 
 
-# -- unpacking
-
-
 @PROPERTY
 @given(epochs=st.integers(0, 3), torn=st.sampled_from(["", "plain,9,90,test/err", "plain,9"]))
 def test_an_unpacked_run_is_what_was_packed_byte_for_byte(tmp_path_factory, epochs, torn):
@@ -316,9 +304,6 @@ def test_an_unpacked_run_is_what_was_packed_byte_for_byte(tmp_path_factory, epoc
     assert {name: contents(back.path)[name] for name in read} == {name: kept[name] for name in read}
     assert not (back.path / MANIFEST).exists()
     assert back.last_epoch == run.last_epoch
-
-
-# -- xz from somebody else
 
 
 @PROPERTY
@@ -351,9 +336,6 @@ def test_a_bomb_is_refused_at_the_limit(tmp_path):
         read_xz(file, limit=99_999)
 
 
-# -- a packed run is a run
-
-
 def test_readers_read_a_packed_run_as_the_live_one(tmp_path):
     live = write_run(tmp_path / "live" / "run")
     pack(live, tmp_path / "packed" / "run", True, KEPT)
@@ -376,9 +358,6 @@ def test_a_damaged_packed_log_is_a_sentence_for_readers(tmp_path):
     for read in (lambda run: run.log(), lambda run: run.last_epoch):
         with pytest.raises(UserError, match=r"log\.csv\.xz cannot be unpacked"):
             read(RunFolder(tmp_path / "packed"))
-
-
-# -- runs that are kept among those that are found
 
 
 def keep(folder: RunFolder, home: Path) -> Path:

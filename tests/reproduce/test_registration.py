@@ -93,6 +93,7 @@ def test_the_command_says_what_differs_and_writes_it_down(tmp_path, monkeypatch,
     file = tmp_path / "registration.yaml"
     file.write_text(yaml.safe_dump(record))
     monkeypatch.setattr(registration, "FILE", file)
+    monkeypatch.setattr(registration, "of_code", lambda: CODE)
     assert main([]) == 1
     assert f"yu-tomasi/table-1: '{lost}' is not registered." in capsys.readouterr().out
     assert main(["--say", "found again"]) == 0

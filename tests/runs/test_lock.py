@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -20,24 +19,21 @@ from pathlib import Path
 from lightning_app.runs.lock import take
 lock = take(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_a_folder_in_use_is_refused_and_says_by_whom(tmp_path, holder):
-    with pytest.raises(UserError, match=rf"process {holder.pid} on .*two runs in one folder"):
+def test_a_folder_in_use_is_refused_and_says_by_whom_and_free_once_that_is_killed(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"process {holder.pid} on .*two runs in one folder"):
+            take(tmp_path)
+        holder.kill()
+    with take(tmp_path), pytest.raises(UserError, match="two runs in one folder"):
         take(tmp_path)
+    take(tmp_path).close()
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
@@ -69,11 +65,3 @@ def test_windows_locks_a_byte_that_holds_no_name(tmp_path, monkeypatch):
     monkeypatch.setattr(lock.time, "sleep", lambda _: first.close())
     with lock.claimed(tmp_path, "one", "run one"):
         assert first.closed
-
-
-def test_a_killed_process_leaves_the_folder_free(tmp_path, holder):
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    with take(tmp_path), pytest.raises(UserError, match="two runs in one folder"):
-        take(tmp_path)
-    take(tmp_path).close()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torchvision
 import wandb
-from pytorch_lightning.loggers import WandbLogger
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
@@ -45,14 +44,6 @@ def started(monkeypatch, tmp_path):
         return modes
 
     return start
-
-
-@pytest.mark.parametrize("attribute", ["_wandb_init", "_experiment", "_save_dir", "_name", "_id"])
-def test_lightnings_logger_has_the_private_parts_that_ours_sets(attribute):
-    assert hasattr(WandbLogger(), attribute), (
-        f"pytorch_lightning.loggers.WandbLogger has no {attribute} any more, which AutoWandbLogger in "
-        "lightning_app/runs/loggers.py sets: see how WandbLogger.experiment calls wandb.init now."
-    )
 
 
 def test_what_is_set_privately_reaches_wandb(asked, tmp_path):
@@ -174,7 +165,7 @@ def test_a_service_that_died_is_one_warning(asked, tmp_path, monkeypatch, caplog
 
 
 def test_runs_that_are_not_taken_in_time_are_waited_for_together_and_said_once(asked, tmp_path, monkeypatch, caplog):
-    meet = threading.Barrier(2, timeout=20)  # one after the other, nobody comes to the second
+    meet = threading.Barrier(2, timeout=120)  # one after the other, nobody comes to the second
 
     class Slow(Run):
         def __init__(self, name, **_):

@@ -103,7 +103,7 @@ def test_a_folder_without_permission_is_a_sentence(tmp_path, name):
     answers = context.Queue()
     child = context.Process(target=_as_nobody, args=(lambda: WRITES[name](RunFolder(folder)), answers))
     child.start()
-    said = answers.get(timeout=30)
+    said = answers.get(timeout=120)
     child.join()
     assert said.startswith(f"{folder / name} cannot be written: Permission denied.")
     assert list(folder.iterdir()) == []

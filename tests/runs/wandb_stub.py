@@ -70,7 +70,18 @@ class WandbStub:
         """From now on nobody gets an answer: the port is "closed", or it takes connections and is "silent"."""
         self._lost = how
         if how == "closed":
+            self._server.shutdown()  # who waits for a closed port does so without a pause
             self._server.socket.close()
+
+    def answer(self, method: str, path: str, body: bytes) -> dict[str, Any]:
+        if stream := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", path):
+            return self.file_stream(stream[1], json.loads(body))
+        if path.endswith("/graphql") and method == "POST":
+            content = json.loads(body)
+            return self.graphql(content["query"], content.get("variables") or {})
+        if method == "POST" and not path.startswith(TELEMETRY):
+            self.unknown.append(path)
+        return {}
 
     def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         operation = re.search(r"(?:query|mutation)\s+(\w+)", query)[1]
@@ -139,39 +150,21 @@ class WandbStub:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self):
-                self._answer({})
-
             def do_POST(self):
-                if stub._lost:
-                    return self._gone()
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                if stream := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path):
-                    self._answer(stub.file_stream(stream[1], json.loads(body)))
-                elif self.path.endswith("/graphql"):
-                    content = json.loads(body)
-                    self._answer(stub.graphql(content["query"], content.get("variables") or {}))
-                else:
-                    if not self.path.startswith(TELEMETRY):
-                        stub.unknown.append(self.path)
-                    self._answer({})
-
-            def do_PUT(self):
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self._answer({})
-
-            def _gone(self):
                 if stub._lost == "silent":
                     stub._over.wait()
-                self.close_connection = True
-
-            def _answer(self, content):
-                body = json.dumps(content).encode()
+                if stub._lost:
+                    self.close_connection = True
+                    return
+                answer = json.dumps(stub.answer(self.command, self.path, body)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(answer)
+
+            do_GET = do_PUT = do_POST
 
             def log_message(self, *_):
                 """Not to the console."""

@@ -26,7 +26,6 @@ RANDOM = np.random.default_rng(0)
 PLAIN, RESIDUAL = RANDOM.normal(0.13, 0.01, 13), RANDOM.normal(0.12, 0.01, 13)
 
 
-# -- nets of one kind
 def test_spread_against_numpy_and_without_the_lost():
     found = spread([*PLAIN, math.inf, math.nan])
     assert (found.mean, found.min, found.max, found.count) == (PLAIN.mean(), PLAIN.min(), PLAIN.max(), 13)
@@ -35,7 +34,6 @@ def test_spread_against_numpy_and_without_the_lost():
     assert math.isnan(spread([math.nan]).mean)
 
 
-# -- the interval
 def test_the_interval_is_scipy_s_at_the_expanded_level():
     t = stats.t.ppf(0.975, 12)
     level = 1 - 2 * stats.norm.sf(math.sqrt(13 / 12) * t)
@@ -80,7 +78,6 @@ def test_what_diverged_is_refused_by_name(lost):
         bootstrap_interval([])
 
 
-# -- the tests
 def test_p_values_are_scipy_s():
     found = paired(PLAIN, RESIDUAL)
     assert found.t_p == pytest.approx(stats.ttest_rel(PLAIN, RESIDUAL).pvalue, rel=1e-9)
@@ -152,7 +149,6 @@ def test_unmatched_seeds_are_refused():
         paired_curve(np.zeros((3, 2)), np.zeros((2, 2)))
 
 
-# -- curves
 def test_a_curve_is_the_paired_difference_of_each_epoch():
     plain, residual = RANDOM.normal(size=(2, 7, 5))
     plain[2, 3] = math.nan
@@ -166,7 +162,6 @@ def test_a_curve_is_the_paired_difference_of_each_epoch():
         assert all(math.isnan(line[epoch]) for line in (found.mean, found.low, found.high))
 
 
-# -- error against risk
 def crossing(epochs: np.ndarray, curve: np.ndarray, level: float) -> float:
     """First epoch at or below a level, walked through one by one."""
     before = None

@@ -73,7 +73,6 @@ def test_units_are_those_of_equation_3_and_of_width_one():
     assert float((out - y).abs().max()) < 1e-9
 
 
-# --- the lemmas
 @pytest.mark.parametrize("seed", range(5))
 def test_lemma_1(seed):
     some = separated(9, 4, 0.4, seed)
@@ -107,7 +106,6 @@ def test_lemma_2(seed, steps):
     assert found.largest < 1e-12 and found.length < 0 and found.ends == 0
 
 
-# --- labels and refusals
 def test_perturbed_labels_are_distinct_unit_vectors_near_their_classes():
     labels = torch.tensor([0, 2, 2, 1, 2])
     found = perturbed_labels(labels, 4, 0.05, torch.Generator().manual_seed(0))

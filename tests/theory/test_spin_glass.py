@@ -29,7 +29,6 @@ def exactly(p: int, beta: Fraction) -> list[Fraction]:
     return [term / sum(terms) for term in terms]
 
 
-# -- weights
 @for_all(depths, betas)
 def test_weights_mirror(p, beta):
     mirrored = spin_glass.weights(p, 1 / Fraction(beta)).flip(0)
@@ -67,7 +66,6 @@ def test_log_weights_where_weights_underflow():
     assert float(found[-1]) == pytest.approx(-math.log(total) / 2, rel=1e-13)
 
 
-# -- the largest
 @for_all(st.integers(2, 80), st.fractions(Fraction(1, 100), 100, max_denominator=100))
 def test_argmax_is_that_of_all(p, beta):
     terms = [math.comb(p - 1, r - 1) * beta**r for r in range(1, p + 1)]
@@ -100,7 +98,6 @@ def test_scale_and_beta_are_inverse(rho, n, Lambda, beta):
     assert spin_glass.beta_of(rho, n, 2 * C, Lambda) == pytest.approx(2 * beta, rel=1e-12)
 
 
-# -- concentration
 @for_all(st.integers(2, 40), st.fractions(Fraction(1, 20), 20, max_denominator=20), st.data())
 def test_mass_of_a_band(p, beta, data):
     first = data.draw(st.integers(1, p))
@@ -140,7 +137,6 @@ def test_rate_is_zero_at_the_limit_alone(beta, alpha):
     assert spin_glass.rate(beta, alpha) >= 4 * (alpha - q) ** 2 - 1e-12  # Pinsker
 
 
-# -- theta
 def paper_s_theta(eps: Tensor, r: Tensor) -> Tensor:
     """Eqs. 31 and 33 as printed."""
     first, second = (eps**2 * r).sum(-1), (eps**2 * r * (r - 1)).sum(-1)
@@ -196,7 +192,6 @@ def test_theta_s_ends(p):
     assert spin_glass.theta_pure(p) == pytest.approx(0.5 * math.log(p - 1) - (p - 2) / p, rel=1e-10)
 
 
-# -- refusals
 @pytest.mark.parametrize(
     ("function", "said"),
     [
