@@ -209,7 +209,7 @@ function values(panel, x) {
   return found.flatMap(({arm, line, curves}) => {
     const points = curves.map(curve => curve.points.get(x)).sort((one, other) => one.value - other.value), count = curves.length;
     const middle = mean(points.map(point => point.value)), of = panel.several ? `, ${panel.rows.line === "epoch" ? "epoch " : ""}${line}` : "";
-    if (crowded && count > 1) return [[arm, `${arm.arm}${of}, least`, points[0].text, middle], [arm, `most of ${count}`, points.at(-1).text]];
+    if (crowded && count > 1) return [[arm, `${arm.arm}${of}, least`, points[0].text, middle], [arm, `${arm.arm}${of}, most of ${count}`, points.at(-1).text]];
     return curves.map(({who, points}, i) => {
       const {text, low, high} = points.get(x);
       return [arm, who + of, low ? `${text} (${low} … ${high})` : text, i ? NaN : middle];
