@@ -3,9 +3,11 @@
 import importlib
 import os
 import sys
+from typing import Any
 
 from lightning_app.cli.help import brief, overview
 from lightning_app.cli.ranks import LOST, is_lost_rank, lost_rank
+from lightning_app.common.answer import OPTION, answering
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.memory import keep_freed_memory
 from lightning_app.common.signals import requeue, stopping
@@ -59,8 +61,10 @@ def _other(home: str, words: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     stopping.listen()
     keep_freed_memory()
+    words = [word for word in argv if word != OPTION]
     try:
-        code = _run(argv)
+        with answering(words != argv) as answer:
+            code = _run(words, answer)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
             raise
@@ -77,14 +81,14 @@ def _train(argv: list[str]) -> int:
     return 128 + stopping.received
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], answer: dict[str, Any]) -> int:
     with stopping.deferred():  # an exception inside an import of PyTorch's can end the process in its own way
         from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
         from lightning_app.cli.training import run_training
 
     try:
-        run_training(argv)
+        run_training(argv, answer)
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise

@@ -29,6 +29,7 @@ commands:
 
 COMMAND -h has examples and the options that matter; COMMAND --help lists every option.
 Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
+--json prints what was found as JSON:  fit, validate, test, measure, reproduce, verify and compare; all else is on stderr
 Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
 """
 
@@ -47,6 +48,9 @@ NET = """\
 MACHINE = """\
   --trainer.accelerator gpu   or cpu; auto by default
   --trainer.precision 64-true arithmetic; 32-true by default
+"""
+JSON = """\
+  --json                      print what was found as JSON; all else is on stderr
 """
 CHECKPOINT = """\
   --ckpt_path FILE            the checkpoint; `last`: of the configuration's newest run
@@ -124,5 +128,5 @@ def brief(command: str) -> str:
     what, examples, options = BRIEF[command]
     usage = f"usage: python main.py {command} [--config FILE] [--OPTION VALUE ...]"
     return as_called(
-        f"{usage}\n\n{what}\n\nexamples:\n{examples}\nthe options that matter ({command} --help lists all):\n{options}"
+        f"{usage}\n\n{what}\n\nexamples:\n{examples}\nthe options that matter ({command} --help lists all):\n{options}{JSON}"
     )

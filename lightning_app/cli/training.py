@@ -47,8 +47,8 @@ NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # 
 STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 
 
-def run_training(argv: list[str]) -> None:
-    """Parse, build, and run fit, validate, test or measure."""
+def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
+    """Parse, build, and run fit, validate, test or measure; what comes out is put into ``answer``."""
     _quiet()
     limit_yaml()
     resolve_short_names()
@@ -70,6 +70,7 @@ def run_training(argv: list[str]) -> None:
             subclass_mode_data=True,
             args=words,
             from_run=from_run,
+            answer={} if answer is None else answer,
             parser_class=Parser,
             parser_kwargs=of_parsers,
             trainer_class=Trainer,
@@ -88,7 +89,8 @@ class TrainingCLI(LightningCLI):
     folder: RunFolder  # of a fit or a measurement; the other commands write nothing
     _lock: IO | None = None  # on the folder, as long as this process lives
 
-    def __init__(self, *args: Any, from_run: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, answer: dict[str, Any], from_run: bool = False, **kwargs: Any) -> None:
+        self.answer = answer  # what came out, for --json
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         super().__init__(*args, **kwargs)
 
@@ -292,6 +294,7 @@ class TrainingCLI(LightningCLI):
         """Print risks and errors."""
         metrics = self.model.metrics()
         if self.trainer.is_global_zero:
+            self.answer |= {"nets": metrics}
             names = [f"{split}/{key}" for split in self.model.plan.eval_splits for key in ("risk", "error")]
             shown = [name for name in names if all(name in numbers for numbers in metrics.values())]
             rows = [[member, *(f"{numbers[name]:.6g}" for name in shown)] for member, numbers in metrics.items()]
@@ -307,7 +310,8 @@ class TrainingCLI(LightningCLI):
             from lightning_app.report import write_report
 
             print_measured(self.folder)
-            print(f"report: {write_report([self.folder])}")
+            print(f"report: {(page := write_report([self.folder]))}")
+            self.answer |= _numbers(self.folder) | {"report": page}
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""
@@ -322,7 +326,16 @@ class TrainingCLI(LightningCLI):
         table(*summary(self.folder))
         for sentence in findings(self.folder):
             print(sentence)
-        print(f"report: {write_report([self.folder])}")
+        print(f"report: {(page := write_report([self.folder]))}")
+        self.answer |= _numbers(self.folder) | {"report": page}
+
+
+def _numbers(run: RunFolder) -> dict[str, Any]:
+    """A run's last numbers, net by net (``""`` is the run as a whole), and what could not be measured."""
+    nets: dict[str, dict[str, dict[str, float]]] = {}
+    for row in run.log().sort_values("epoch", kind="stable").itertuples():
+        nets.setdefault(row.member, {})[row.name] = {"value": row.value, "epoch": row.epoch, "step": row.step}
+    return {"run": run.path, "nets": nets, "notes": run.notes()}
 
 
 def _progress(kwargs: dict[str, Any], callbacks: list[pl.Callback]) -> list[pl.Callback]:

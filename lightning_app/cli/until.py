@@ -3,28 +3,35 @@
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lightning_app.common.answer import OPTION as JSON
+from lightning_app.common.answer import answering
 from lightning_app.common.errors import UserError
 from lightning_app.common.processes import MAIN, to_its_end
 from lightning_app.common.seeds import parse_seeds, spell_seeds
+from lightning_app.common.text import printable
+from lightning_app.compare.command import findings_json
 from lightning_app.compare.findings import Finding, Verdict, compare, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.runs import RunFolder
+from lightning_app.runs.configuration import compared
 
 __all__ = ["OPTION", "fit_until", "options_of"]
 
 OPTION, MOST = "--until", "--max-seeds"
 FIRST = 7  # seeds: the least that can settle anything
-UNSETTLED = 4  # exit code, as of `compare`
+UNSETTLED, OTHERWISE = 4, 5  # exit codes; 4 as of `compare`, and 1 to 3 are others': of a machine's fault, a mistake
 QUESTION = re.compile(
     r"(?P<name>[^:\s]+)\s*(:\s*(?P<verdicts>[a-z]+(\|[a-z]+)*)?\s*(within\s+(?P<margin>[\d.eE+-]+))?)?"
 )
+SHOWN = 4  # options that differ
+Home = tuple[Path, str, tuple[str, str]]  # the folder of the runs, their name, and both arms
 EXAMPLE = '--until "test/error: better|equivalent within 0.002"'
 
 
@@ -67,14 +74,22 @@ def fit_until(argv: Sequence[str]) -> int:
     Called again it goes on: finished runs are kept, and an interrupted one is resumed.
 
     Returns:
-        0: one of the named verdicts; 1: another one; 4: unresolved after the most seeds; else what `fit` returned.
+        0: one of the named verdicts; 5: another one; 4: unresolved after the most seeds; else what `fit` returned.
 
     Raises:
-        UserError: for a wrong question, or a configuration without exactly two arms.
+        UserError: for a wrong question, a configuration without exactly two arms, or runs that were begun with another one.
     """
-    words, question, most = options_of(argv)
+    words, question, most = options_of([word for word in argv if word != JSON])
     config = _config(words)
-    folder, name, (first, last) = _home(config)
+    home = _home(config)
+    _check_same(_runs(*home[:2]), config)
+    with answering(JSON in argv) as answer:
+        return _until_settled(words, question, most, home, answer)
+
+
+def _until_settled(words: Sequence[str], question: Question, most: int, home: Home, answer: dict[str, Any]) -> int:
+    folder, name, (first, last) = home
+    told: set[str] = set()
     while True:
         runs = _runs(folder, name)
         for run, seeds in runs.items():
@@ -83,14 +98,18 @@ def fit_until(argv: Sequence[str]) -> int:
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:
             paths = ",".join(str(run.path) for run in runs)
-            found = compare(
-                sides_of(f"{paths}:{last}", f"{paths}:{first}"), [question.name], question.margin, at_equal_risk=False
-            )[0]
+            named = f"{paths}:{last}", f"{paths}:{first}"
+            sides = sides_of(*named)
+            (found,) = compare(sides, [question.name], question.margin, at_equal_risk=False)
+            for note in sides.notes:
+                if note not in told:
+                    print(printable(note))
+            told |= {*sides.notes}
             print(f"{last} (A) against {first} (B): {text(found, question.margin)}", flush=True)
-            if found.verdict is not Verdict.UNRESOLVED:
-                return 0 if found.verdict in question.hoped else 1
-            if len(done) >= most:
-                return UNSETTLED
+            settled = found.verdict is not Verdict.UNRESOLVED
+            if settled or len(done) >= most:
+                answer |= findings_json(sides, [found], named, question.margin)
+                return UNSETTLED if not settled else 0 if found.verdict in question.hoped else OTHERWISE
         start = done[-1] + 1 if done else 0
         new = range(start, start + min(_more(found) if done else FIRST, most - len(done)))
         if code := _fit(words, f"{name}-seed{spell_seeds(new)}", new):
@@ -104,16 +123,19 @@ def _more(found: Finding) -> int:
 
 def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
     """The words of an ordinary ``fit``, and what is ours."""
-    words, own = [], {OPTION: "", MOST: "26"}
+    words, own, given = [], {OPTION: "", MOST: "26"}, set()
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
         if name not in own:
             words.append(word)
+        elif name in given:
+            raise UserError(f"{name} is there twice: one call settles one question.")
         elif (own_value := value if equals else next(rest, None)) is None:
             raise UserError(f"{name} expects a value, as in {EXAMPLE} {MOST} 26.")
         else:
             own[name] = own_value
+            given.add(name)
     if not own[MOST].isdigit() or int(own[MOST]) < FIRST:
         raise UserError(f"{MOST} expects a number of seeds, at least {FIRST}, got '{own[MOST]}'.")
     return words, Question.parse(own[OPTION]), int(own[MOST])
@@ -128,14 +150,29 @@ def _config(words: Sequence[str]) -> Mapping[str, Any]:
     return yaml.safe_load(done.stdout)
 
 
-def _home(config: Mapping[str, Any]) -> tuple[Path, str, tuple[str, str]]:
-    """The folder of the runs, their name, and both arms."""
+def _home(config: Mapping[str, Any]) -> Home:
     run, arms = config["run"], [*(config["model"].get("arms") or {})]
+    if config["trainer"].get("fast_dev_run"):
+        raise UserError(f"{OPTION} compares what runs have logged, and with trainer.fast_dev_run they log nothing.")
     if len(arms) != 2:
         raise UserError(
             f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
         )
     return Path(run["root"]) / run["group"], run["name"], (arms[0], arms[1])
+
+
+def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
+    """Raises UserError for runs of other options: their seeds would be mixed with those to come."""
+    asked = compared(config)
+    for run in runs:
+        stored = compared(run.config())
+        other = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
+        if stored and other:
+            values = "; ".join(f"{key}: {stored.get(key)} there, {asked.get(key)} now" for key in other[:SHOWN])
+            raise UserError(
+                f"{run.path} was trained with other options ({values}{'; ...' * (len(other) > SHOWN)}): give the same ones, or "
+                "another --run.name."
+            )
 
 
 def _runs(folder: Path, name: str) -> dict[RunFolder, tuple[int, ...]]:

@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from lightning_app.cli.console import table
+from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds, spell_seeds
@@ -59,9 +60,9 @@ def main(argv: list[str]) -> int:
     """Run the command; returns the exit code: 0 whatever the verdicts, 2 for a user's mistake, a run's own if it fails."""
     try:
         options = _parse(argv)
-        with _listening(), _ending_after(options.limit) as time_is_up:
+        with _listening(), _ending_after(options.limit) as time_is_up, answering(options.json) as answer:
             try:
-                code = _run(options)
+                code = _run(options, answer)
             except Stopped as stop:
                 code = stop.code if isinstance(stop.code, int) else 1
         return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
@@ -123,14 +124,14 @@ def _seconds(text: str) -> float:
     return 3600.0 * hours + 60.0 * minutes + seconds
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     from lightning_app.papers import find
     from lightning_app.reproduce.job import Work
     from lightning_app.reproduce.making import make
     from lightning_app.reproduce.training import RunFailed
 
     if options.list:
-        _list(options)
+        answer["artefacts"] = _list(options)
         return 0
     named = [pair for name in options.artefacts for pair in find(name)]
     chosen = [(paper, artefact) for paper, artefact in named if artefact.has(options.scale)]
@@ -142,6 +143,7 @@ def _run(options: argparse.Namespace) -> int:
         said = f"expected a folder of runs at {options.runs} or of results at {options.out}, found neither."
         raise UserError(f"--no-train: {said}")
     work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
+    found = []
     for paper, artefact in chosen:
         try:
             made = make(paper, artefact, options.scale, options.runs, options.out, work)
@@ -150,7 +152,14 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{'stopped' if by_signal else 'error'}: {failure}", file=sys.stderr)
             return failure.code if failure.code > 0 else 128 - failure.code
         _say(f"{paper.key}/{artefact.key}", artefact.title, made)
+        found.append(_as_data(paper, artefact, options.scale, made))
+    answer["artefacts"] = found
     return 0
+
+
+def _as_data(paper: "Paper", artefact: "Artefact", scale: Scale, made: "Made") -> dict[str, Any]:
+    of = {"artefact": f"{paper.key}/{artefact.key}", "title": artefact.title, "scale": scale.name}
+    return of | {"folder": made.folder, "standing": made.standing, "rows": read_record(made.folder)["rows"]}
 
 
 def _say(key: str, title: str, made: "Made") -> None:
@@ -180,37 +189,52 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
                 raise UserError(f"{word}: {plan.name} decides this itself, see {plan.config}. Leave it out.")
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A table a paper, a line an artefact: the verdicts at each scale, by class, and how far what is open is."""
     from lightning_app.papers import PAPERS, find
 
     by_paper: dict[str, list[list[str]]] = {}
+    found = []
     for name in options.artefacts or PAPERS:
         for paper, artefact in find(name):
-            states = [_state(paper, artefact, scale, options) for scale in (PAPER, REDUCED)]
+            states = {scale.name: _state(paper, artefact, scale, options) for scale in (PAPER, REDUCED)}
             rows = by_paper.setdefault(paper.title, [])
-            rows.append([f"{paper.key}/{artefact.key}", *states, artefact.title])
+            rows.append([f"{paper.key}/{artefact.key}", *map(_in_words, states.values()), artefact.title])
+            found.append({"artefact": f"{paper.key}/{artefact.key}", "title": artefact.title, "states": states})
     for number, (title, rows) in enumerate(by_paper.items()):
         print(end="\n" if number else "")
         table(title, ["artefact", "paper scale", "reduced scale", "what"], rows, LOOKS)
+    return found
 
 
-def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> str:
-    """Verdicts as recorded, and what is open; a dash where there is no such scale."""
+def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Of each run or computation how far it is, and the verdicts as recorded; None where there is no such scale."""
     from lightning_app.reproduce.evidence import jobs_of
     from lightning_app.reproduce.making import folder_of
 
     if not artefact.has(scale):
-        return "–"
-    states = {job.name: job.state(options.runs, options.out) for job in jobs_of(paper, artefact, scale)}
-    open_parts = "; ".join(f"{name}: {how}" for name, how in states.items() if how != "finished")
+        return None
+    jobs = {job.name: job.state(options.runs, options.out) for job in jobs_of(paper, artefact, scale)}
+    state: dict[str, Any] = {"jobs": jobs, "verdicts": None, "problem": ""}
     folder = folder_of(options.out, paper, artefact, scale)
-    if not (folder / RECORD).exists():
-        return open_parts if set(states.values()) != {"not run"} else "not run"
-    try:
-        verdicts = in_words(counts_of(read_record(folder)["rows"]))
-    except ValueError as error:  # of one artefact: the list goes on
-        return str(error)
+    if (folder / RECORD).exists():
+        try:
+            state["verdicts"] = counts_of(read_record(folder)["rows"])
+        except ValueError as error:  # of one artefact: the list goes on
+            state["problem"] = str(error)
+    return state
+
+
+def _in_words(state: dict[str, Any] | None) -> str:
+    if state is None:
+        return "–"
+    if state["problem"]:
+        return str(state["problem"])
+    jobs = state["jobs"]
+    open_parts = "; ".join(f"{name}: {how}" for name, how in jobs.items() if how != "finished")
+    if state["verdicts"] is None:
+        return open_parts if {*jobs.values()} != {"not run"} else "not run"
+    verdicts = in_words(state["verdicts"])
     return f"{verdicts} ({open_parts})" if open_parts else verdicts
 
 
@@ -241,6 +265,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
+    parser.add_argument(OPTION, action="store_true", help=HELP)
     parser.add_argument("--list", action="store_true", help="every artefact with its state")
     scales = "smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full"
     parser.add_argument("--scale", choices=SCALES, default="smoke", help=scales)

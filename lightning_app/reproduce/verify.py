@@ -17,10 +17,11 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes
@@ -81,7 +82,8 @@ def main(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
     try:
         options = _parser().parse_args(argv)
-        return _run(options)
+        with answering(options.json) as answer:
+            return _run(options, answer)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -91,9 +93,9 @@ def main(argv: list[str]) -> int:
         return int(done.code or 0)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     named = [pair for name in options.artefacts or PAPERS for pair in find(name)]
-    recorded, wrong = [], 0
+    recorded, wrong, lines = [], 0, []
     with tempfile.TemporaryDirectory() as root:  # of what is computed again: once for all artefacts that share it
         for paper, artefact in named:
             for scale in filter(artefact.has, (PAPER, REDUCED)):
@@ -102,6 +104,7 @@ def _run(options: argparse.Namespace) -> int:
                     recorded.append((paper.key, artefact.key))
                 for each in _compared(paper, artefact, scale, options, Path(root)):
                     print(each.line(key), flush=True)
+                    lines.append({"artefact": f"{paper.key}/{artefact.key}", "scale": scale.name, **asdict(each)})
                     wrong += bool(each.difference)
     if not recorded and not wrong:
         raise UserError(
@@ -110,6 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     without = len({(paper.key, artefact.key) for paper, artefact in named} - {*recorded})
     said = f"{wrong} difference{'s' if wrong > 1 else ''}" if wrong else "all agree"
     print(f"{len(recorded)} records: {said}; {without} artefacts have no record yet.")
+    answer |= {"records": len(recorded), "without_record": without, "differences": wrong, "compared": lines}
     return 1 if wrong else 0
 
 
@@ -408,5 +412,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=where, metavar="DIR", help=what)
     again = f"compute closed forms and computations again, to {RECOMPUTED:g}; nets are not trained again"
     parser.add_argument("--recompute", action="store_true", help=again)
+    parser.add_argument(OPTION, action="store_true", help=HELP)
     parser.add_argument("--data-root", type=Path, default=Path("data"), metavar="DIR", help="where the data are (data)")
     return parser

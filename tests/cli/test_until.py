@@ -1,11 +1,17 @@
-"""`fit --until`: questions, what is refused, and one real run that is called twice."""
+"""`fit --until`: questions, what is refused, and one real run that is called again."""
 
+import json
+
+import jsonschema
 import pytest
+import yaml
 
 from lightning_app.cli import main
-from lightning_app.cli.until import Question
+from lightning_app.cli.until import Question, _check_same, _home
 from lightning_app.common.errors import UserError
 from lightning_app.compare.findings import Verdict
+from lightning_app.runs import RunFolder
+from tests.compare.test_compare import SCHEMA
 from tests.helpers import LEARNING, TINY, command
 
 
@@ -34,6 +40,7 @@ def test_an_equivalence_has_a_margin():
     [
         (["--until", "test/error", "--max-seeds", "6"], "--max-seeds expects a number of seeds, at least 7, got '6'"),
         (["--until"], "--until expects a value"),
+        (["--until", "test/error", "--until=test/risk"], "--until is there twice"),
     ],
 )
 def test_a_mistake_trains_nothing(words, said, capsys):
@@ -41,18 +48,41 @@ def test_a_mistake_trains_nothing(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_runs_of_other_options_are_not_mixed(tmp_path):
+    stored = {"run": {"name": "x-seed0-6"}, "model": {"seeds": "0-6", "lr": 0.1}, "trainer": {"devices": 1}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+    run = RunFolder(tmp_path)
+    asked = {"run": {"name": "x"}, "model": {"seeds": "3", "lr": 0.1}, "trainer": {"devices": 2}}
+    _check_same([run], asked)
+    with pytest.raises(UserError, match=r"model.lr: 0.1 there, 0.2 now; model.momentum: None there, 0.9 now"):
+        _check_same([run], asked | {"model": {"lr": 0.2, "momentum": 0.9}})
+
+
+def test_a_run_that_logs_nothing_settles_nothing():
+    with pytest.raises(UserError, match="fast_dev_run"):
+        _home({"run": {}, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {"fast_dev_run": 1}})
+
+
 @pytest.mark.slow
 def test_seeds_are_trained_until_it_is_settled_or_there_are_enough(tmp_path):
     words = (*TINY, *LEARNING, "--trainer.max_epochs", "1", "--trainer.logger", "[]")
     question = ("--until", "test/error: equivalent within 10", "--max-seeds", "7")
-    for _ in range(2):  # the second time there is nothing left to train
-        done = command(*words, *question, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "7 pairs: equivalent within 10" in done.stdout.splitlines()[-1]
-        assert [path.name for path in (tmp_path / "runs" / "digits").iterdir()] == ["quickstart-seed0-6"]
-    assert "epoch 1/1" not in done.stdout
-    hopeless = command(*words, "--until", "test/error: worse within 1e-9", "--max-seeds=7", cwd=tmp_path)
-    assert hopeless.returncode in (1, 4)  # settled otherwise, or not by so few
+    done = command(*words, *question, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "7 pairs: equivalent within 10" in done.stdout.splitlines()[-1]
+    again = command(*words, *question, "--json", cwd=tmp_path)  # there is nothing left to train
+    assert again.returncode == 0, again.stderr
+    assert "7 pairs: equivalent within 10" in again.stderr and "epoch 1/1" not in again.stderr
+    jsonschema.validate(found := json.loads(again.stdout), SCHEMA)
+    assert found["findings"][0]["verdict"] == "equivalent"
+    assert [path.name for path in (tmp_path / "runs" / "digits").iterdir()] == ["quickstart-seed0-6"]
+    hopeless = command(*words, "--until", "test/error: worse within 10", "--max-seeds=7", cwd=tmp_path)
+    assert hopeless.returncode == 5  # settled otherwise
+    other = command(*words, "--model.optimizer.lr", "0.3", *question, cwd=tmp_path)
+    assert other.returncode == 2
+    assert "trained with other options (model.optimizer.init_args.lr: " in other.stderr.replace(
+        "dict_kwargs", "init_args"
+    )
 
 
 @pytest.mark.slow
