@@ -20,6 +20,7 @@ import yaml
 import callbacks
 from callbacks.context import Loss, MeasureContext, cross_entropy
 from lightning_app.cli import main
+from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.common.signals import stopping
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
@@ -91,6 +92,16 @@ def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subpr
         with Popen([sys.executable, MAIN, *words], cwd=cwd, env=environment, **streams) as process:
             _wait(process, 600)
         return subprocess.CompletedProcess(words, process.returncode, _content(out), _content(err))
+
+
+def built(*words: str | Path, cwd: Path) -> TrainingCLI:
+    """A command that trains or measures, in this process, up to the point where it would."""
+    found: list[TrainingCLI] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        patch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: found.append(self))
+        run_training([*map(str, words)])
+    return found[0]
 
 
 def refused(*words: str | Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -166,3 +177,12 @@ def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:
             module.running_mean.normal_(0.0, 0.3)
             module.running_var.uniform_(0.5, 1.5)
     return net
+
+
+def drawn(kind: type[torch.nn.Module], seed: int = 0, **arguments) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return with_moved_norms(kind(**arguments))
+
+
+def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)

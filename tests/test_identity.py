@@ -154,12 +154,6 @@ def test_transfer_moves_the_sum_by_the_number_of_id_entries():
     assert moved.item() == pytest.approx(624, abs=1e-9)
 
 
-def test_transfer_commutes_with_a_permutation_of_the_batch():
-    twin, x = transfer(net(depth=5).double()), torch.randn(5, 3, 32, 32, dtype=torch.float64)
-    with torch.no_grad():
-        torch.testing.assert_close(twin(x.flip(0)), twin(x).flip(0), rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize(("residual", "move", "expected"), [(False, transfer, "residual"), (True, untransfer, "plain")])
 def test_the_wrong_kind_of_net_is_refused(residual, move, expected):
     with pytest.raises(ValueError, match=f"expects a {expected} net, got residual={residual}"):

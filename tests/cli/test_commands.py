@@ -268,13 +268,6 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
 
 
-def test_help_and_report_start_without_torch(tmp_path):
-    for words in (("--help",), ("report", "--help")):
-        lines = f"import sys, main; sys.argv = ['main.py', *{words!r}]", "try: main.main()", "except SystemExit: pass"
-        code = "\n".join([*lines, "assert 'torch' not in sys.modules"])
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
-
-
 def test_no_command_and_a_wrong_one(monkeypatch, capsys):
     assert main([]) == 2
     assert "unknown command 'fitt'" in refused("fitt", capsys=capsys, monkeypatch=monkeypatch)

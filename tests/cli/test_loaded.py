@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.helpers import ROOT, TINY
 
 COUNT = """
@@ -18,6 +20,15 @@ def note(self):
 TrainingCLI.after_fit = note  # instead of the report
 sys.exit(main(sys.argv[1:]))
 """
+EARLY = """
+import sys, main
+try:
+    ended = main.main()
+except SystemExit as stop:
+    ended = stop.code
+assert "torch" not in sys.modules
+sys.exit(ended)
+"""
 MOST = 100  # files of lightning_app and callbacks, of which 12 are packages that import lazily
 
 
@@ -29,3 +40,15 @@ def test_fit_loads_what_it_uses_until_the_report(tmp_path):
     loaded = (tmp_path / "loaded.txt").read_text().split()
     assert len(loaded) < MOST, "\n".join(loaded)
     assert not [name for name in loaded if name.startswith(("lightning_app.reproduce", "lightning_app.theory"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("--help", 0), ("report --help", 0), ("transfer --help", 0), ("transfer", 2), ("transfer in loaded.txt", 2)],
+)
+def test_help_and_early_mistakes_need_no_torch(tmp_path, words, code):
+    (tmp_path / "loaded.txt").touch()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-c", EARLY, *words.split()]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr

@@ -13,10 +13,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
 
-from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
-from tests.helpers import ROOT, arm, classifier, digits, fit, same_weights, sgd, trainer
+from tests.helpers import ROOT, arm, built, classifier, digits, fit, same_weights, sgd, trainer
 
 STEPS = 8  # of two epochs of the digits here
 WARM_UP = {
@@ -60,7 +59,7 @@ class Watch(pl.Callback):
         self.batches, self.rates = [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        ((images, labels),) = batch.values()
+        images, labels = next(iter(batch.values()))
         self.batches.append((images.clone(), labels.clone()))
         self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
@@ -69,9 +68,14 @@ def lbfgs(parameters):
     return torch.optim.LBFGS(parameters, lr=0.5, max_iter=3, history_size=2, line_search_fn="strong_wolfe")
 
 
+@pytest.fixture(scope="module")
+def free():
+    return fit(classifier(seeds=[0, 5]))
+
+
 @pytest.mark.parametrize("options", [CLIPPED, BY_VALUE, WARM_UP, ONE_CYCLE | CLIPPED])
-def test_a_member_is_the_net_alone(options):
-    bank, free = (fit(classifier(seeds=[0, 5], **more)) for more in (options, {}))
+def test_a_member_is_the_net_alone(options, free):
+    bank = fit(classifier(seeds=[0, 5], **options))
     alone = fit(classifier({"residual": arm(True)}, seeds=[5], **options))
     among, other = (each.members[3] for each in (bank, free))
     assert among.name == "residual-seed05" and same_weights(among.net, alone.members[0].net)
@@ -141,35 +145,26 @@ def test_what_a_closure_returns_is_the_cost_whose_gradient_it_left():
     ],
     ids=["warm-up", "one-cycle", "lbfgs", "sam"],
 )
-@pytest.mark.parametrize("step", [2, 4])
-def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options, step):
+def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
     """From within an epoch and from its end."""
-    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=step, save_top_k=1)
-    fit(classifier(**options), enable_checkpointing=True, callbacks=[save], max_steps=step)
-    whole, resumed = fit(classifier(**options)), classifier(**options)
-    run = trainer(2, callbacks=[watch := Rates()])
-    run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "there.ckpt")
-    assert len(watch.rates) == STEPS - step
-    assert all(same_weights(one.net, other.net) for one, other in zip(whole.members, resumed.members))
-
-
-class Rates(pl.Callback):
-    def __init__(self):
-        self.rates = []
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    whole = fit(classifier(**options), enable_checkpointing=True, callbacks=[save])
+    for step in (2, 4):
+        resumed, run = classifier(**options), trainer(2, callbacks=[watch := Watch()])
+        run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert len(watch.rates) == STEPS - step
+        assert same_weights(whole.nets, resumed.nets)
 
 
 def test_warm_up_and_cosine_have_the_rates_of_their_formulas():
-    fit(classifier({"net": arm(True)}, **WARM_UP), callbacks=[watch := Rates()])
+    fit(classifier({"net": arm(True)}, **WARM_UP), callbacks=[watch := Watch()])
     warm = [0.05 * (0.25 + 0.75 * step / 3) for step in range(3)]
     cosine = [0.05 * (1 + math.cos(math.pi * step / 5)) / 2 for step in range(5)]
     assert watch.rates == pytest.approx(warm + cosine, rel=1e-6)
 
 
 def test_one_cycle_peaks_after_a_third_of_the_steps_and_cycles_momentum():
-    run = trainer(2, callbacks=[watch := Rates()])
+    run = trainer(2, callbacks=[watch := Watch()])
     run.fit(classifier({"net": arm(True)}, **ONE_CYCLE), datamodule=digits())
     assert watch.rates[0] == pytest.approx(0.1 / 25) and 0.09 < max(watch.rates) == watch.rates[2] < 0.1
     assert run.optimizers[0].param_groups[0]["momentum"] > 0.93  # as at the start, and 0.85 at the peak
@@ -241,14 +236,11 @@ def test_a_schedule_by_steps_does_not_go_on_by_epochs(tmp_path):
 @pytest.mark.parametrize(
     "block", re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "optimizing.md").read_text(), re.DOTALL)
 )
-def test_the_examples_in_yaml_are_built(block, tmp_path, monkeypatch):
+def test_the_examples_in_yaml_are_built(block, tmp_path):
     """With so few epochs and images that only the numbers of steps must fit: each example says how many it has."""
-    built = []
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "example.yaml").write_text(block)
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
-    run_training(["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), "--config", "example.yaml"])
-    made = built[0].model.configure_optimizers()
+    words = ("fit", "--config", ROOT / "configs" / "quickstart.yaml", "--config", "example.yaml")
+    made = built(*words, cwd=tmp_path).model.configure_optimizers()
     steps, rates = 10 * math.ceil(50_000 / 128), []
     for _ in range(steps):
         rates.append(made["optimizer"].param_groups[0]["lr"])

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lightning_app.common.errors import UserError
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, blocks_of, layers_of
-from tests.helpers import same_weights, with_moved_norms
+from tests.helpers import drawn, images, same_weights
 
 KINDS = [SimplifiedNet, CifarResNet, PreactResNet]
 NETS = [(kind, residual) for kind in KINDS for residual in (False, True)]
@@ -15,13 +16,7 @@ EVERY = pytest.mark.parametrize(("kind", "residual"), NETS, ids=[f"{kind.__name_
 
 
 def net(kind, residual: bool, seed: int = 0, **arguments) -> torch.nn.Module:
-    """A small net whose BatchNorms are not the identity, as after some training."""
-    torch.manual_seed(seed)
-    return with_moved_norms(kind(8, residual=residual, **({"width": 4} | arguments)))
-
-
-def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return drawn(kind, seed, **({"depth": 8, "residual": residual, "width": 4} | arguments))
 
 
 @EVERY
@@ -94,3 +89,24 @@ def test_compiled_equals_eager_in_one_graph(kind, residual):
         outputs.append([loss.detach(), *(p.grad for p in each.parameters())])
     for eager, traced in zip(*outputs):
         torch.testing.assert_close(traced, eager, rtol=1e-4, atol=1e-6)
+
+
+DEPTHS = {  # what is asked for -> what is said to be nearest
+    SimplifiedNet: {(21,): "20 and 23", (6,): "5 and 8", (2,): "5", (0,): "5", (-1,): "5"},
+    CifarResNet: {(21,): "20 and 26", (115,): "110 and 116", (7,): "8", (2,): "8", (-4,): "8"},
+    PreactResNet: {(20, 4): "14 and 26", (32, 3): "29 and 38", (21, 2): "20 and 26", (4, 1): "5", (2, 2): "8"},
+}
+FORMS = {SimplifiedNet: "3N", CifarResNet: "full CIFAR net has depth 6N"}
+
+
+@pytest.mark.parametrize(("kind", "depth"), [(kind, depth) for kind in KINDS for depth in DEPTHS[kind]])
+def test_depth_is_checked(kind, depth):
+    form = FORMS.get(kind) or f"{depth[1]}-shortcut pre-activation net has depth {3 * depth[1]}N"
+    said = rf"{form} \+ 2 .* got {depth[0]}\. Nearest: {DEPTHS[kind][depth]}\."
+    with pytest.raises(UserError, match=said):
+        kind(depth[0], **dict(zip(["n"], depth[1:])))
+
+
+def test_a_shortcut_is_around_a_convolution_at_least():
+    with pytest.raises(UserError, match="n >= 1 convolutions, got 0"):
+        PreactResNet(20, n=0)

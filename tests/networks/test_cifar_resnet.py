@@ -1,5 +1,7 @@
 """The full CIFAR nets: closed-form counts, an independent forward pass, and the ways a net is run."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,19 +10,10 @@ from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer, untransfer
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
-from tests.helpers import classifier, same_weights, with_moved_norms
+from tests.helpers import classifier, drawn, images, same_weights
 
+net = partial(drawn, CifarResNet)
 KINDS = pytest.mark.parametrize("residual", [False, True])
-
-
-def net(seed: int = 0, **arguments) -> CifarResNet:
-    """A net whose BatchNorms are not the identity, as after some training."""
-    torch.manual_seed(seed)
-    return with_moved_norms(CifarResNet(**arguments))
-
-
-def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
 # He et al. (2016), Table 6, in millions
@@ -34,14 +27,6 @@ def test_counts(depth, millions, residual):
     some = CifarResNet(depth, residual=residual)
     assert sum(p.numel() for p in some.parameters()) == expected == 97_216 * n - 21_926
     assert round(expected / 1e6, 1 if millions == 1.7 else 2) == millions
-
-
-@pytest.mark.parametrize(
-    ("depth", "nearest"), [(21, "20 and 26"), (110 + 5, "110 and 116"), (7, "8"), (2, "8"), (-4, "8")]
-)
-def test_depth_is_checked(depth, nearest):
-    with pytest.raises(UserError, match=rf"full CIFAR net has depth 6N \+ 2 .* got {depth}\. Nearest: {nearest}\."):
-        CifarResNet(depth)
 
 
 @KINDS

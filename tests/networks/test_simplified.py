@@ -1,20 +1,16 @@
 """The simplified nets: counts of the paper, an independent forward pass, and the ways a net is run."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lightning_app.networks import SimplifiedNet
 from lightning_app.networks.initialisation import standard_deviation
+from tests.helpers import drawn, images
 
-
-def net(seed: int = 0, **arguments) -> SimplifiedNet:
-    torch.manual_seed(seed)
-    return SimplifiedNet(**arguments)
-
-
-def images(count: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+net = partial(drawn, SimplifiedNet)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +32,6 @@ def test_counts(depth, convs, blocks, biases, weights, parameters, ids, residual
     assert sum(layer.weight.numel() for layer in layers) == weights
     assert sum(p.numel() for p in some.parameters()) == parameters
     assert sum(int(layer.id_mask().sum()) for layer in layers if layer.has_id) == ids
-
-
-@pytest.mark.parametrize(("depth", "nearest"), [(21, "20 and 23"), (6, "5 and 8"), (2, "5"), (0, "5"), (-1, "5")])
-def test_depth_is_checked(depth, nearest):
-    with pytest.raises(ValueError, match=rf"3N \+ 2 .* got {depth}\. Nearest: {nearest}\."):
-        SimplifiedNet(depth)
 
 
 def test_the_weights_with_id_entries_are_those_of_the_blocks():
