@@ -62,7 +62,12 @@ NAMES = {light: name for name, (light, _) in COLOURS.items()}
 def script() -> str:
     """The one script of the page, without the comments and the spaces that its file has for readers."""
     text = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
-    return TOKEN.sub(lambda found: found[1] or found[2] or found[3] or "", text).strip()
+    return squeezed(text)
+
+
+def squeezed(text: str) -> str:
+    """A script without what only its readers need; every statement in it ends with a semicolon or a brace."""
+    return TOKEN.sub(lambda found: next(filter(None, found.groups()), ""), text).strip()
 
 
 def policy(text: str) -> str:

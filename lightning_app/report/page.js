@@ -186,7 +186,7 @@ function bundle(points, x, y, colour, dash = "") {
 // Arms that lack seeds are drawn anew, of those that are left; the page's own curves of them are hidden by a rule of its style.
 function choose(panel) {
   const redrawn = panel.rows.who === "net" ? groups(panel.curves).filter(({arm}) => lacking(arm)) : [];
-  panel.svg.classList.toggle("redrawn", redrawn.length);
+  panel.svg.classList.toggle("redrawn", panel.rows.who === "net");
   panel.drawn.replaceChildren(...redrawn.flatMap(({arm, curves}) => bundle(spread(curves.map(series)), panel.x, panel.y, arm.colour, arm.dash)));
 }
 
@@ -337,7 +337,7 @@ function tools(panel) {
     node("a", {href, download: `${panel.key}.${form}`}).click();
     setTimeout(URL.revokeObjectURL, 6e4, href);
   };
-  const copy = () => navigator.clipboard.write([new ClipboardItem({"image/png": raster(panel)})]).then(() => say("copied"));
+  const copy = () => navigator.clipboard.write([new ClipboardItem({"image/png": raster(panel)})]).then(() => say("copied"), error => say(error.message));
   return node("div", {class: "tools"}, ...(navigator.clipboard ? [button("copy", copy)] : []),
     button("svg", () => save("svg", picture(panel))), button("png", () => save("png", raster(panel))));
 }
