@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import callbacks
-from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import ROOT, arm, classifier, digits, fit
+from tests.helpers import ROOT, arm, built, classifier, digits, fit
 from tests.report.chromium import needs_chromium, tab
 
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
@@ -131,14 +130,11 @@ def test_the_example_in_python_runs(one):
 
 
 @pytest.mark.parametrize("one", MEASURES, ids=name_of)
-def test_the_example_in_yaml_is_built(one, tmp_path, monkeypatch):
+def test_the_example_in_yaml_is_built(one, tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", use(one), re.DOTALL)
     (tmp_path / "example.yaml").write_text(example)
-    built = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.extend(self.trainer.callbacks))
-    run_training(["fit", "--config", str(ROOT / "configs" / "res20.yaml"), "--config", "example.yaml"])
-    assert [type(callback).__name__ for callback in built].count(one.name) == 1
+    made = built("fit", "--config", ROOT / "configs" / "res20.yaml", "--config", "example.yaml", cwd=tmp_path)
+    assert [type(callback).__name__ for callback in made.trainer.callbacks].count(one.name) == 1
 
 
 @pytest.fixture(scope="module")

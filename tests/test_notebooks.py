@@ -51,6 +51,8 @@ def test_committed_outputs_are_of_this_code_and_say_nothing_of_a_machine(path, r
 def test_the_text_says_what_skips_do(ran, folder):
     errors = open_run(folder / "runs" / "digits" / "quickstart").finals()["test/error"]
     assert errors["plain"] > 0.5 and errors["residual"] < 0.25
+    said = "".join("".join(one["text"]) for one in code_cells(ran["1-what-skips-do"])[0]["outputs"])
+    assert "the residual net is ahead." in said
     (table,) = (
         "".join(one["data"]["text/plain"])
         for cell in code_cells(ran["1-what-skips-do"])

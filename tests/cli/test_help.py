@@ -11,10 +11,9 @@ import yaml
 
 from lightning_app.cli import OTHERS, TRAINING, checkpoints, main
 from lightning_app.cli.help import BRIEF, overview
-from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.report import command as report
 from lightning_app.reproduce import command as reproduce
-from tests.helpers import command
+from tests.helpers import built, command
 
 CHECKPOINT = Path("runs/cifar10/res20/checkpoints/last.ckpt")
 
@@ -68,30 +67,20 @@ def test_long_help_has_the_short_one_on_top_and_lists_our_classes_only(tmp_path)
     assert "torch.ao." not in long.stdout
 
 
-@pytest.fixture
-def built(monkeypatch, tmp_path) -> list[TrainingCLI]:
-    """What training commands build instead of running, in a folder with the files that the examples name."""
-    made = []
-    monkeypatch.chdir(tmp_path)
-    CHECKPOINT.parent.mkdir(parents=True)
-    for file in (CHECKPOINT, "plain.ckpt", "resnet18.pth"):
-        torch.save({}, file)
-    config = {"model": {"net": {"class_path": "SimplifiedNet", "init_args": {"depth": 20}}}}
-    (CHECKPOINT.parents[1] / "config.yaml").write_text(yaml.safe_dump(config))
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: made.append(self))
-    return made
-
-
 @pytest.mark.parametrize("words", [words for words in ALL if words[0] in TRAINING], ids=shlex.join)
-def test_examples_parse_and_build(words, built):
-    run_training(words)
-    assert built
+def test_examples_parse_and_build(words, tmp_path):
+    """In a folder with the files that they name."""
+    (tmp_path / CHECKPOINT.parent).mkdir(parents=True)
+    for file in (CHECKPOINT, "plain.ckpt", "resnet18.pth"):
+        torch.save({}, tmp_path / file)
+    config = {"model": {"net": {"class_path": "SimplifiedNet", "init_args": {"depth": 20}}}}
+    (tmp_path / CHECKPOINT.parents[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    assert built(*words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_the_options_that_matter_are_options(name, built):
-    run_training([name, "--model.net", "SimplifiedNet"])
-    parser = built[0].parser._subcommands_action._name_parser_map[name]
+def test_the_options_that_matter_are_options(name, tmp_path):
+    parser = built(name, "--model.net", "SimplifiedNet", cwd=tmp_path).parser._subcommands_action._name_parser_map[name]
     named = re.findall(r"^  --([\w.]+?)(?:\+=CLASS)? ", BRIEF[name][2], re.MULTILINE)
     arguments_of_classes = {
         "data.root",
@@ -105,10 +94,10 @@ def test_the_options_that_matter_are_options(name, built):
     assert set(named) <= known
 
 
-def test_options_of_classes_are_options(built):
-    run_training(["fit", *shlex.split("--data Digits --data.root x --data.batch_size 3 --model.net SimplifiedNet")])
-    run_training(["fit", *shlex.split("--model.net SimplifiedNet --model.net.depth 5 --model.optimizer.lr 0.5")])
-    assert built[0].datamodule.batch_size == 3
+def test_options_of_classes_are_options(tmp_path):
+    words = "--data Digits --data.root x --data.batch_size 3 --model.net SimplifiedNet --model.net.depth 5"
+    made = built("fit", *shlex.split(words), "--model.optimizer.lr", "0.5", cwd=tmp_path)
+    assert made.datamodule.batch_size == 3
 
 
 def test_examples_of_the_others_parse(monkeypatch):

@@ -14,7 +14,8 @@ import pytest
 
 from lightning_app.runs import find_runs
 from tests.deploy.support import DEPLOY, DIGITS, checkout
-from tests.helpers import command
+from tests.forked import MAIN, Popen
+from tests.helpers import LEARNING, command
 
 SCRIPTS = sorted((DEPLOY / "slurm").iterdir())
 ASKED = dict(os.environ)  # before any test: what others set in this process is nothing to the ranks
@@ -58,7 +59,7 @@ def script(file: Path, body: str) -> Path:
 def environment(cluster: Path, **variables: str) -> dict[str, str]:
     job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
     job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_TASK_ID": "0", "PYTHON": sys.executable}
-    own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
+    own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
     return ASKED | job | own | variables
 
 
@@ -137,17 +138,40 @@ def test_the_job_ends_as_its_rank_does(cluster, code):
     ("task", "seeds", "said"), [("7", "1", "7-7 --run.name res20-seed07"), ("2", "4", "8-11 --run.name res20-seed08")]
 )
 def test_a_task_has_one_seed_or_the_next_few(cluster, task, seeds, said):
-    python = str(script(cluster / "bin" / "rank", 'echo "$@"'))
-    done = submit(cluster, SEEDS, "configs/res20.yaml", SLURM_ARRAY_TASK_ID=task, SEEDS=seeds, PYTHON=python)
-    assert f"--model.seeds {said} --ckpt_path last" in done.stdout
+    ((words, _),) = ranks_of(cluster, SEEDS, "configs/res20.yaml", SLURM_ARRAY_TASK_ID=task, SEEDS=seeds)
+    assert f"--model.seeds {said} --ckpt_path last" in " ".join(words)
+
+
+def ranks_of(cluster: Path, name: str, *words: str, **variables: str) -> list[tuple[list[str], dict[str, str]]]:
+    """Of each rank of a job, the words behind main.py and the environment: noted by the ranks, not run."""
+    note = 'printf "%s\\0" "$@" > "words$SLURM_PROCID"; env -0 > "env$SLURM_PROCID"'
+    done = submit(cluster, name, *words, PYTHON=str(script(cluster / "bin" / "rank", note)), **variables)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for rank in range(len([*cluster.glob("words?")])):
+        noted = [(cluster / f"{what}{rank}").read_text().split("\0")[:-1] for what in ("words", "env")]
+        assert noted[0][0] == "main.py"
+        found.append((noted[0][1:], dict(each.split("=", 1) for each in noted[1])))
+    return found
+
+
+def run_ranks(cluster: Path, name: str, config: str, *options: str, **variables: str) -> list[str]:
+    """What the ranks of a job say that run at the same time, and end well."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    ranks = [
+        Popen([sys.executable, MAIN, *words], cwd=cluster, env=environ, **streams)
+        for words, environ in ranks_of(cluster, name, config, *DIGITS, *LEARNING, *options, **variables)
+    ]
+    said = [rank.communicate(timeout=200)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
+    return said
 
 
 @pytest.mark.slow
 def test_two_tasks_of_an_array_and_the_report_on_both(cluster):
-    options = (*DIGITS, *(f"--model.arms.{arm}.net.init_args.depth=5" for arm in ("plain", "residual")))
+    options = [f"--model.arms.{arm}.net.init_args.depth=5" for arm in ("plain", "residual")]
     for task in ("0", "1"):
-        done = submit(cluster, SEEDS, "configs/pair20.yaml", *options, SLURM_ARRAY_TASK_ID=task)
-        assert done.returncode == 0, done.stderr
+        run_ranks(cluster, SEEDS, "configs/pair20.yaml", *options, SLURM_ARRAY_TASK_ID=task)
     runs = find_runs([cluster / "runs"])
     assert [(run.label, run.config()["model"]["seeds"]) for run in runs] == [
         ("pair20-seed00", "0-0"),
@@ -167,11 +191,10 @@ def test_two_nodes_share_out_batches_or_nets_and_resume(cluster, strategy, nets,
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         nodes = {"SLURM_NTASKS": "2", "SLURM_NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        options = (*DIGITS, "--model.net.init_args.depth", "5", "--trainer.max_epochs", str(epochs))
-        options += ("--model.seeds", str(nets))
-        done = submit(cluster, DDP, "configs/res20.yaml", *options, STRATEGY=strategy, **nodes)
-        assert done.returncode == 0, done.stderr
-        assert "MEMBER: 2/2" in done.stderr + done.stdout
+        options = ("--model.net.init_args.depth", "5", "--model.seeds", str(nets))
+        options += ("--trainer.max_epochs", str(epochs))
+        said = run_ranks(cluster, DDP, "configs/res20.yaml", *options, STRATEGY=strategy, **nodes)
+        assert "MEMBER: 2/2" in "".join(said)
         (run,) = find_runs([cluster / "runs"])
         assert (run.label, run.finished) == ("res20", epochs)
     log = run.log()
