@@ -312,8 +312,8 @@ function picture(panel) {
   };
   for (const part of find("svg", panel.box)) put(part, {width, "data-axes": "", "data-rows": ""}, part.viewBox.baseVal.height);
   for (const entry of find(".legend li", panel.figure).filter(each => getComputedStyle(each).opacity === "1")) {
-    out.append(draw("text", {x: 58, y: height + 10, "font-size": 9}, entry.textContent));
     put(entry.querySelector("svg"), {x: 8, width: 43}, 14);
+    for (const words of entry.textContent.split(/\s(?=\()/)) out.append(draw("text", {x: 58, y: (height += 10) - 14, "font-size": 8}, words));
   }
   out.prepend(draw("style", {}, document.querySelector("style").textContent, "svg text { font-family: sans-serif !important; fill: var(--ink) }"),
     draw("rect", {width, height, fill: "var(--page)"}));

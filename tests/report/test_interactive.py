@@ -264,7 +264,8 @@ def test_a_panel_is_saved_as_it_is_seen(bank, folder):
         time.sleep(0.05)
     text = files[0].read_text()
     written = ["".join(each.itertext()) for each in ElementTree.fromstring(text).iter() if each.tag.endswith("}text")]
-    assert "epoch 2" in written and any("residual-seed00 0." in each for each in written)
+    assert {"epoch 2", "residual", "(bold: mean of 3 seeds, band: ± sd, thin: minimum and maximum)"} <= {*written}
+    assert any("residual-seed00 0." in each for each in written)
     assert not re.search(r'var\(--(?!columns)|<script|data-axes="[^"]', text) and "plain (bold" not in text
     with Image.open(files[1]) as image:
         pixels = np.asarray(image.convert("RGB"))
