@@ -124,7 +124,7 @@ class Watch:
         )
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder)
-        if not steps_done and self._logger.folder.has_log:
+        if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
             raise UserError(
                 f"{folder} has the numbers of a run already, and two would mix: name another folder, or say how many "
                 "steps_done its run has if this one goes on with it."

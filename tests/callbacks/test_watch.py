@@ -406,9 +406,11 @@ def ddp(rank: int, folder: Path) -> nn.Module:
 def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
     code = f"from pathlib import Path\nfrom tests.callbacks.test_watch import ddp\nddp(1, Path({str(tmp_path)!r}))"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) as other:
-        net = ddp(0, tmp_path)
-        _, error = other.communicate(timeout=60)
-    assert other.returncode == 0, error
+        try:
+            net = ddp(0, tmp_path)
+        finally:
+            print(other.communicate(timeout=60)[1])
+    assert other.returncode == 0
     log = skipscope.open_run(tmp_path / "run").log()
     assert not log.duplicated(["step", "name", "member"]).any() and not log["name"].str.startswith("failed/").any()
     assert log.query("name == 'rank'")["value"].tolist() == [0]
