@@ -107,6 +107,17 @@ def test_too_few_pairs_are_described_and_it_says_so(tmp_path, pairs):
     assert "Sentences: 1; to settle one of them takes 7 pairs" in first.section(gather([run]), ()).blocks[0].caption
 
 
+def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(tmp_path):
+    """As the evidence of a paper has them: some seeds trained, others only drawn."""
+    arms = {arm: {"test/error": error + NOISE[:2]} for arm, error in (("plain", 0.3), ("residual", 0.2))}
+    run = run_of(tmp_path / "run", arms)
+    run.save_members(MemberRow(f"{arm}-seed02", arm, 2, "Net", PLAIN.get(arm), "", 20, 1) for arm in arms)
+    run.append(Row(f"{arm}-seed0{seed}", 0, 0, "test/error", 0.9) for arm in arms for seed in range(3))
+    (sentence,) = said(run)
+    at = "before training (the last time that all nets have it)"
+    assert sentence.startswith(f"residual has, {at}, a test error 0 ") and "3 pairs" in sentence
+
+
 def test_seven_pairs_settle_one_question_but_not_two(tmp_path):
     arms = {arm: {"test/error": error + 0 * NOISE[:7]} for arm, error in (("a", 0.3), ("b", 0.2), ("c", 0.25))}
     assert all("not tested" in sentence for sentence in said(run_of(tmp_path / "three", arms)))

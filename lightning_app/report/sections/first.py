@@ -162,7 +162,10 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
     except UserError:  # there is no such epoch
         return None
     a, b = (table.iloc[-1].to_numpy() for table in tables)
-    words = f"has, after epoch {epochs[-1]:g}, {what}", "below that of", "above that of"
+    at = f"after epoch {epochs[-1]:g}" if epochs[-1] else "before training"
+    if epochs[-1] < max(net.epoch for net in sides.a + sides.b):
+        at += " (the last time that all nets have it)"
+    words = f"has, {at}, {what}", "below that of", "above that of"
     if ratio:
         words = f"{words[0]} of", "times that of", "times that of"
         with np.errstate(divide="ignore", invalid="ignore"):  # a number that is not positive is left out
