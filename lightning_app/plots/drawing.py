@@ -15,7 +15,7 @@ from lightning_app.plots.style import Style
 
 __all__ = ["SEEDS_FOR_A_BAND", "TICKS", "curve", "dots", "filled", "finite", "group_mean", "histogram", "line_style"]
 __all__ += ["median_mark", "over_seeds", "spread_of"]
-__all__ += ["from_zero", "rescale", "symmetric_log", "with_zero"]  # axes
+__all__ += ["from_zero", "reach", "rescale", "symmetric_log", "with_zero"]  # axes
 
 SEEDS_FOR_A_BAND = 3
 TICKS = 6  # intervals between them, at most: panels are small
@@ -125,6 +125,13 @@ def _set_ticks(axis: Axis, locator: ticker.Locator) -> None:
     axis.set_major_locator(locator)
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(ticker.NullLocator())
+
+
+def reach(axes: Axes, values: ArrayLike) -> None:
+    """Make the y axis reach these values, NaN and infinity aside: what is drawn there later, by the page's script."""
+    y = np.ravel(np.asarray(values, dtype=float))
+    y = y[np.isfinite(y)]
+    axes.update_datalim(np.column_stack([np.zeros_like(y), y]), updatex=False)
 
 
 def with_zero(axes: Axes) -> None:

@@ -93,6 +93,7 @@ class Rows:
     places: Mapping[str, float] = field(
         default_factory=dict
     )  # names in column x -> places on the axis; others are not drawn
+    measures: Sequence[str] = ()  # of the maps, "<prefix>/*/<field>": what is drawn while epochs pass
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Data:
 
     name: str  # of the file, less .csv
     csv: str
+    packed: bool = False  # is it for the page's script, compressed whatever its length and not shown?
 
     @property
     def file(self) -> str:
@@ -136,11 +138,13 @@ class Data:
 
     @property
     def _long(self) -> bool:
-        return len(self.csv) > LONG
+        return self.packed or len(self.csv) > LONG
 
     @property
     def shown(self) -> str:
         """As much as one reads on a page: of a long table its beginning."""
+        if self.packed:
+            return ""
         lines = self.csv.splitlines(keepends=True)
         rest = len(lines) - SHOWN
         return self.csv if rest <= 0 else "".join(lines[:SHOWN]) + f"... and {rest} more lines in the file\n"
@@ -158,11 +162,15 @@ class Figure:
     csv: str
     columns: int = 3  # at most, on a wide page
     more: dict[str, str] = field(default_factory=dict)  # further CSV by what its file's name ends on
+    frames: str = ""  # CSV: what its panels show at every epoch (`frames_csv`)
+    packed: bool = False  # is its CSV too wide to be read on the page?
 
     @property
     def data(self) -> list[Data]:
         """All files behind the figure."""
-        return [Data(self.key, self.csv), *(Data(f"{self.key}-{name}", csv) for name, csv in self.more.items())]
+        found = [Data(self.key, self.csv, self.packed)]
+        found += [Data(f"{self.key}-{name}", csv) for name, csv in self.more.items()]
+        return found + [Data(f"{self.key}-epochs", self.frames, packed=True)] * bool(self.frames)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Figures that many sections have: curves over epochs, and histograms of the first net of each group."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.common.numbers import whole
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, seeds_csv
 from lightning_app.report.page_data import Net, PageData
@@ -15,9 +18,10 @@ from lightning_app.report.panels import legend, panel
 
 __all__ = ["Curve", "curve_panel", "figure_of_curves"]
 __all__ += ["Histogram", "View", "figure_of_histograms", "first_and_last"]
-__all__ += ["FIRST_SEED", "group_legend", "joined"]
+__all__ += ["FIRST_SEED", "Frame", "frames_csv", "group_legend", "joined"]
 
 FIRST_SEED = "Of several seeds the first is shown."
+NO_CURVES = Rows({"epoch": []}, who="")  # a histogram: the page's script needs its axes alone
 Draw = Callable[[Axes], None]
 
 
@@ -120,25 +124,70 @@ class View(NamedTuple):
     title: str
     facts: tuple[str, ...]  # what its data say of it, beside net and epoch
     of: dict[Net, Histogram]
+    frames: Mapping[Net, Sequence[Histogram]] = MappingProxyType({})  # at every epoch, where it shows others, too
+
+    @property
+    def all(self) -> list[Histogram]:
+        """What it may come to show: its axes reach to their ends."""
+        return [*self.of.values(), *chain.from_iterable(self.frames.values())]
+
+
+class Frame(NamedTuple):
+    """What a panel shows of one net at one epoch."""
+
+    net: Net
+    epoch: float
+    x: np.ndarray  # (n,), or edges (n + 1,) of a histogram
+    y: np.ndarray  # (n,)
+
+
+def frames_csv(panels: Mapping[str, Iterable[Frame]]) -> str:
+    """Frames of panels by their keys: a row a net and epoch, numbers with spaces between, and no x where it is the one above.
+
+    Numbers that are not whole have six digits: the arrays in the run folder have all of them.
+    """
+    rows = []
+    for key, frames in panels.items():
+        before = ""
+        for net, epoch, x, y in frames:
+            places = _spaced(x)
+            rows.append((key, net.label, whole(epoch), "" if places == before else places, _spaced(y)))
+            before = places
+    return csv_text(("panel", "net", "epoch", "x", "y"), rows) if rows else ""
+
+
+def _spaced(numbers: np.ndarray) -> str:
+    """With a space first, too: a spreadsheet would run what begins with a minus sign as a formula."""
+    return "".join(f" {number:.6g}" for number in numbers.tolist())
 
 
 # arrays -> counts and edges, if there
 Read = Callable[[Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
 
 
-def first_and_last(page: PageData, family: str, key: str, title: str, facts: tuple[str, ...], read: Read) -> list[View]:
-    """The first net of each group at the first epoch with arrays, and at the last if that is another; those there are."""
+def first_and_last(
+    page: PageData, family: str, arrays: Collection[str], key: str, title: str, facts: tuple[str, ...], read: Read
+) -> list[View]:
+    """The first net of each group at the first epoch with arrays, and at the last if that is another; those there are.
+
+    Args:
+        arrays: keys of what ``read`` makes counts and edges of.
+    """
+    frames: dict[Net, list[Histogram]] = {}
+    for net in page.firsts():
+        found = {epoch: read(each) for epoch, each in net.over_epochs(family, arrays).items()}
+        frames[net] = [Histogram(*bins, epoch) for epoch, bins in found.items() if bins]
     views = []
     for when, place in (("first", 0), ("last", -1)):
-        found = {}
-        for net in page.firsts():
+        shown: dict[Net, Histogram] = {}
+        for net, histograms in frames.items():
             epochs = net.run.array_epochs(family)
-            if len(epochs) > -place and (bins := read(net.arrays(family, epochs[place]))):
-                found[net] = Histogram(*bins, epochs[place])
-        if found:
-            epoch = joined(each.epoch for each in found.values())
-            views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, found))
-    return views
+            at = epochs[place] if len(epochs) > -place else None
+            shown.update((net, each) for each in histograms if each.epoch == at)
+        if shown:
+            epoch = joined(each.epoch for each in shown.values())
+            views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, shown))
+    return [*views[:-1], views[-1]._replace(frames=frames)] if views else []
 
 
 def figure_of_histograms(
@@ -173,7 +222,7 @@ def figure_of_histograms(
         adjust(axes, view)
 
     panels = [
-        panel(view.key, view.title, partial(draw, view=view), x=x, y=y, log_x=log_x(view), log_y=log_y)
+        panel(view.key, view.title, partial(draw, view=view), x=x, y=y, log_x=log_x(view), log_y=log_y, rows=NO_CURVES)
         for view in views
     ]
     rows = [
@@ -186,4 +235,10 @@ def figure_of_histograms(
     *facts, count = columns
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
     caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
-    return [Figure(key, caption, panels, group_legend(page, first=True), data, columns=wide)] if panels else []
+    frames = frames_csv({view.key: _frames(view) for view in views if view.frames})
+    legend_ = group_legend(page, first=True)
+    return [Figure(key, caption, panels, legend_, data, columns=wide, frames=frames)] if panels else []
+
+
+def _frames(view: View) -> list[Frame]:
+    return [Frame(net, each.epoch, each.edges, each.counts) for net, found in view.frames.items() for each in found]

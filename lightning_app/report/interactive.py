@@ -13,6 +13,10 @@ that it needs beside them are attributes, JSON each:
 * ``svg.panel[data-rows]``: `blocks.Rows` without what is empty: the rows that the panel draws, of the CSV of its figure (the
   first ``a[download]`` of the ``figure``; gzip in base64 where it is long).
 
+* ``figure a[download$="-epochs.csv.gz"]``: what the panels of a figure show at every epoch, as `figures.frames_csv` has it.
+* ``#maps-figure``: every number of single layers, as `sections.maps` has it. A panel whose rows have ``measures`` takes from
+  there what it shows at every epoch.
+
 The state of a page is its address: ``#anchor&at=epoch:3&off=residual&seeds=0,2&a=plain&b=residual``.
 
 **For what is built on it.** The script is one closure with these parts:
@@ -101,6 +105,8 @@ def rows_attribute(rows: Rows) -> str:
         found["where"] = {column: [*map(csv_name, values)] for column, values in rows.where.items()}
     if rows.places:
         found["places"] = {csv_name(name): place for name, place in rows.places.items()}
+    if rows.measures:
+        found["measures"] = [*map(csv_name, rows.measures)]
     return _attribute("rows", found)
 
 

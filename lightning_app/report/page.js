@@ -54,14 +54,14 @@ function parsed(text) {
   return rows.filter(row => row.length);
 }
 
-async function load(figure) {
-  const [, packed, content] = figure.querySelector("a[download]").getAttribute("href").match(/^data:.*?(;base64)?,(.*)$/s);
+async function load(link) {
+  const [, packed, content] = link.getAttribute("href").match(/^data:.*?(;base64)?,(.*)$/s);
   if (!packed) return parsed(decodeURIComponent(content));
   const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
   return parsed(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
 }
 
-const read = figure => figure.csv ??= load(figure).then(([columns, ...rows]) => ({columns, rows}));
+const read = figure => figure.csv ??= load(figure.querySelector("a[download]")).then(([columns, ...rows]) => ({columns, rows}));
 
 const number = text => text?.endsWith("inf") ? Infinity * (text[0] === "-" ? -1 : 1) : text ? Number(text) : NaN;
 
@@ -93,7 +93,7 @@ const parts = {
     const [axis, x] = text.split(":").map(decoded);
     return x && isFinite(x) ? [axis, Number(x)] : null;
   }],
-  off: listed, seeds: listed, a: [coded, decoded], b: [coded, decoded],
+  off: listed, seeds: listed, a: [coded, decoded], b: [coded, decoded], map: [coded, decoded],
 };
 const state = {}, hooks = [], told = () => hooks.forEach(hook => hook(state));
 const pieces = () => location.hash.slice(1).split("&"), anchor = () => pieces().find(each => !each.includes("=")) || "";
@@ -386,11 +386,11 @@ function fill() {
 // Together. Only panels in or near the window are drawn into; the others when they come.
 
 const visible = (...steps) => panels.filter(panel => panel.near && panel.curves).forEach(panel => steps.forEach(step => step(panel)));
-const steps = [choose, light, compare, mark];
+const steps = [choose, light, compare, mark, move];
 
 function marked() {
   here.textContent = cursor()?.join(" ") || "";
-  visible(mark);
+  visible(mark, move);
 }
 
 let chosen = "";
@@ -416,17 +416,207 @@ function open(panel) {
     tabindex: 0, role: "group", "aria-label": `${panel.title}, by ${panel.axis}. Arrow keys read values.`,
     pointermove: async event => { pointed = await point(panel, event); marked(); },
     pointerleave: () => { pointed = null; marked(); },
-    click: async event => { if (!event.target.closest(".tools")) change({at: await point(panel, event)}, true); },
+    click: async event => {
+      const at = !event.target.closest(".tools") && await point(panel, event);
+      if (at) change({at}, true);
+    },
     keydown: event => press(panel, event),
   });
   panel.svg.after(tools(panel));
   seen.observe(panel.box);
 }
 
+// What passes with the epochs. Frames: panel -> net -> epoch -> [x, y]; layers: measure -> {names, nets: net -> epoch -> texts}.
+const frames = new Map(), layers = new Map(), atlas = document.getElementById("maps-figure");
+const cut = text => text.trim().split(" "), spaced = text => cut(text).map(number), ascending = (one, other) => one - other;
+const slot = (map, key, fresh = new Map()) => map.get(key) || map.set(key, fresh).get(key);
+const epochsOf = nets => unique([...nets].flatMap(its => [...its.keys()])).sort(ascending);
+const brief = epoch => Number(epoch.toFixed(4));
+
+async function gather() {
+  let places;
+  for (const link of document.querySelectorAll('a[download$="-epochs.csv.gz"]'))
+    for (const [key, net, epoch, x, y] of (await load(link)).slice(1)) {
+      if (x) places = spaced(x);
+      slot(slot(frames, key), net).set(Number(epoch), [places, spaced(y)]);
+    }
+  for (const [measure, net, epoch, found] of atlas ? (await read(atlas)).rows : [])
+    if (!net) layers.set(measure, {names: found.split("/"), nets: new Map()});
+    else slot(layers.get(measure).nets, net).set(Number(epoch), cut(found));
+}
+
+const keyOf = (measure, layer) => measure.replace("/*/", () => `/${layer}/`);
+const until = (epochs, at) => epochs.findLast(epoch => epoch <= at) ?? epochs[0];
+
+// What a panel shows at an epoch: of each net the last that there is until then.
+function shownAt(panel, at) {
+  const {measures = [], places = {}, where = {}} = panel.rows, found = [];
+  const add = (line, its, points) => its?.forEach((epochs, name) => {
+    const epoch = until(epochsOf([epochs]), at), net = nets.get(name);
+    if (net && !hidden(net) && (where.net || [name]).includes(name)) found.push({...net, line, epoch, points: points(epochs.get(epoch))});
+  });
+  add("", frames.get(panel.key), points => points);
+  for (const line of measures) {
+    const {names = [], nets: its} = layers.get(line) || {};
+    const x = names.map(layer => places[keyOf(line, layer)] ?? places[layer] ?? Number(layer.match(/\d+/)));
+    add(line, its, texts => [x, texts.map(number)]);
+  }
+  return found;
+}
+
+function outline([x, y], panel) {
+  const base = panel.y.from, up = value => Math.max(-999, Math.min(base, panel.y(value))).toFixed(1);
+  return `M${panel.x(x[0])} ${base}${y.map((value, i) => `V${up(value)}H${panel.x(x[i + 1]).toFixed(1)}`).join("")}V${base}`;
+}
+
+function move(panel) {
+  if (!frames.has(panel.key) && !panel.rows.measures) return;
+  const at = cursor(), on = at?.[0] === "epoch", {svg, x, y} = panel, found = on ? shownAt(panel, at[1]) : [], lines = new Map();
+  panel.frame ??= svg.insertBefore(draw("svg"), panel.over);
+  panel.heading ??= [...svg.querySelectorAll("text")].find(each => each.textContent.includes(", epoch ")) || draw("text");
+  panel.said ??= panel.heading.textContent;
+  const epochs = unique(found.map(each => brief(each.epoch))).sort(ascending).join(" and ");
+  panel.heading.textContent = on ? panel.said.replace(/, epoch .*/, `, epoch ${epochs}`) : panel.said;
+  svg.classList.toggle("moved", on);
+  const box = [x.from, y.to, x.to - x.from, y.from - y.to];
+  filled(panel.frame, {x: box[0], y: box[1], width: box[2], height: box[3], viewBox: box.join(" ")});
+  for (const each of found) slot(lines, each.arm.arm + "\0" + each.line, []).push(each);
+  panel.frame.replaceChildren(...[...lines.values()].flatMap(its => {
+    const {arm: {colour, dash}, points: [at, values]} = its[0];
+    if (at.length > values.length) return its.map(each => draw("path", {d: outline(each.points, panel), "fill-opacity": .15,
+      "stroke-width": 1.4, "stroke-dasharray": dash, style: `fill: ${colour}; stroke: ${colour}`}));
+    const middle = spread(its.map(({points: [at, values]}) => new Map(at.map((place, i) => [place, values[i]]))));
+    return middle.length ? bundle(middle, x, y, colour, dash) : [];
+  }), draw("text", {x: x.to - 4, y: y.to + 10, "text-anchor": "end", class: "head"}, on ? `epoch ${epochs}` : ""));
+}
+
+function player() {
+  const all = [...frames.values(), ...[...layers.values()].map(each => each.nets)];
+  const stops = epochsOf(all.flatMap(nets => [...nets.values()])), last = stops.length - 1;
+  if (last < 1) return;
+  const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion: reduce)");
+  const slider = node("input", {type: "range", min: 0, max: last, value: last, "aria-label": "epoch", input: () => go(slider.value)});
+  let timer = 0;
+  const play = () => {
+    const next = () => go(slider.value < last ? Number(slider.value) + 1 : 0);
+    if (timer) timer = clearInterval(timer);
+    else if (still.matches) next();
+    else timer = setInterval(next, 200);
+    button.textContent = timer ? "❚❚" : "▶";
+  };
+  const button = node("button", {type: "button", click: play, "aria-label": "play epochs"}, "▶");
+  bar.append(node("span", {role: "group", "aria-label": "epochs"}, button, slider));
+  hooks.push(() => {
+    if (state.at?.[0] === "epoch") slider.value = stops.indexOf(until(stops, state.at[1]));
+    slider.setAttribute("aria-valuetext", `epoch ${brief(stops[slider.value])}`);
+  });
+  addEventListener("keydown", event => {
+    if (event.key !== " " || event.target.closest("button, input, select, a, summary, pre")) return;
+    event.preventDefault();
+    play();
+  });
+}
+
+const EVEN = ["440154", "414487", "2a788e", "22a884", "7ad151", "fde725"], SIGNED = ["2166ac", "92c5de", "f7f7f7", "f4a582", "b2182b"];
+const SHADES = 48, digits = value => Number.isFinite(value) ? value.toPrecision(4) : "–";
+function mix(stops, share) {
+  const at = share * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(at));
+  const [one, other] = [stops[i], stops[i + 1]].map(stop => stop.match(/../g).map(pair => parseInt(pair, 16)));
+  return `rgb(${one.map((part, k) => Math.round(part + (other[k] - part) * (at - i)))})`;
+}
+
+// One map: cells by layer and epoch, in as many paths as there are shades.
+function heat(title, {names, epochs, cells, low, high, back, stops}, pick) {
+  const tall = Math.max(2.5, Math.min(9, 150 / names.length)), bottom = 18 + tall * names.length, wide = 220 / epochs.length;
+  const paths = Array(SHADES).fill(""), left = i => 34 + i * wide, top = i => bottom - (i + 1) * tall, end = high > low ? high : low + 1;
+  cells.forEach((row, i) => row.forEach((value, j) => {
+    if (Number.isFinite(value)) paths[Math.min(SHADES - 1, Math.floor((value - low) / (end - low) * SHADES))] +=
+      `M${left(j).toFixed(2)} ${top(i).toFixed(2)}h${wide.toFixed(2)}v${tall.toFixed(2)}h${-wide.toFixed(2)}z`;
+  }));
+  const fill = k => ({style: `fill: ${mix(stops, k / (SHADES - 1))}`, "shape-rendering": "crispEdges"});
+  const label = (x, y, text, anchor = "start") => draw("text", {x, y, "text-anchor": anchor}, text);
+  const some = (list, most) => list.map((each, i) => [each, i]).filter((_, i) => i % Math.ceil(list.length / most) === 0);
+  const mark = draw("rect", {width: wide, height: tall, class: "cell", visibility: "hidden"}), line = draw("path", {class: "cursor"});
+  let at = [0, epochs.length - 1];
+  const put = (i, j, enter) => {
+    at = [Math.max(0, Math.min(names.length - 1, i)), Math.max(0, Math.min(epochs.length - 1, j))];
+    filled(mark, {x: left(at[1]), y: top(at[0]), visibility: "visible"});
+    if (enter) pick(...at);
+    else say(`${names[at[0]]}, epoch ${epochs[at[1]]}: ${digits(back(cells[at[0]][at[1]]))}`);
+  };
+  const STEPS = {ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0]};
+  const svg = draw("svg", {class: "map", viewBox: `0 0 310 ${bottom + 28}`, tabindex: 0, role: "group",
+    "aria-label": `${title}: layers by epochs. Arrow keys read cells, Enter shows all seeds.`,
+    click: event => {
+      const {x, y} = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      put(Math.floor((bottom - y) / tall), Math.floor((x - 34) / wide), true);
+    },
+    keydown: event => {
+      if (!(event.key in STEPS)) return;
+      event.preventDefault();
+      put(at[0] + STEPS[event.key][0], at[1] + STEPS[event.key][1], event.key === "Enter");
+    }}, label(34, 12, title), ...paths.map((d, k) => draw("path", {d, ...fill(k)})), line, mark,
+    ...some(names, 10).map(([name, i]) => label(30, top(i) + tall / 2 + 3, Number(name.match(/\d+/)), "end")),
+    ...some(epochs, 6).map(([epoch, i]) => label(left(i) + wide / 2, bottom + 11, brief(epoch), "middle")),
+    label(144, bottom + 23, "epoch", "middle"), draw("text", {transform: `translate(9 ${(18 + bottom) / 2}) rotate(-90)`, "text-anchor": "middle"}, "layer"),
+    ...paths.map((_, k) => draw("rect", {x: 260, y: bottom - (k + 1) * (bottom - 18) / SHADES, width: 8, height: (bottom - 18) / SHADES + .3, ...fill(k)})),
+    ...[0, .5, 1].map(share => label(271, bottom - share * (bottom - 18) + 3, back(low + share * (end - low)).toPrecision(3))));
+  const show = () => line.setAttribute("d", state.at?.[0] === "epoch" ? `M${left(epochs.indexOf(until(epochs, state.at[1])) + .5)} ${bottom}V18` : "");
+  const cell = (name, ...texts) => node(name, {}, ...texts), listing = node("table");
+  const table = node("details", {toggle: () => listing.replaceChildren(node("tr", {}, ...["layer", ...epochs].map(each => cell("th", each))),
+    ...cells.map((row, i) => node("tr", {}, cell("th", names[i]), ...row.map(value => cell("td", digits(back(value)))))))},
+  cell("summary", "table"), node("div", {class: "scroll"}, listing));
+  return {box: node("div", {}, svg, table), show};
+}
+
+let mapped = [];
+function paint(select, box, behind) {
+  const {names, nets: its} = layers.get(select.value), epochs = epochsOf(its.values());
+  const kept = new Map(arms.map(arm => [arm, arm.nets.filter(([name, seed]) => its.has(name) && !hidden({arm, seed})).map(([name]) => name)]));
+  const grids = [...kept].filter(([, names]) => names.length).map(([arm, who]) => [arm, names.map((_, i) => epochs.map(epoch =>
+    mean(who.map(name => number(its.get(name).get(epoch)?.[i] ?? "")))))]);
+  const flat = grids.flatMap(([, cells]) => cells.flat()).filter(Number.isFinite);
+  const [low, high] = [Math.min, Math.max].map(end => flat.reduce((one, other) => end(one, other), flat[0] ?? 0));
+  const log = low > 0 && high > 20 * low, there = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
+  const pick = arm => (i, j) => {
+    change({at: ["epoch", epochs[j]]});
+    const rows = [...kept].flatMap(([each, who]) => arm && each !== arm ? [] : who).map(name => [name, its.get(name).get(epochs[j])?.[i] ?? "–"]);
+    behind.replaceChildren(node("table", {}, node("caption", {}, `${keyOf(select.value, names[i])}, epoch ${epochs[j]}`),
+      ...rows.map(row => node("tr", {}, node("th", {}, row[0]), node("td", {class: "number"}, row[1])))));
+  };
+  const shared = {names, epochs, back};
+  mapped = grids.map(([arm, cells]) => heat(`${arm.arm}${kept.get(arm).length > 1 ? `, mean of ${kept.get(arm).length} seeds` : ""}`,
+    {...shared, cells: cells.map(row => row.map(there)), low: there(low), high: there(high), stops: EVEN}, pick(arm)));
+  const find = name => grids.find(([arm]) => arm.arm === name), [one, other] = find(state.a) && find(state.b) ? [find(state.a), find(state.b)] : [grids[1], grids[0]];
+  if (one && other) {
+    const cells = one[1].map((row, i) => row.map((value, j) => there(value) - there(other[1][i][j])));
+    const most = cells.flat().filter(Number.isFinite).reduce((top, value) => Math.max(top, Math.abs(value)), 0) || 1;
+    mapped.push(heat(`${one[0].arm} ${log ? "over" : "−"} ${other[0].arm}`, {...shared, cells, low: -most, high: most, stops: SIGNED}, pick(null)));
+  }
+  box.replaceChildren(...mapped.map(each => each.box));
+  behind.replaceChildren();
+}
+
+function maps() {
+  if (!layers.size) return;
+  const select = node("select", {change: () => change({map: select.value}, true)}, ...[...layers.keys()].map(name => node("option", {value: name}, name)));
+  const box = node("div", {class: "maps"}), behind = node("div", {class: "scroll", "aria-live": "polite"});
+  atlas.prepend(node("label", {}, "measure ", select), box, behind);
+  let painted = "";
+  hooks.push(() => {
+    select.value = layers.has(state.map) ? state.map : layers.keys().next().value;
+    const now = JSON.stringify([select.value, ...[state.off, state.seeds].map(set => [...set]), state.a, state.b]);
+    if (now !== painted) paint(select, box, behind);
+    painted = now;
+    mapped.forEach(each => each.show());
+  });
+}
+
 if (panels.length) {
   fill();
   restore();
   panels.forEach(open);
+  gather().then(() => { player(); maps(); change({}); });
   write();
   reveal();
 }

@@ -28,6 +28,7 @@ from lightning_app.report.sections import (
     headline,
     layers,
     learning,
+    maps,
     prediction,
     seeds,
     signals,
@@ -40,7 +41,7 @@ from lightning_app.runs.naming import parent_of
 __all__ = ["export_folder", "write_report"]
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
-BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles)
+BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
 AFTER = (prediction, claims, conventions, layers, costs, configs)
 REPORT = "report.html"
 

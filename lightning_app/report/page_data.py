@@ -19,6 +19,9 @@ from lightning_app.runs.reader import Final, Run, read_runs
 __all__ = ["PageData", "Final", "Net", "Run", "gather"]
 
 
+MOST_MOVING = 6
+
+
 @dataclass(frozen=True)
 class Net(reader.Net):
     """One trained net as the page shows it."""
@@ -77,6 +80,10 @@ class PageData:
     def firsts(self) -> list[Net]:
         """The first net of each group: what is shown where several seeds would hide each other."""
         return [nets[0] for nets in self.groups.values()]
+
+    def moving(self) -> list[Net]:
+        """The nets shown while epochs pass: all, or where they are many, the first of each group."""
+        return self.nets if len(self.nets) <= MOST_MOVING else self.firsts()
 
     @cached_property
     def groups(self) -> dict[str, list[Net]]:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import whole
-from lightning_app.plots.drawing import curve, finite
+from lightning_app.plots.drawing import curve, finite, reach
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text
 from lightning_app.report.figures import joined
@@ -141,6 +141,7 @@ def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Pane
             curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when, style.arm), every=True)
         for line in (expected.iloc[0] for expected in profile.expected[:1]):
             axes.plot([places[layer] for layer in line.index], line, color=INK, linestyle="--", linewidth=1)
+        reach(axes, profile.mean)
 
     title = f"{title}: {profile.group}"
     title = title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"
@@ -150,6 +151,7 @@ def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Pane
         x="name",
         line="epoch",
         places={f"{prefix}/{layer}/{field}": place for layer, place in places.items()},
+        measures=[f"{prefix}/*/{field}"],
     )
     return panel(key, title, draw, x="layer", y=y, rows=rows, whole_x=True, log_y=log_y)
 

@@ -6,7 +6,7 @@ such a net is marked as ``guessed``.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -55,6 +55,7 @@ class Run:
         self._series: dict[tuple[str, str], pd.Series] = {}
         self._epochs: dict[str, list[float]] = {}
         self._arrays: dict[tuple[str, float], dict[str, np.ndarray]] = {}
+        self._chosen: dict[tuple[str, float, frozenset[str]], dict[str, np.ndarray]] = {}
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -114,6 +115,13 @@ class Run:
             self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
         return self._arrays[key]
 
+    def chosen(self, family: str, epoch: float, names: frozenset[str]) -> dict[str, np.ndarray]:
+        """Some of a family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
+        key = (family, epoch, names)
+        if key not in self._chosen:
+            self._chosen[key] = self._undamaged(lambda: self.folder.arrays(epoch, family, names.__contains__), {})
+        return self._chosen[key]
+
     # Each is empty for a damaged file, which `damage` then names.
 
     @cached_property
@@ -146,7 +154,8 @@ class Run:
         try:
             return read()
         except UserError as error:
-            self.damage.append(str(error))
+            if str(error) not in self.damage:
+                self.damage.append(str(error))
             return otherwise
 
 
@@ -205,6 +214,14 @@ class Net:
         prefix = f"{self.name}/"
         arrays = self.run.arrays(family, epoch)
         return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+    def over_epochs(self, family: str, keys: Collection[str]) -> dict[float, dict[str, np.ndarray]]:
+        """These of its arrays at every epoch that has some of them, ascending; no others are read."""
+        own = {f"{self.name}/{key}": key for key in keys}
+        found = {epoch: self.run.chosen(family, epoch, frozenset(own)) for epoch in self.run.array_epochs(family)}
+        return {
+            epoch: {own[name]: array for name, array in arrays.items()} for epoch, arrays in found.items() if arrays
+        }
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[Run]:

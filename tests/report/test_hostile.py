@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from xml.etree import ElementTree
 
@@ -38,6 +39,7 @@ def plant(folder, names=HOSTILE):
     run.append(Row("", 1, 1, f"cost/{name}", 1.0) for name in names)
     run.append(Row(f"res {names[0]}", 1, 1, f"cushion/{name.replace('/', '|')}/median", 1.0) for name in names)
     run.append(Row(f"res {names[0]}", 1, 1, f"{name}/value", 1.0) for name in names)
+    run.append(Row(f"res {names[0]}", 1, 1, f"{name.replace('/', '|')}/layer01/value", 1.0) for name in names)
     config = yaml.safe_dump({name: {"value": name} for name in names}, allow_unicode=True)
     notes = "".join(f"# commit: {name}\n" for name in names if name.isprintable())
     (run.path / "config.yaml").write_text(notes + config)
@@ -76,6 +78,10 @@ def test_a_browser_runs_none_of_them(hostile, tmp_path, width):
     file = tmp_path / "page.html"
     file.write_text(hostile[0])
     with tab(file, width) as opened:
+        opened.until("document.querySelector('svg.map') !== null")
+        for name in opened.run("[...document.querySelectorAll('#maps-figure option')].map(each => each.value)"):
+            opened.run(f"location.hash = 'maps&at=epoch:1&map=' + encodeURIComponent({json.dumps(name)})")
+            opened.until(f"document.querySelector('#maps-figure select').value === {json.dumps(name)}")
         seen = opened.look()
     assert (seen["alerts"], seen["errors"], seen["console"], seen["requests"], seen["handlers"]) == ([], [], [], [], [])
     assert not {"img", "iframe"} & seen["tags"].keys() and seen["tags"]["script"] == 1

@@ -23,6 +23,7 @@ SECTIONS = (  # in order
     "headline",
     "weights",
     "cushions",
+    "maps",
     "prediction",
     "claims",
     "conventions",
@@ -149,7 +150,7 @@ def test_page_needs_nothing_else(page):
     assert text.count("<script") == 1
     links = [value for _, name, value in Page(text).attributes if name in ("href", "src", "xlink:href")]
     assert links
-    assert all(link.startswith(("#", "data:text/csv")) for link in links)
+    assert all(link.startswith(("#", "data:text/csv", "data:application/gzip")) for link in links)
 
 
 def test_anchors_exist_once(page):

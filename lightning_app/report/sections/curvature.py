@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from lightning_app.plots.drawing import (
     curve,
@@ -16,11 +17,20 @@ from lightning_app.plots.drawing import (
     from_zero,
     group_mean,
     over_seeds,
+    reach,
     symmetric_log,
     with_zero,
 )
 from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
-from lightning_app.report.figures import View, curve_panel, figure_of_histograms, first_and_last, group_legend
+from lightning_app.report.figures import (
+    Frame,
+    View,
+    curve_panel,
+    figure_of_histograms,
+    first_and_last,
+    frames_csv,
+    group_legend,
+)
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
@@ -66,6 +76,7 @@ LAYERS = (
 )
 BLOCKS = " λ and trace: of the diagonal block of H of one layer's parameters; errors are in the table."
 
+DENSITY_ARRAYS = ("counts", "edges", "outside")
 LEAST = 1e-3  # eigenvalues a bin: fewer are not drawn
 DENSITY = (
     "Expected number of eigenvalues a bin, eight bins a decade to both sides of zero; both axes logarithmic, the horizontal "
@@ -210,10 +221,12 @@ def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
 
 def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     """How eigenvalues are distributed, at the first and the last epoch with a spectrum; nothing if no density was saved."""
-    views = first_and_last(page, prefix, f"{key}-density", f"{name}Density", (), partial(_bins, prefix=prefix))
+    views = first_and_last(
+        page, prefix, _arrays(prefix), f"{key}-density", f"{name}Density", (), partial(_bins, prefix=prefix)
+    )
 
     def adjust(axes: Axes, view: View) -> None:
-        drawn = [(each.edges, each.counts >= LEAST) for each in view.of.values()]
+        drawn = [(each.edges, each.counts >= LEAST) for each in view.all]
         at = np.concatenate([[*edges[:-1][those], *edges[1:][those]] for edges, those in drawn])
         symmetric_log(axes.xaxis, at, decades=10)
         margin = 10**0.25  # a quarter of a decade beyond the outermost bins
@@ -227,14 +240,14 @@ def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
 
 def _bins(arrays: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Counts and edges; None if not saved, or not finite."""
-    counts, edges, outside = (arrays.get(f"{prefix}/density/{name}") for name in ("counts", "edges", "outside"))
+    counts, edges, outside = (arrays.get(f"{prefix}/density/{name}") for name in DENSITY_ARRAYS)
     if counts is None or edges is None or outside is None:
         return None
     return (counts, edges) if np.isfinite(counts).all() and np.isfinite(edges).all() else None
 
 
 def _counts(view: View) -> np.ndarray:
-    return np.concatenate([each.counts for each in view.of.values()])
+    return np.concatenate([each.counts for each in view.all])
 
 
 def _floor(view: View) -> float:
@@ -257,8 +270,12 @@ def _density_caption(views: Sequence[View], prefix: str) -> str:
 def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     """Profiles over layers at the last epoch; nothing without any."""
     lines = {what: _profiles(page, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
+    leading = _leading(page, prefix)
     panels = [
-        _layer_panel(page, {quantity: lines[quantity] for quantity in drawn}, f"{key}-layers-{what}", name + title, y)
+        _layer_panel(
+            *(page, prefix, {quantity: lines[quantity] for quantity in drawn}, f"{key}-layers-{what}", name + title, y),
+            [frame.y for frame in leading] if what == "leading" else _ever(page, prefix, drawn),
+        )
         for what, (title, y, drawn) in PANELS.items()
         if lines[drawn[0]]
     ]
@@ -270,7 +287,31 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     ]
     data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
     caption = name + LAYERS + BLOCKS * bool(lines["trace"])
-    return [Figure(f"{key}-layers", caption, panels, group_legend(page), data)] if any(lines.values()) else []
+    frames = frames_csv({f"{key}-layers-leading": leading})
+    return [Figure(f"{key}-layers", caption, panels, group_legend(page), data, frames=frames)] if panels else []
+
+
+def _ever(page: PageData, prefix: str, drawn: Sequence[str]) -> list[pd.Series]:
+    """What was logged of each layer's block, at any epoch."""
+    return [
+        net.series(f"{prefix}/{layer}/{what}")
+        for net in page.nets
+        for layer in parts([net], prefix)
+        if layer not in NO_LAYERS
+        for what in drawn
+    ]
+
+
+def _leading(page: PageData, prefix: str) -> list[Frame]:
+    name = f"{prefix}/leading"
+    found = [(net, *each) for net in page.moving() for each in net.over_epochs(prefix, _arrays(prefix)).items()]
+    values = [(net, epoch, each[name]) for net, epoch, each in found if name in each]
+    return [Frame(net, epoch, np.arange(1, 1 + len(each)), each) for net, epoch, each in values]
+
+
+def _arrays(prefix: str) -> list[str]:
+    """All that is shown at every epoch."""
+    return [f"{prefix}/leading", *(f"{prefix}/density/{part}" for part in DENSITY_ARRAYS)]
 
 
 def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
@@ -289,8 +330,18 @@ def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
     return found
 
 
-def _layer_panel(page: PageData, lines: Mapping[str, Mapping[Net, pd.Series]], key: str, title: str, y: str) -> Panel:
+def _layer_panel(
+    page: PageData,
+    prefix: str,
+    lines: Mapping[str, Mapping[Net, pd.Series]],
+    key: str,
+    title: str,
+    y: str,
+    ever: Sequence[ArrayLike],
+) -> Panel:
     def draw(axes: Axes) -> None:
+        for values in ever:
+            reach(axes, values)
         for by_net in lines.values():
             for nets in page.groups.values():
                 shown = [by_net.get(net, pd.Series(dtype=float)) for net in nets]
@@ -299,7 +350,8 @@ def _layer_panel(page: PageData, lines: Mapping[str, Mapping[Net, pd.Series]], k
             from_zero(axes)
         else:
             with_zero(axes)  # so that rounding errors of zero are drawn there
-            symmetric_log(axes.yaxis, (x for by_net in lines.values() for line in by_net.values() for x in line))
+            symmetric_log(axes.yaxis, np.concatenate(ever) if ever else ())
 
-    rows = Rows({"quantity": [*lines]}, x="layer", line="quantity" if len(lines) > 1 else "")
+    measures = () if "leading" in lines else [f"{prefix}/*/{what}" for what in lines]
+    rows = Rows({"quantity": [*lines]}, x="layer", line="quantity" if len(lines) > 1 else "", measures=measures)
     return panel(key, title, draw, x="layer", y=y, rows=rows, whole_x=True)

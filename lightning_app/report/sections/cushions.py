@@ -1,7 +1,7 @@
 """Layer cushions: histograms over samples at one layer (the paper's Fig. 3), and the median at every layer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.common.errors import UserError
-from lightning_app.plots.drawing import from_zero, median_mark
+from lightning_app.plots.drawing import from_zero, median_mark, reach
 from lightning_app.report.blocks import Figure, Rows, Section, csv_text
 from lightning_app.report.figures import Histogram, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
@@ -34,7 +34,7 @@ WHAT = (
     "the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are left out."
 )
 
-Samples = dict[Net, tuple[np.ndarray, float]]  # cushions per sample (n,), and their epoch
+Samples = dict[Net, dict[float, np.ndarray]]  # cushions per sample (n,) by epoch, ascending
 
 
 def section(page: PageData) -> Section:
@@ -73,18 +73,22 @@ def _number(layer: str) -> int:
 
 def _histograms(page: PageData, layer: str) -> list[Figure]:
     """A panel a convention, the first net of each group, at the last epoch that has arrays; nothing if there are none."""
-    found = {title: _samples(page, layer, f"samples{end}") for title, end in CONVENTIONS.items()}
+    saved = {
+        net: net.over_epochs(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()]) for net in page.firsts()
+    }
+    found = {title: _samples(saved, _array(layer, end)) for title, end in CONVENTIONS.items()}
     found = {f"{title}, {layer}": samples for title, samples in found.items() if samples}
     keys = {f"{title}, {layer}": f"samples{end}" for title, end in CONVENTIONS.items()}
     views = [
-        View(f"cushion-histogram-{keys[title]}", title, (layer, keys[title]), _binned(samples))
+        _view(f"cushion-histogram-{keys[title]}", title, (layer, keys[title]), samples)
         for title, samples in found.items()
     ]
 
     def adjust(axes: Axes, view: View) -> None:
         for net in view.of:
-            values, _ = found[view.title][net]
-            median_mark(axes, float(np.median(_finite(values))), net.style)
+            last = found[view.title][net][view.of[net].epoch]
+            median_mark(axes, float(np.median(_finite(last))), net.style)
+        reach(axes, [each.counts.max() for each in view.all])
         from_zero(axes)
 
     caption, columns = _caption(layer, [*found.values()]) if found else "", ("layer", "samples", "count")
@@ -92,14 +96,20 @@ def _histograms(page: PageData, layer: str) -> list[Figure]:
     return draw(page, "cushion-histograms", caption, views, columns)
 
 
-def _samples(page: PageData, layer: str, key: str) -> Samples:
-    """Cushions (n,) of the last epoch with arrays, and that epoch; of nets with a finite one."""
+def _array(layer: str, end: str) -> str:
+    return f"cushion/{layer}/samples{end}"
+
+
+def _samples(saved: Mapping[Net, Mapping[float, Mapping[str, np.ndarray]]], key: str) -> Samples:
+    """Cushions (n,) by epoch, of nets with a finite one at the last epoch with arrays."""
     found = {}
-    for net in page.firsts():
-        epochs = net.run.array_epochs(FAMILY)
-        saved = net.arrays(FAMILY, epochs[-1]).get(f"cushion/{layer}/{key}") if epochs else None
-        if saved is not None and np.isfinite(saved).any():
-            found[net] = (np.asarray(saved, dtype=float).ravel(), epochs[-1])
+    for net, epochs in saved.items():
+        each = {
+            epoch: np.asarray(arrays[key], dtype=float).ravel() for epoch, arrays in epochs.items() if key in arrays
+        }
+        each = {epoch: values for epoch, values in each.items() if np.isfinite(values).any()}
+        if net.run.array_epochs(FAMILY)[-1:] == [*each][-1:] != []:
+            found[net] = each
     return found
 
 
@@ -107,14 +117,18 @@ def _finite(samples: np.ndarray) -> np.ndarray:
     return samples[np.isfinite(samples)]
 
 
-def _binned(samples: Samples) -> dict[Net, Histogram]:
-    """Over bins that all nets share, logarithmic when cushions span more than a factor of `WIDE`; rounding of the outermost
-    edges loses no sample."""
-    finite = {net: _finite(values) for net, (values, _) in samples.items()}
-    low, high = min(each.min() for each in finite.values()), max(each.max() for each in finite.values())
+def _view(key: str, title: str, facts: tuple[str, ...], samples: Samples) -> View:
+    """Over bins that all nets and epochs share, logarithmic when cushions span more than a factor of `WIDE`; rounding of the
+    outermost edges loses no sample."""
+    every = np.concatenate([_finite(values) for epochs in samples.values() for values in epochs.values()])
+    low, high = every.min(), every.max()
     edges = np.geomspace(low, high, BINS + 1) if _wide(low, high) else np.histogram_bin_edges([low, high], BINS)
-    clipped = {net: values.clip(edges[0], edges[-1]) for net, values in finite.items()}
-    return {net: Histogram(np.histogram(clipped[net], edges)[0], edges, samples[net][1]) for net in samples}
+
+    def binned(values: np.ndarray, epoch: float) -> Histogram:
+        return Histogram(np.histogram(_finite(values).clip(edges[0], edges[-1]), edges)[0], edges, epoch)
+
+    frames = {net: [binned(values, epoch) for epoch, values in epochs.items()] for net, epochs in samples.items()}
+    return View(key, title, facts, {net: found[-1] for net, found in frames.items()}, frames)
 
 
 def _wide(low: float, high: float) -> bool:
@@ -127,14 +141,15 @@ def _logarithmic(view: View) -> bool:
 
 
 def _caption(layer: str, found: Sequence[Samples]) -> str:
-    every = [each for samples in found for each in samples.values()]
-    epochs, counts = joined(epoch for _, epoch in every), joined(len(values) for values, _ in every)
+    every = [[*epochs.items()][-1] for samples in found for epochs in samples.values()]
+    epochs, counts = joined(epoch for epoch, _ in every), joined(len(values) for _, values in every)
     caption = (
         f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples a net, as in the paper's Fig. 3. "
-        f"All nets share {BINS} bins, logarithmic ones where cushions span more than a factor of {WIDE:.0f}. "
+        f"All nets and epochs share {BINS} bins, logarithmic ones where cushions span more than a factor of {WIDE:.0f}. "
         "The marker on the axis is the median of what is drawn."
     )
-    lost = sum(len(values) - len(_finite(values)) for values, _ in found[0].values())
+    last = [[*epochs.values()][-1] for epochs in found[0].values()]
+    lost = sum(len(values) - len(_finite(values)) for values in last)
     return caption + f" Not drawn, because x is zero or the cushion infinite: {lost}." * bool(lost)
 
 
@@ -152,8 +167,11 @@ def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
         field = f"median{end}"
         found = [(net, layer, net.final(f"cushion/{layer}/{field}")) for net in page.nets for layer in layers]
         if drawn := [(net.label, layer, field, last.epoch, last.value) for net, layer, last in found if last]:
-            its = Rows({"field": [field]}, x="layer", places=dict(zip(layers, places, strict=True)))
+            on_axis, measures = dict(zip(layers, places, strict=True)), [f"cushion/*/{field}"]
+            its = Rows({"field": [field]}, x="layer", places=on_axis, measures=measures)
+            ever = pd.concat([net.series(f"cushion/{layer}/{field}") for net in page.nets for layer in layers])
             draw = partial(curve_panel, page, x="layer", y="median cushion μ", log_y=True, every=True, rows=its)
+            draw = partial(draw, before=partial(reach, values=ever))
             panels.append(draw(f"cushion-{field}", title, partial(profile, field=field)))
             rows += drawn
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.plots.drawing import from_zero, with_zero
+from lightning_app.plots.drawing import from_zero, reach, with_zero
 from lightning_app.plots.style import INK
 from lightning_app.report.blocks import Cell, Figure, Panel, Rows, Section, Table, csv_text, mean_cell, seeds_csv
-from lightning_app.report.figures import Curve, curve_panel, figure_of_curves, group_legend, joined
+from lightning_app.report.figures import Curve, Frame, curve_panel, figure_of_curves, frames_csv, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import layers_with, profiles, several_seeds, stages
 
@@ -172,7 +172,11 @@ def _by_length(page: PageData) -> list[Figure]:
     """Outputs above, gradients below; nothing if no arrays were saved."""
     views = {(what, when): _distributions(page, what, when) for what in LENGTHS for when in WHEN}
     views = {key: lines for key, lines in views.items() if lines}
-    panels = [_length_panel(page, what, WHEN[when], lines) for (what, when), lines in views.items()]
+    moving = {what: _shares(page, what) for what in LENGTHS}
+    panels = [
+        _length_panel(page, what, _length_key(what, when), lines, [frame.y for frame in moving[what]])
+        for (what, when), lines in views.items()
+    ]
     rows = [
         (net.label, what, line.name, length, value, share)
         for (what, _), lines in views.items()
@@ -181,7 +185,29 @@ def _by_length(page: PageData) -> list[Figure]:
     ]
     data = csv_text(("net", "quantity", "epoch", "length", "value", "share"), rows)
     most = max((sum(this == what for this, _ in views) for what in LENGTHS), default=0)
-    return [Figure("ensembles-lengths", BY_LENGTH, panels, group_legend(page), data, columns=most)] if views else []
+    last = {what: when for what, when in views}  # the others stay, to compare with
+    frames = frames_csv({_length_key(what, when): moving[what] for what, when in last.items()})
+    legend = group_legend(page)
+    return [Figure("ensembles-lengths", BY_LENGTH, panels, legend, data, columns=most, frames=frames)] if views else []
+
+
+def _length_key(what: str, when: float) -> str:
+    return f"ensembles-lengths-{what}-{WHEN[when]}"
+
+
+def _shares(page: PageData, what: str) -> list[Frame]:
+    """Of the sum over lengths, at every epoch with arrays; none where the net has diverged."""
+    lengths, *others = (f"{DEPTH}/{name}" for name in ("lengths", *LENGTHS))
+    found = [(net, *each) for net in page.moving() for each in net.over_epochs(DEPTH, [lengths, *others]).items()]
+    own = f"{DEPTH}/{what}"
+    both = [
+        (net, epoch, arrays[lengths], arrays[own]) for net, epoch, arrays in found if {lengths, own} <= arrays.keys()
+    ]
+    return [
+        Frame(net, epoch, places, values / values.sum())
+        for net, epoch, places, values in both
+        if np.isfinite(values).all() and values.any()
+    ]
 
 
 def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Series]:
@@ -195,16 +221,18 @@ def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Serie
     return found
 
 
-def _length_panel(page: PageData, what: str, when: str, lines: dict[Net, pd.Series]) -> Panel:
+def _length_panel(
+    page: PageData, what: str, key: str, lines: dict[Net, pd.Series], ever: Sequence[np.ndarray]
+) -> Panel:
     def shares(net: Net) -> pd.Series:
         line = lines.get(net, pd.Series(dtype=float))
         return line / line.sum()
 
     title = f"{LENGTHS[what]}, epoch {joined(line.name for line in lines.values())}"
-    key, x, y = f"ensembles-lengths-{what}-{when}", "length r", "share of the sum"
+    x, y, before = "length r", "share of the sum", partial(reach, values=np.concatenate([*ever, []]))
     epochs = sorted({str(line.name) for line in lines.values()})
     rows = Rows({"quantity": [what], "epoch": epochs}, x="length", y="share")
-    return curve_panel(page, key, title, shares, x=x, y=y, after=from_zero, every=True, rows=rows)
+    return curve_panel(page, key, title, shares, x=x, y=y, before=before, after=from_zero, every=True, rows=rows)
 
 
 def _scales(page: PageData) -> list[Figure]:

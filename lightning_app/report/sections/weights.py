@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from matplotlib.axes import Axes
 
+from lightning_app.plots.drawing import reach
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
 from lightning_app.report.figures import (
     Curve,
@@ -37,6 +38,7 @@ FIELDS = {
     "id_count": "ID entries",
 }
 CURVES = {"mean": False, "std": False, "all": True, "large": True, "id_entries": True}  # field -> is it a mass?
+PARTS = {"histogram": "All weights", "histogram_id": "ID entries"}
 LARGE = 0.25  # the paper's threshold of a large weight
 
 TITLE = "Where the weights are"
@@ -99,13 +101,15 @@ def _curves(page: PageData, prefix: str) -> list[Figure]:
 
 def _histograms(page: PageData) -> list[Figure]:
     """The first net of each group in plain form, t; all weights above, ID entries below. Nothing if nothing was saved."""
+    arrays = [f"{prefix}/{part}/{name}" for prefix in OBJECTS for part in PARTS for name in ("counts", "edges")]
     whole, ids = (
-        first_and_last(page, WEIGHTS, part, title, (part,), partial(_bins, part=part))
-        for part, title in (("histogram", "All weights"), ("histogram_id", "ID entries"))
+        first_and_last(page, WEIGHTS, arrays, part, title, (part,), partial(_bins, part=part))
+        for part, title in PARTS.items()
     )
     clip, span = _clip(whole, ids), _span([*whole, *ids])
 
     def adjust(axes: Axes, view: View) -> None:
+        reach(axes, [each.counts.max() for each in view.all])
         axes.set(xlim=span, ylim=(0, clip if view in whole else None))
 
     caption, columns = _caption(whole, ids, clip), ("part", "count")
@@ -123,7 +127,7 @@ def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.n
 
 
 def _of(views: Iterable[View]) -> list[Histogram]:
-    return [each for view in views for each in view.of.values()]
+    return [each for view in views for each in view.all]
 
 
 def _clip(whole: Sequence[View], ids: Sequence[View]) -> float | None:
@@ -151,6 +155,8 @@ def _span(views: Sequence[View]) -> tuple[float, float]:
 def _caption(whole: Sequence[View], ids: Sequence[View], clip: float | None) -> str:
     parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
     if clip is not None:
-        parts.append(f"The count of all weights is cut at {clip:.0f}; the highest bin holds {_peak(whole):.0f}.")
+        parts.append(
+            f"The count of all weights is cut at {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
+        )
     widths = joined(f"{np.diff(each.edges).max():.3g}" for each in _of([*whole, *ids]))
     return " ".join([*parts, f"Bin width: {widths}."])

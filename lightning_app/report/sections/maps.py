@@ -1,0 +1,60 @@
+"""Every number of single layers at every epoch: maps that the page's script draws, and the numbers behind them as a file."""
+
+from collections.abc import Iterator, Sequence
+
+from lightning_app.common.numbers import whole
+from lightning_app.report.blocks import Figure, Section, csv_text
+from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.profiles import by_layer_keys
+
+__all__ = ["section"]
+
+TITLE = "Layer by epoch"
+MOST = 70_000  # numbers: one takes nine bytes of the page
+CAPTION = (
+    "A map for each arm: colour is the mean over its seeds, layers run up, epochs to the right. Below them is the difference of "
+    "two arms, or their ratio where the colours are logarithmic. A click on a cell, or Enter, shows the values of all seeds. The "
+    "file has the numbers: a row a measure, net and epoch, with spaces between the layers, which the first row of a measure "
+    "names; a dash: not measured. The maps themselves need the page's script."
+)
+FIRST = " Only the first seed of each arm is here, because all would be too many numbers for a page."
+SOME = " Only every {}th epoch is here, counted from the last, because all would be too many numbers for a page."
+
+Measures = dict[tuple[str, str], list[str]]  # prefix and field -> keys
+
+
+def section(page: PageData) -> Section | None:
+    """None where no number of a single layer was logged."""
+    measures = by_layer_keys(dict.fromkeys(name for net in page.nets for name in net.names))
+    if not measures:
+        return None
+    counts = {group: _count(nets[0], measures) for group, nets in page.groups.items()}
+    of_all = sum(count * len(page.groups[group]) for group, count in counts.items())
+    nets = page.nets if of_all <= MOST else page.firsts()
+    step = -(-sum(counts.values()) // MOST) if of_all > MOST else 1
+    caption = CAPTION + FIRST * (len(nets) < len(page.nets)) + SOME.format(step) * (step > 1)
+    data = csv_text(("measure", "net", "epoch", "values"), _rows(nets, measures, step))
+    figure = Figure("maps-figure", caption, [], [], data, packed=True)
+    return Section("maps", TITLE, blocks=[figure], short="Maps")
+
+
+def _count(net: Net, measures: Measures) -> int:
+    """How many numbers of single layers a net has."""
+    return sum(len(net.series(key)) for keys in measures.values() for key in keys)
+
+
+def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:
+    for (prefix, field), keys in measures.items():
+        measure, layers = f"{prefix}/*/{field}", [key.split("/")[1] for key in keys]
+        yield measure, "", "", "/".join(layers)
+        for net in nets:
+            series = [net.series(key) for key in keys]
+            epochs = sorted({epoch for each in series for epoch in each.index.tolist()})
+            values = [dict(zip(each.index.tolist(), each.tolist(), strict=True)) for each in series]
+            for epoch in epochs[::-step][::-1]:
+                yield measure, net.label, whole(epoch), "".join(_text(each.get(epoch)) for each in values)
+
+
+def _text(value: float | None) -> str:
+    """With a space first, as `figures.frames_csv` has it."""
+    return " -" if value is None else f" {value!r}"
