@@ -1,5 +1,7 @@
 """Every YAML parses, builds what it says, and survives --print_config."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,13 @@ import torch
 import yaml
 
 from callbacks import InterlayerCushion
+from lightning_app.cli.place import SaveRunConfig
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
 from lightning_app.modules.cost import squared_error
 from lightning_app.modules.sharding import SeedSharding
 from lightning_app.networks import CifarResNet, PreactResNet
-from tests.helpers import ROOT, callbacks_in
+from tests.helpers import ROOT, built, callbacks_in
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 OVERLAYS = ("base.yaml", "gpus.yaml", "curvature.yaml", "measure.yaml")
@@ -21,32 +24,30 @@ FIG_2 = ROOT / "configs" / "papers" / "yu-tomasi" / "fig2.yaml"
 WATCHED = callbacks_in()  # where a configuration does not replace the callbacks
 
 
-def build(monkeypatch, tmp_path, *words: str) -> TrainingCLI:
-    """Everything up to the point where training would start."""
-    built = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
-    run_training(["fit", *words])
-    return built[0]
+@pytest.fixture(scope="module")
+def build(tmp_path_factory) -> Callable[..., TrainingCLI]:
+    """build("configs/a.yaml", ...): everything up to the point where training would start, once for the same words."""
+
+    @functools.cache
+    def once(config: Path, *words: str) -> TrainingCLI:
+        return built("fit", "--config", config, *words, cwd=tmp_path_factory.mktemp("build"))
+
+    return lambda config, *words: once(ROOT / config, *words)
 
 
-def printed(capsys, *words: str) -> str:
+@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
+def test_what_a_run_saves_is_what_is_printed_of_it(config, build, capsys, tmp_path):
+    """Parsed again, a configuration is the same to the letter."""
+    (save,) = (each for each in build(config).trainer.callbacks if isinstance(each, SaveRunConfig))
+    (tmp_path / "saved.yaml").write_text(save.parser.dump(save.config, skip_none=False, format="yaml"))
     with pytest.raises(SystemExit) as stop:
-        run_training(["fit", *words, "--print_config"])
-    assert stop.value.code == 0
-    return capsys.readouterr().out
+        run_training(["fit", "--config", str(tmp_path / "saved.yaml"), "--print_config"])
+    assert stop.value.code == 0 and capsys.readouterr().out == (tmp_path / "saved.yaml").read_text()
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
-def test_a_configuration_round_trips_through_print_config(config, capsys, tmp_path):
-    once = printed(capsys, "--config", str(config))
-    (tmp_path / "printed.yaml").write_text(once)
-    assert printed(capsys, "--config", str(tmp_path / "printed.yaml")) == once
-
-
-@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
-def test_a_configuration_builds_and_names_its_own_run(config, monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(config))
+def test_a_configuration_builds_and_names_its_own_run(config, build):
+    cli = build(config)
     assert cli.folder.label == config.stem
     assert [type(logger).__name__ for logger in cli.trainer.loggers] == ["RunLogger", "AutoWandbLogger"]
     watched = {"TrainingMetrics"} if "callbacks" in yaml.safe_load(config.read_text()).get("trainer", {}) else WATCHED
@@ -56,8 +57,8 @@ def test_a_configuration_builds_and_names_its_own_run(config, monkeypatch, tmp_p
 # Yu & Tomasi (2019), SM A and the caption of Table 1
 @pytest.mark.parametrize("depth", [20, 32, 44])
 @pytest.mark.parametrize("kind", ["pln", "res"])
-def test_the_papers_recipe(kind, depth, monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / f"{kind}{depth}.yaml"))
+def test_the_papers_recipe(kind, depth, build):
+    cli = build(f"configs/{kind}{depth}.yaml")
     ((_, net),) = cli.model.members
     assert (net.residual, len(net.layers())) == (kind == "res", depth)
     made = cli.model.configure_optimizers()
@@ -90,8 +91,8 @@ def check_recipe_of_fb_resnet_torch(cli: TrainingCLI) -> None:
 
 @pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
 @pytest.mark.parametrize("kind", ["pln", "res"])
-def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / f"full_{kind}{depth}.yaml"))
+def test_the_full_nets_recipe(kind, depth, build):
+    cli = build(f"configs/full_{kind}{depth}.yaml")
     ((_, net),) = cli.model.members
     assert (type(net), net.residual, len(net.layers())) == (CifarResNet, kind == "res", depth)
     check_recipe_of_fb_resnet_torch(cli)
@@ -101,9 +102,8 @@ def test_the_full_nets_recipe(kind, depth, monkeypatch, tmp_path):
 
 # Li et al. (2016), section 5.3.2: "The default stopping criteria are used"
 @pytest.mark.parametrize("depth", [20, 38, 56, 110])
-def test_figure_9_moves_shortcuts_and_nothing_else(depth, monkeypatch, tmp_path):
-    config = ROOT / "configs" / "papers" / "li-et-al" / f"fig9_{depth}.yaml"
-    cli = build(monkeypatch, tmp_path, "--config", str(config))
+def test_figure_9_moves_shortcuts_and_nothing_else(depth, build):
+    cli = build(f"configs/papers/li-et-al/fig9_{depth}.yaml")
     nets = dict(cli.model.members)
     assert {name: net.n for name, net in nets.items() if net.residual} == {f"shortcut{n}": n for n in (1, 2, 3)}
     assert [name for name, net in nets.items() if not net.residual] == ["plain"]
@@ -112,16 +112,16 @@ def test_figure_9_moves_shortcuts_and_nothing_else(depth, monkeypatch, tmp_path)
     check_recipe_of_fb_resnet_torch(cli)
 
 
-def test_the_preactivation_net(monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "preact_n2.yaml"), "--model.net.n", "3")
+def test_the_preactivation_net(build):
+    cli = build("configs/preact_n2.yaml", "--model.net.n", "3")
     ((_, net),) = cli.model.members
     assert (type(net), net.n, net.residual, len(net.layers())) == (PreactResNet, 3, True, 20)
     check_recipe_of_fb_resnet_torch(cli)
 
 
 # Li et al. (2016), appendix B: gradient descent, 1,000 epochs, whitened MNIST, one-hot targets
-def test_full_batch_descent_of_the_2_shortcut_net(monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "shortcut2.yaml"))
+def test_full_batch_descent_of_the_2_shortcut_net(build):
+    cli = build("configs/shortcut2.yaml")
     ((_, net),) = cli.model.members
     assert (net.shortcut, net.weights().shape) == (True, (4, 2, 10, 10))
     assert all(isinstance(unit.mid, torch.nn.Identity) for unit in net.units)
@@ -132,41 +132,40 @@ def test_full_batch_descent_of_the_2_shortcut_net(monkeypatch, tmp_path):
     assert (cli.trainer.precision, type(cli.datamodule)) == ("64-true", WhitenedMNIST)
 
 
-def test_vectors_named_over_images_keep_their_own_facts(monkeypatch, tmp_path):
-    words = ("--config", str(ROOT / "configs" / "shortcut2.yaml"), "--data", "WhitenedDigits")
-    data = build(monkeypatch, tmp_path, *words).datamodule
+def test_vectors_named_over_images_keep_their_own_facts(build):
+    data = build("configs/shortcut2.yaml", "--data", "WhitenedDigits").datamodule
     assert (type(data), data.batch_size, data.eval_batch_size) == (WhitenedDigits, 1437, 10_000)
 
 
-def test_a_dataset_named_over_another_keeps_its_own_facts(monkeypatch, tmp_path):
-    data = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "res20.yaml"), "--data", "Digits").datamodule
+def test_a_dataset_named_over_another_keeps_its_own_facts(build):
+    data = build("configs/res20.yaml", "--data", "Digits").datamodule
     assert (data.flip, data.mean) == (False, (0.3051,))
 
 
-def test_callbacks_are_appended_with_plus_and_replaced_without(monkeypatch, tmp_path):
+def test_callbacks_are_appended_with_plus_and_replaced_without(build, tmp_path):
     def names(*words: str) -> list[str]:
-        cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "res20.yaml"), *words)
+        cli = build("configs/res20.yaml", *words)
         return [type(callback).__name__ for callback in cli.trainer.callbacks]
 
-    extra = tmp_path / "extra.yaml"
-    extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": [{"class_path": "LearningRateMonitor"}]}}))
-    assert {"TrainingMetrics", "LearningRateMonitor"} <= set(names("--config", str(extra)))
-    extra.write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "LearningRateMonitor"}]}}))
-    assert "TrainingMetrics" not in names("--config", str(extra))
+    more, instead = tmp_path / "more.yaml", tmp_path / "instead.yaml"
+    more.write_text(yaml.safe_dump({"trainer": {"callbacks+": [{"class_path": "LearningRateMonitor"}]}}))
+    assert {"TrainingMetrics", "LearningRateMonitor"} <= set(names("--config", str(more)))
+    instead.write_text(yaml.safe_dump({"trainer": {"callbacks": [{"class_path": "LearningRateMonitor"}]}}))
+    assert "TrainingMetrics" not in names("--config", str(instead))
 
 
-def test_figure_2_on_all_gpus_is_figure_2_with_its_nets_shared_out(monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(FIG_2), "--config", str(ROOT / "configs" / "gpus.yaml"))
+def test_figure_2_on_all_gpus_is_figure_2_with_its_nets_shared_out(build):
+    cli = build(FIG_2, "--config", str(ROOT / "configs" / "gpus.yaml"))
     assert (cli.folder.label, len(cli.model.members), cli.datamodule.batch_size) == ("fig2", 26, 128)
     assert isinstance(cli.trainer.strategy, SeedSharding)
 
 
-def test_seeds_and_twins_can_be_asked_for(monkeypatch, tmp_path):
+def test_seeds_and_twins_can_be_asked_for(build, tmp_path):
     config = tmp_path / "twins.yaml"
     net = {"class_path": "SimplifiedNet", "init_args": {"depth": 8}}
     arms = {"residual": {"net": net}, "plain": {"twin_of": "residual"}}
     config.write_text(yaml.safe_dump({"model": {"arms": arms, "seeds": "3-4"}}, sort_keys=False))
-    cli = build(monkeypatch, tmp_path, "--config", str(config))
+    cli = build(config)
     names = [member.name for member in cli.model.members]
     assert names == ["residual-seed03", "residual-seed04", "plain-seed03", "plain-seed04"]
     assert cli.model.data_seeds == (3, 4)

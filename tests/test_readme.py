@@ -18,13 +18,12 @@ from markdown.extensions.toc import slugify
 
 from lightning_app.cli import OTHERS, TRAINING, main
 from lightning_app.cli.help import overview
-from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.cli.until import OPTION as UNTIL
 from lightning_app.cli.until import options_of
 from lightning_app.papers import PAPERS, find, paper
 from lightning_app.papers.records import RECORD, counts_of, read_record
-from lightning_app.runs import Row, RunFolder, open_run
-from tests.helpers import LEARNING, ROOT, TINY, command
+from lightning_app.runs import Row, RunFolder
+from tests.helpers import ROOT, TINY, built, command
 
 RULES = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,16 +73,6 @@ def is_of_a_run(words: list[str]) -> bool:
     return words[0] == "measure" and "--ckpt_path" in words
 
 
-@pytest.fixture
-def built(monkeypatch, tmp_path) -> list:
-    """What commands that train would have run, in a folder where configs/ is."""
-    found = []
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: found.append(self))
-    return found
-
-
 class Parsed(BaseException):
     """A command line that the parser took."""
 
@@ -116,9 +105,8 @@ def test_the_readme_has_the_two_commands_and_all_of_ours():
 @pytest.mark.parametrize(
     "words", [each for each in OURS if each[0] in TRAINING and not is_of_a_run(each)], ids=" ".join
 )
-def test_commands_that_train_or_measure_are_built(words, built):
-    run_training(options_of(words)[0] if UNTIL in words else words)
-    assert built
+def test_commands_that_train_or_measure_are_built(words, tmp_path):
+    assert built(*(options_of(words)[0] if UNTIL in words else words), cwd=tmp_path)
 
 
 @pytest.mark.parametrize("words", [each for each in OURS if each[0] not in TRAINING], ids=" ".join)
@@ -143,7 +131,7 @@ def test_commands_within_sentences_exist():
     assert all(importlib.util.find_spec(words.split()[2]) for words in inline("python -m ") if "NAME" not in words)
 
 
-def test_options_within_sentences_exist(built):
+def test_options_within_sentences_exist(tmp_path):
     """Those of the small commands by name; the others, with a value, all in one command of `fit`."""
     folders = ("lightning_app", "benchmarks")
     code = "\n".join(file.read_text(encoding="utf-8") for each in folders for file in (ROOT / each).rglob("*.py"))
@@ -153,8 +141,7 @@ def test_options_within_sentences_exist(built):
             continue
         assert value, f"{name} is no option of a command on these pages"
         words += [name, *value]
-    run_training(["fit", "--config", "configs/quickstart.yaml", *words])
-    assert built
+    assert built("fit", "--config", "configs/quickstart.yaml", *words, cwd=tmp_path)
 
 
 @pytest.mark.slow
@@ -168,17 +155,6 @@ def test_the_quickstart_and_what_is_made_of_it(tmp_path):
         assert command(*words, cwd=tmp_path).returncode == settled
     for page in ("digits/quickstart", "measured/quickstart-last"):
         assert (tmp_path / "runs" / page / "report.html").exists()
-
-
-@pytest.mark.slow
-def test_the_quickstart_ends_with_the_residual_net_far_ahead(tmp_path):
-    """Whole but for its measures and two of its three seeds; thirteen others are in docs/quickstart-study.md."""
-    words = ("--config", ROOT / "configs" / "quickstart.yaml", "--model.seeds", "1")
-    done = command("fit", *words, *LEARNING, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    errors = open_run(tmp_path / "runs/digits/quickstart").finals()["test/error"]
-    assert errors["residual"] < 0.25 and errors["plain"] > 0.5
-    assert "the residual net is ahead." in done.stdout
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
