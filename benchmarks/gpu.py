@@ -46,7 +46,7 @@ from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, load
 from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, Resident, bank, by_hand, public_script, sgd, through_lightning
 from benchmarks.solo import differences
 from lightning_app.common.errors import UserError
-from lightning_app.common.float32 import Float32, use_float32
+from lightning_app.common.isolation import Float32, use_float32
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules.backends import Graph, Loop, Pass
 from lightning_app.modules.cost import Penalty, add_gradients

@@ -13,7 +13,7 @@ from lightning_app.cli.place import SaveRunConfig
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
 from lightning_app.modules.cost import squared_error
-from lightning_app.modules.sharding import SeedSharding
+from lightning_app.modules.members import SeedSharding
 from lightning_app.networks import CifarResNet, PreactResNet
 from tests.helpers import ROOT, built, callbacks_in
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_app.cli.prescan import prescan
+from lightning_app.cli.parser import prescan
 from lightning_app.common.provenance import configs, packaged
 from tests.helpers import ROOT, TINY
 

@@ -22,9 +22,8 @@ from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.help import brief
-from lightning_app.cli.parser import HelpFormatter, Parser, known_classes, resolve_short_names
+from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
-from lightning_app.cli.prescan import FROM_RUN, prescan
 from lightning_app.cli.safety import check_allowed, confined, limit_yaml
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError

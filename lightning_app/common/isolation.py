@@ -1,13 +1,15 @@
-"""Running a net without leaving a trace in it: behind ``torch.compile``, in evaluation mode, where there is float64."""
+"""Running a net without leaving a trace in it: behind ``torch.compile``, in evaluation mode, and in which arithmetic."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-__all__ = ["evaluating", "unwrapped", "with_float64"]
+__all__ = ["Float32", "evaluating", "unrounded", "unwrapped", "use_float32", "with_float64"]
 
+Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
 
 
@@ -37,3 +39,45 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+# How a GPU multiplies float32 numbers: PyTorch's switches, in one place. By its default a convolution rounds its factors to tf32,
+# which has 10 bits where float32 has 23, and a matrix product does not. A CPU never rounds. The older switch (``allow_tf32``) and
+# the newer ones (``fp32_precision``) must say the same: reading the older one raises where they do not, which torch.compile and
+# cuDNN's contexts do.
+
+
+def use_float32(arithmetic: Float32) -> None:
+    """From now on, in this process, GPUs compute so.
+
+    Args:
+        arithmetic: "tf32" rounds the factors of convolutions (a relative error of up to 5e-4 each), "fp32" nothing.
+    """
+    _set([{"tf32": "tf32", "fp32": "ieee"}[arithmetic]] * 2 + ["ieee"])
+
+
+@contextmanager
+def unrounded() -> Iterator[None]:
+    """Within it nothing is rounded on a GPU; behind it everything is as it was. Without a GPU it does nothing."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    before = [switch.fp32_precision for switch in _switches()]
+    use_float32("fp32")
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _switches() -> tuple[Any, Any, Any]:
+    cudnn: Any = torch.backends.cudnn  # its parts are missing in its types
+    return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul
+
+
+def _set(values: list[str]) -> None:
+    convolution, _, product = values
+    torch.backends.cudnn.allow_tf32 = convolution == "tf32"  # the older ones first: they write into the newer ones
+    torch.backends.cuda.matmul.allow_tf32 = product == "tf32"
+    for switch, value in zip(_switches(), values):
+        switch.fp32_precision = value

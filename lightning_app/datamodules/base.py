@@ -18,8 +18,7 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Streams
-from lightning_app.datamodules.resident import Resident
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
 if TYPE_CHECKING:

@@ -4,7 +4,9 @@ Nothing random has to be saved: a run that stopped in the middle of an epoch con
 next, on any number of ranks and any device. Ranks share the *global* batch; rank r of w takes its rows r, r + w, ...
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,46 @@ import torch
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
-from lightning_app.datamodules.resident import Resident
 
-__all__ = ["Batch", "EpochLoader", "EvalLoader", "Streams"]
+__all__ = ["Batch", "Draws", "EpochLoader", "EvalLoader", "Resident", "Streams"]
 
 Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) or vectors (B, d), and labels (B,) int64
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chance decided for each of N images."""
+
+    flip: Tensor  # (N,) int64: 1 mirrors left and right
+    top: Tensor  # (N,) int64 in [0, 2 padding]: first row of the crop of the padded, already flipped image
+    left: Tensor  # (N,) int64 in [0, 2 padding]: its first column
+
+
+class Resident(ABC):
+    """One split on one device, as the loaders read it: a batch is what lies at some of its starts."""
+
+    labels: Tensor  # (N,) int64
+    channels_last: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where samples and labels are."""
+        return self.labels.device
+
+    @abstractmethod
+    def draw(self, count: int, generator: torch.Generator) -> Draws | None:
+        """Random choices for `count` samples; None where nothing is augmented."""
+
+    @abstractmethod
+    def starts(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
+        """Where to read samples `rows`, (B,) int64, augmented by `draws` or, by default, as they are."""
+
+    @abstractmethod
+    def batch(self, starts: Tensor) -> Tensor:
+        """The samples (B, ...) at `starts`, (B,) int64 on the device."""
 
 
 class EpochLoader:

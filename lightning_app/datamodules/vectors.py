@@ -5,7 +5,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.datamodules.base import ResidentData
-from lightning_app.datamodules.resident import Resident
+from lightning_app.datamodules.loaders import Resident
 
 __all__ = ["VectorData"]
 

@@ -23,11 +23,23 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.common.float32 import Float32, use_float32
+from lightning_app.common.isolation import Float32, use_float32
 from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
-from lightning_app.modules.members import Arm, ByMember, Centre, Member, NetFactory, build_members, parse_seeds, twin
+from lightning_app.modules.members import (
+    Arm,
+    ByMember,
+    Centre,
+    Member,
+    NetFactory,
+    SeedSharding,
+    build_members,
+    exchange,
+    parse_seeds,
+    shares,
+    twin,
+)
 from lightning_app.modules.nonfinite import Looks, wrong_labels
 from lightning_app.modules.optimizing import (
     Clipping,
@@ -47,7 +59,6 @@ from lightning_app.modules.resume import (
     id_weights,
     keep_configured_schedule,
 )
-from lightning_app.modules.sharding import SeedSharding, exchange, shares
 
 __all__ = ["ImageClassifier"]
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
-from lightning_app.networks.groups import channels_of_blocks, check_size
-from lightning_app.networks.initialisation import initialise_fan_out
+from lightning_app.networks.cifar import channels_of_blocks, check_size, initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
 
 __all__ = ["PreactResNet", "PreactUnit"]

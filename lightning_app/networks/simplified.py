@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from lightning_app.identity import shortcut
 from lightning_app.networks.blocks import BlockParts
-from lightning_app.networks.groups import channels_of_blocks, check_size
-from lightning_app.networks.initialisation import Fan, Scheme, initialise
+from lightning_app.networks.cifar import Fan, Scheme, channels_of_blocks, check_size, initialise
 from lightning_app.networks.layers import Layer, number_layers
 
 __all__ = ["Block", "SimplifiedNet"]

@@ -11,7 +11,7 @@ import yaml
 from pytorch_lightning import LightningModule
 from torch import nn
 
-from lightning_app.cli.prescan import prescan
+from lightning_app.cli.parser import prescan
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_app.cli.place import _facts
 from lightning_app.cli.training import TrainingCLI
-from lightning_app.common.float32 import unrounded, use_float32
+from lightning_app.common.isolation import unrounded, use_float32
 from lightning_app.measures import Hessian
 from lightning_app.runs import RunFolder
 from tests.helpers import classifier, digits, fit

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_app.datamodules.images import ResidentImages
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader
-from lightning_app.datamodules.resident import ResidentImages
 
 N = 50
 

@@ -5,7 +5,8 @@ import torch
 import torchvision.transforms.functional as TF
 from torch import Tensor
 
-from lightning_app.datamodules.resident import Draws, ResidentImages
+from lightning_app.datamodules.images import ResidentImages
+from lightning_app.datamodules.loaders import Draws
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 TOLERANCE = 5e-7

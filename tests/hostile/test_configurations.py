@@ -8,7 +8,7 @@ import torchvision
 from jsonargparse import Namespace
 from torch import nn
 
-from lightning_app.cli.prescan import prescan
+from lightning_app.cli.parser import prescan
 from lightning_app.cli.safety import check_allowed, confined
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.measures import exact_spectrum, spectrum
-from lightning_app.measures.curvature.lanczos import lanczos
-from lightning_app.measures.curvature.quadrature import Rule, mass_below, mass_within
+from lightning_app.measures.curvature.lanczos import Rule, lanczos, mass_below, mass_within
 
 
 class Matrix:

@@ -16,8 +16,7 @@ from torch import nn
 
 from callbacks.measure import LoggingCallback
 from lightning_app.common.errors import UserError
-from lightning_app.modules.members import Member
-from lightning_app.modules.sharding import shares
+from lightning_app.modules.members import Member, shares
 from lightning_app.runs import RunFolder
 from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, TINY, callbacks_in, command, log_rows, shipped

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_app.networks.initialisation import initialise, standard_deviation
+from lightning_app.networks.cifar import initialise, standard_deviation
 
 
 @pytest.mark.parametrize("scheme", ["kwi", "hmwi"])

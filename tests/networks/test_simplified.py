@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lightning_app.networks import SimplifiedNet
-from lightning_app.networks.initialisation import standard_deviation
+from lightning_app.networks.cifar import standard_deviation
 from tests.helpers import drawn, images
 
 net = partial(drawn, SimplifiedNet)

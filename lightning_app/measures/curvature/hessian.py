@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.float32 import unrounded
-from lightning_app.common.isolation import with_float64
+from lightning_app.common.isolation import unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 

@@ -22,8 +22,7 @@ from torch import Tensor
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.curvature.hessian import Symmetric
-from lightning_app.measures.curvature.lanczos import Krylov, lanczos
-from lightning_app.measures.curvature.quadrature import Bounds, Rule, mass_below, mass_within, widened
+from lightning_app.measures.curvature.lanczos import Bounds, Krylov, Rule, lanczos, mass_below, mass_within, widened
 
 __all__ = ["EDGES", "Spectrum", "exact_spectrum", "spectrum"]
 
