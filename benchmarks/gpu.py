@@ -78,9 +78,6 @@ class Size:
 QUICK = Size((1, 2), 1, 5, 4, 256, 256, 8, 1)
 
 
-# -- cases -------------------------------------------------------------------------------------------------------------
-
-
 def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
     options = argparse.Namespace(
         root=at.root, device=at.device, net="simplified", depth=at.size.depth, seeds=at.size.seeds, precision=precision
@@ -205,9 +202,6 @@ def _cases() -> Iterator[Case]:
 
 CASES = {case.name: case for case in _cases()}
 PARTS = list(dict.fromkeys(case.part for case in CASES.values()))
-
-
-# -- work --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -359,9 +353,6 @@ def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
             cause = cause.__cause__ or cause.__context__
         left_out[name] = ", after: ".join(dict.fromkeys(reasons))
         print(f"left out: {name}: {left_out[name]}", flush=True)
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> int:

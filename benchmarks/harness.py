@@ -39,9 +39,6 @@ Run = Callable[[], float | None]
 Batches = list[tuple[Tensor, Tensor]]
 
 
-# -- timing ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Ratio:
     """One contender against the reference, in units of the reference."""
@@ -137,9 +134,6 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-# -- contenders in processes of their own --------------------------------------------------------------------------------
-
-
 def in_process(make: Callable[..., Run], *args: object) -> Callable[[], float]:
     """What ``make(*args)`` makes, in a new process; for `interleave`.
 
@@ -196,9 +190,6 @@ def _serve(requests: Connection, threads: int, make: Callable[..., Run], args: t
             requests.send(error)
         else:
             requests.send(wall if value is None else value)
-
-
-# -- results -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -264,9 +255,6 @@ class Results:
 def rows_of(content: Mapping[str, Any]) -> list[Row]:
     """The rows of a file of results."""
     return [Row(**row | {"ratio": Ratio(**row["ratio"])}) for row in content["lines"]]
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def options_of(what: str | None, rounds: int = 7, **more: Any) -> argparse.ArgumentParser:
@@ -363,9 +351,6 @@ def machine() -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-# -- data --------------------------------------------------------------------------------------------------------------
 
 
 def load_cifar10(root: Path, count: int, batch: int, device: str = DEVICE) -> Batches:

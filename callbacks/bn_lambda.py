@@ -19,8 +19,6 @@ from lightning_app.measures import (
 from lightning_app.measures.weights.absorption import NormName
 from lightning_app.networks import layers_of
 
-__all__ = ["BnLambda"]
-
 
 class BnLambda(StatefulMeasure):
     """Logs λ, the factor of every normalisation layer (``weight``; others write γ), and the norms of the layers' weights.

@@ -15,8 +15,6 @@ from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.curvature.hessian import MEMORY
 
-__all__ = ["Batch", "Loss", "MeasureContext", "State", "cross_entropy"]
-
 log = logging.getLogger(__name__)
 
 Batch = tuple[Tensor, Tensor]  # inputs (B, ...), labels (B, ...)
@@ -88,8 +86,6 @@ class MeasureContext:
         self.state: State | None = None
         self._probe = probe
 
-    # -- samples ------------------------------------------------------------------------------------------------------
-
     def batches(self) -> Iterator[Batch]:
         """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
 
@@ -111,8 +107,6 @@ class MeasureContext:
     def example(self) -> Tensor:
         """The inputs of one sample (1, ...), to see which layers a forward pass calls."""
         return next(self._moved())[0][:1]
-
-    # -- the net ------------------------------------------------------------------------------------------------------
 
     def recalibrated(self) -> nn.Module:
         """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
@@ -150,8 +144,6 @@ class MeasureContext:
         """Bytes for graphs that a Hessian may keep: none after memory ran out."""
         return MEMORY if self.max_batch is None else 0
 
-    # -- what is kept from one measurement to the next ----------------------------------------------------------------
-
     def keep(self, key: str, value: Any) -> None:
         """Keep tensors or plain Python values of this net, also in checkpoints; it replaces what was kept as ``key``."""
         if self.state is None:
@@ -163,8 +155,6 @@ class MeasureContext:
     def kept(self, key: str, default: Any = None, name: str | None = None) -> Any:
         """What was kept as ``key`` of this net, or of the one with that name; ``default`` if nothing was."""
         return (self.state or {}).get(key, {}).get(name or self.name, default)
-
-    # -- internals ----------------------------------------------------------------------------------------------------
 
     def _in_pieces(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for inputs, labels in batches:

@@ -10,8 +10,6 @@ from callbacks.measure import StatefulMeasure
 from lightning_app.measures import conv_weights, distance
 from lightning_app.networks import layers_of
 
-__all__ = ["DistanceFromStart"]
-
 
 class DistanceFromStart(StatefulMeasure):
     """Logs how far training has moved each net, against how far apart the nets started.

@@ -13,8 +13,6 @@ from lightning_app.measures import Force, compare, driving_force, normalisations
 from lightning_app.measures.paths.driving_force import SCALE
 from lightning_app.networks import layers_of
 
-__all__ = ["DrivingForce"]
-
 
 class DrivingForce(StatefulMeasure):
     """Logs the forces on every normalisation's λ and on the scale C = ‖w‖ / √(number of weights), and whether they

@@ -10,8 +10,6 @@ from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
-__all__ = ["EffectiveDepth"]
-
 
 class EffectiveDepth(Measure):
     """Logs how long the paths are along which a residual net's outputs, and its gradient, come about.

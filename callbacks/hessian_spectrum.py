@@ -15,8 +15,6 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
 
-__all__ = ["HessianSpectrum"]
-
 log = logging.getLogger(__name__)
 
 

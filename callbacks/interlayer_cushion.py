@@ -16,8 +16,6 @@ from lightning_app.measures.noise_stability.interlayer import check_interlayer
 from lightning_app.networks import Span, blocks_of, span_of
 from lightning_app.runs.members import members_of
 
-__all__ = ["InterlayerCushion"]
-
 PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
 
 

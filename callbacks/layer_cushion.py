@@ -14,8 +14,6 @@ from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import Surveyed, measurable, survey
 from lightning_app.runs import LayerRow
 
-__all__ = ["LayerCushion"]
-
 
 class LayerCushion(Measure):
     """Logs the per-sample cushions of all layers, in all readings, from one forward pass over the probe samples.

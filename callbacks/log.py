@@ -29,8 +29,6 @@ from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
 from lightning_app.runs.members import named_members
 
-__all__ = ["ArmSeed", "Record", "flatten", "folders_of", "is_number", "log_record", "log_results"]
-
 T = TypeVar("T")
 
 STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.paired.Spread`

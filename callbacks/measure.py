@@ -28,17 +28,6 @@ from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.isolation import evaluating
 from lightning_app.common.numbers import whole
 
-__all__ = [
-    "EpochCallback",
-    "LoggingCallback",
-    "Measure",
-    "Scalar",
-    "StatefulMeasure",
-    "Steps",
-    "epochs_done",
-    "isolated",
-]
-
 log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)

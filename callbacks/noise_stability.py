@@ -22,8 +22,6 @@ from lightning_app.measures import (
 )
 from lightning_app.networks import layers_of
 
-__all__ = ["NoiseStability"]
-
 
 class NoiseStability(Measure):
     """Logs what noise in the weights does to the output, and the factors of the bound that noise stability gives.

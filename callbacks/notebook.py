@@ -16,8 +16,6 @@ from callbacks.protocol import BATCH
 from lightning_app.common.errors import UserError
 from lightning_app.common.provenance import configs
 
-__all__ = ["measure", "shipped"]
-
 log = logging.getLogger(__name__)
 
 

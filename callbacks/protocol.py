@@ -31,8 +31,6 @@ from callbacks.context import PAIRS, Loss, MeasureContext, cross_entropy, descri
 from lightning_app.common.errors import UserError
 from lightning_app.runs.members import members_of
 
-__all__ = ["contexts_of", "loss_of", "metrics_of", "probe_of", "why_unseen"]
-
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
 

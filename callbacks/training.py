@@ -16,8 +16,6 @@ from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration
 from lightning_app.runs.members import members_of
 
-__all__ = ["EpochBar", "ProgressLines", "TrainingMetrics"]
-
 PATIENCE = 10.0  # seconds of training before the time of an epoch is estimated
 SHOWN = {"risk": "train/risk_running", "test error": "test/error"}
 

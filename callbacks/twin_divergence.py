@@ -17,8 +17,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
 from lightning_app.runs.members import Member, named_members
 
-__all__ = ["TwinDivergence"]
-
 log = logging.getLogger(__name__)
 
 Pair = tuple[Member, Member]  # the original and its twin
@@ -95,8 +93,6 @@ class TwinDivergence(LoggingCallback):
         self._watches: dict[str, SignWatch] = {}  # only while a batch is trained on
         self._seconds = 0.0
 
-    # -- before training ----------------------------------------------------------------------------------------------
-
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         members = named_members(pl_module)
@@ -120,8 +116,6 @@ class TwinDivergence(LoggingCallback):
             log.warning(f"Sign flips between twins are not watched: {obstacle}.")
         if trainer.global_step == 0:
             self._log(trainer, 0, self._distances(pl_module))
-
-    # -- during a step ------------------------------------------------------------------------------------------------
 
     @override
     def on_train_batch_start(
@@ -167,8 +161,6 @@ class TwinDivergence(LoggingCallback):
             watch.stop()
         return stopped
 
-    # -- after an epoch -----------------------------------------------------------------------------------------------
-
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._pairs:
@@ -204,8 +196,6 @@ class TwinDivergence(LoggingCallback):
     def _log(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
         log_results(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
         self._seconds = 0.0
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from callbacks.measure import Measure
 from lightning_app.measures import weight_mass
 from lightning_app.networks import layers_of
 
-__all__ = ["WeightMass"]
-
 
 class WeightMass(Measure):
     """Logs where the weights are: mean, spread and L1 mass of w, and of its transferred twin t = T(w).

@@ -53,10 +53,10 @@ def modules(package: Module) -> list[Module]:
 
 
 def exported(measures: Module) -> dict[str, str]:
-    """Names that the modules of `lightning_app.measures` export, by every way to write them -> full path."""
+    """Public classes and functions in the modules of `lightning_app.measures`, by every way to write them -> full path."""
     paths = {}
     for module in modules(measures):
-        for name in module.exports or ():
+        for name in (name for name, one in (module.classes | module.functions).items() if one.is_public):
             path = f"{module.path}.{name}"
             paths |= dict.fromkeys((name, f"{module.name}.{name}", f"{MEASURES}.{name}", path), path)
     return paths | {module.path: module.path for module in modules(measures)}

@@ -20,8 +20,6 @@ from lightning_app.common.seeds import ALONE, spell_seeds
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Shift", "extract", "extract_member", "transfer", "transfer_checkpoint"]
-
 TRANSFER = """\
 examples:
   python main.py transfer runs/cifar10/res20/checkpoints/last.ckpt plain.ckpt          T: residual -> plain

@@ -16,8 +16,6 @@ from lightning_app.common.text import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["is_terminal", "styled", "table", "table_text"]
-
 VALUE = r"(\d[\d,.]*(e[-+]?\d+)?|inf|nan)"
 NUMBER = re.compile(rf"[-+±≈<>]?\s?{VALUE}(\s?±\s?{VALUE})?(\s?(%|m?s|min|h))?(\s\(\d+\))?", re.IGNORECASE)
 ABSENT = ("", "-", "–")  # what stands where there is no number

@@ -2,8 +2,6 @@
 
 from lightning_app.common.arguments import as_called
 
-__all__ = ["brief", "overview"]
-
 OVERVIEW = """\
 SkipScope: why do skip (identity) connections make networks train and generalise better? Measured, not argued.
 

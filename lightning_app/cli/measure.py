@@ -13,8 +13,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS
 
-__all__ = ["claim", "print_measured"]
-
 GROUP = "measured"  # folder of measurements among the groups of runs
 
 

@@ -28,8 +28,6 @@ from lightning_app.common.provenance import packaged
 from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
-__all__ = ["FROM_RUN", "HelpFormatter", "Parser", "known_classes", "prescan", "resolve_short_names"]
-
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what `measure` takes from a run's configuration: the rest is about training
 UNKNOWN_KEY = re.compile(

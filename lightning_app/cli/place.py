@@ -23,8 +23,6 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger
 
-__all__ = ["RunPlace", "SaveRunConfig", "discard_if_unused"]
-
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 
 from lightning_app.common.signals import stopping
 
-__all__ = ["LOST", "Observer", "is_lost_rank", "lost_rank", "observe"]
-
 LOST = 1  # exit code
 GRACE = 30.0  # s; closing a tracker's run takes several
 SIGNS = r"connection (closed|reset)|broken pipe|timed out waiting|remote process exited|ncclRemoteError"

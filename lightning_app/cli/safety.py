@@ -34,8 +34,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import TEXT, check_yaml
 
-__all__ = ["check_allowed", "confined", "importable", "limit_yaml"]
-
 CLASSES = (nn.Module, Optimizer, LRScheduler, pl.LightningDataModule, torch.Tensor)  # allowed, with their subclasses
 FUNCTIONS = ("torchvision.models", "timm.models")  # packages whose functions are allowed: they make nets
 FROM_SOURCE = ("torch.fx", "torch.jit", "torch.package", "torch.export")  # whose nets run source text: not allowed

@@ -27,8 +27,6 @@ from lightning_app.common.signals import stopping
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.loggers import RunLogger
 
-__all__ = ["Trainer"]
-
 
 class Trainer(pl.Trainer):
     """Lightning's trainer with `measure`. Signals end it as described in `lightning_app.common.signals`."""

@@ -38,8 +38,6 @@ from lightning_app.runs.folder import CONFIG, LAST, LOG
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of
 
-__all__ = ["TrainingCLI", "run_training"]
-
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_torch
 
-__all__ = ["load_weights", "read_weights"]
-
 NESTS = ("state_dict", "model_state_dict", "model", "net", "module", "ema")  # under which programs keep a net's weights
 SHOWN = 3  # names in an error
 

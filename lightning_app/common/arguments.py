@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["Parser", "as_called"]
-
 WRITTEN = "python main.py"  # how help texts call the program
 INSTALLED = "skipscope"
 

@@ -8,8 +8,6 @@ know of any of this: what it does not say has the defaults below.
 
 from dataclasses import dataclass
 
-__all__ = ["BatchPlan"]
-
 PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no datamodule gives its own
 OF_DATA = ("batch_size", "sample_shape", "num_classes", "eval_splits", "channels_last")
 

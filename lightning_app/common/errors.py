@@ -3,8 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["DivergedError", "MachineError", "UserError", "nearest", "unknown"]
-
 
 class UserError(ValueError):
     """A mistake the user can mend. The command line prints the message alone and exits with 2."""

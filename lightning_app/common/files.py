@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lightning_app.common.errors import MachineError
 
-__all__ = ["with_folder", "write_atomically", "writing"]
-
 
 def write_atomically(target: Path, content: bytes | memoryview, check: Callable[[Path], None] | None = None) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one, never a part of it.

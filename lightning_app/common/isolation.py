@@ -7,8 +7,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-__all__ = ["Float32", "evaluating", "unrounded", "unwrapped", "use_float32", "with_float64"]
-
 Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
 

@@ -10,8 +10,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["keep_freed_memory"]
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 FROM_THE_HEAP = 32 << 20  # bytes at most; larger pieces are mapped one by one. What glibc itself goes up to
 KEPT_FREE = 2**31 - 1  # bytes at most, at the top of the heap

@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["brief", "duration", "interval", "number", "plural", "whole", "with_sd"]
-
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
 

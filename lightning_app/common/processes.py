@@ -12,8 +12,6 @@ from typing import IO
 
 from lightning_app.common.signals import SIGNALS, Stopped
 
-__all__ = ["MAIN", "to_its_end"]
-
 MAIN = Path(__file__).resolve().parents[2] / "skipscope" / "__main__.py"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["configs", "packaged", "commit", "made_with", "processor", "threads", "versions"]
-
 COMMIT = "SKIPSCOPE_COMMIT"  # environment variable: the commit of a tree that was sent without its .git
 ARCHIVED = "$Format:%H$"  # `git archive`, and so a download of the sources, writes the commit here: see .gitattributes
 UNKNOWN = f"unknown (no git checkout, and {COMMIT} is not set)"

@@ -22,24 +22,6 @@ import numpy as np
 
 from lightning_app.common.errors import UserError
 
-__all__ = [
-    # text
-    "TEXT",
-    "TEXT_OF_A_LOG",
-    "read_bytes",
-    "read_json",
-    "read_text",
-    "read_xz",
-    # YAML
-    "check_yaml",
-    "read_yaml",
-    # arrays and tensors
-    "UNPACKED",
-    "read_npy",
-    "read_npz",
-    "read_torch",
-]
-
 TEXT = 4 << 20  # bytes; a full configuration has 20,000, one with the names of 21,841 classes 500,000
 TEXT_OF_A_LOG = 1 << 30  # bytes: 15 million rows, and pandas needs several times that
 NODES = 200_000  # of a YAML file, every alias counted as what it stands for

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["ALONE", "consecutive", "parse_seeds", "spell_seeds"]
-
 ALONE = "net"  # name of the one member where a configuration has one `model.net` and one seed
 
 

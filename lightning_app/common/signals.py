@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
-__all__ = ["SIGNALS", "Stopped", "Stopping", "requeue", "stopping"]
-
 SIGNALS = tuple(
     signal.Signals[name] for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
 )  # Windows has the first

@@ -6,8 +6,6 @@ HTML is jinja's; here is what it leaves alone.
 
 import re
 
-__all__ = ["escaped_latex", "file_name", "neutral", "printable", "visible"]
-
 # Control characters but tab, line feed; line and paragraph separators, and what sets the direction of the text after it.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"

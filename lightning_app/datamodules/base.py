@@ -24,8 +24,6 @@ from lightning_app.datamodules.trained_on import check_same_data, digest
 if TYPE_CHECKING:
     from lightning_app.datamodules.pictures import Pictures
 
-__all__ = ["ResidentData", "Splits", "at_least", "stratified_mask", "stratified_rows"]
-
 T = TypeVar("T")
 
 
@@ -101,8 +99,6 @@ class ResidentData(pl.LightningDataModule, ABC):
     def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
         """A split's samples, as the source gave them, on the trainer's device; augmented if they are for training."""
 
-    # -- what is in the data ------------------------------------------------------------------------------------------
-
     @cached_property
     def splits(self) -> Splits:
         """The data set as its source gave it, read at the first use."""
@@ -167,8 +163,6 @@ class ResidentData(pl.LightningDataModule, ABC):
         """Constants that the device subtracts and divides by."""
         return {"mean": (0.0,), "std": (1.0,)}
 
-    # -- Lightning's hooks --------------------------------------------------------------------------------------------
-
     @override
     def setup(self, stage: str | None = None) -> None:
         """Read the labels and decide the splits; samples go to the device when a loader needs them.
@@ -229,8 +223,6 @@ class ResidentData(pl.LightningDataModule, ABC):
         train = self._on_device("train")
         rows = stratified_rows(train.labels.cpu(), min(self.probe_size, len(train)), self.split_seed, _PROBE)
         return EvalLoader(train, self._eval_batch(), rows)
-
-    # -- parts --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _rows(self) -> dict[str, Tensor]:

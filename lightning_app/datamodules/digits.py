@@ -13,8 +13,6 @@ from typing_extensions import override
 from lightning_app.datamodules.base import Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 
-__all__ = ["Digits", "split_digits"]
-
 TEST_SIZE = 360  # of 1,797
 ORIGINAL = 8  # pixels of a side
 STD = {8: (0.3757,), 16: (0.3184,), 32: (0.3234,)}  # by size: between two pixels no grey level is extreme

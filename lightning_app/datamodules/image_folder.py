@@ -12,8 +12,6 @@ from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
 
-__all__ = ["ImageFolder"]
-
 TESTS = ("test", "val")  # names of the folder beside train; the first that has classes is taken
 SHARE = 5  # one picture in five is for testing where no folder says which are
 CROP = 0.875  # image_size over resize: 224 of 256, as torchvision's evaluation of most weights

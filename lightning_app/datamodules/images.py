@@ -24,8 +24,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules.base import ResidentData, at_least
 from lightning_app.datamodules.loaders import Draws, Resident
 
-__all__ = ["ImageData", "ResidentImages"]
-
 
 class ImageData(ResidentData):
     """Batches ``(images, labels)``: float32 (B, C, H, W), normalised as ``(x / 255 - mean) / std``, and int64 (B,).

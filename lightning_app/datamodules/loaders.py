@@ -15,8 +15,6 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["Batch", "Draws", "EpochLoader", "EvalLoader", "Resident", "Streams"]
-
 Batch = tuple[Tensor, Tensor]  # images (B, C, H, W) or vectors (B, d), and labels (B,) int64
 
 

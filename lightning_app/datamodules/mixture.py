@@ -11,8 +11,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules.base import Splits, at_least
 from lightning_app.datamodules.vectors import VectorData
 
-__all__ = ["GaussianMixture"]
-
 MEANS, TRAIN, TEST = range(3)  # independent streams of a seed
 
 

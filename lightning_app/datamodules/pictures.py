@@ -23,8 +23,6 @@ from tqdm import tqdm
 
 from lightning_app.common.errors import UserError, nearest
 
-__all__ = ["Decoding", "Pictures", "class_folders", "list_pictures"]
-
 # Pillow goes by the content, whatever the name, and hands PostScript to a program that executes it.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM")
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels

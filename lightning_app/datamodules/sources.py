@@ -25,8 +25,6 @@ from lightning_app.common.files import write_atomically
 from lightning_app.common.safe_io import read_npy, read_text
 from lightning_app.datamodules.base import Splits
 
-__all__ = ["Source"]
-
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CACHE = "cache"
 STAMP = "stamp.txt"  # fingerprint of the files that the cache was made of
@@ -75,8 +73,6 @@ class Source:
         self._check(arrays)
         return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self._names())
 
-    # -- the user's arrays --------------------------------------------------------------------------------------------
-
     def _has_arrays(self) -> bool:
         return any((self.folder / f"{name}.npy").exists() for name in ARRAYS)
 
@@ -92,8 +88,6 @@ class Source:
                     f"the labels of {where} must lie in 0..{len(self.class_names) - 1}, got {got}: "
                     "number the classes from 0."
                 )
-
-    # -- what has to be decoded ---------------------------------------------------------------------------------------
 
     @property
     def _has_tree(self) -> bool:

@@ -12,8 +12,6 @@ from lightning_app.datamodules.base import ResidentData, Splits
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.sources import Source
 
-__all__ = ["CIFAR10", "CIFAR100", "SVHN", "FashionMNIST", "FromSource"]
-
 DIGITS = tuple("0123456789")
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100_CLASSES = """

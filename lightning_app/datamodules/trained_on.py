@@ -19,8 +19,6 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["check_same_data", "digest"]
-
 Description = Mapping[str, Any]
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
 

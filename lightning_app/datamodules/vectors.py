@@ -7,8 +7,6 @@ from typing_extensions import override
 from lightning_app.datamodules.base import ResidentData
 from lightning_app.datamodules.loaders import Resident
 
-__all__ = ["VectorData"]
-
 
 class ResidentVectors(Resident):
     """One split's vectors on one device."""

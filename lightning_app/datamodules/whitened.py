@@ -24,8 +24,6 @@ from lightning_app.datamodules.digits import split_digits
 from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, by_train_flag
 from lightning_app.datamodules.vectors import VectorData
 
-__all__ = ["WhitenedDigits", "WhitenedImages", "WhitenedMNIST", "Whitening"]
-
 RANK = 1e-10  # of the largest eigenvalue: below, a component's variance is rounding
 PIECE = 4096  # images widened to float64 at a time
 

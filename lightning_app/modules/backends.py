@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.modules.cost import Loss
 
-__all__ = ["Answer", "Backend", "BackendName", "Graph", "Loop", "Pass", "backend_for", "seed_draws"]
-
 log = logging.getLogger(__name__)
 
 BackendName = Literal["auto", "loop", "graph"]

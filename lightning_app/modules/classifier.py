@@ -24,6 +24,7 @@ from typing_extensions import override
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, use_float32
+from lightning_app.common.seeds import parse_seeds
 from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
@@ -36,7 +37,6 @@ from lightning_app.modules.members import (
     SeedSharding,
     build_members,
     exchange,
-    parse_seeds,
     shares,
     twin,
 )
@@ -59,8 +59,6 @@ from lightning_app.modules.resume import (
     id_weights,
     keep_configured_schedule,
 )
-
-__all__ = ["ImageClassifier"]
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -165,8 +163,6 @@ class ImageClassifier(pl.LightningModule):
         self.scheduler_interval: Interval = scheduler_interval
         self.gradient_clip_val = gradient_clip_val
         self.gradient_clip_algorithm: Clipping = gradient_clip_algorithm
-
-    # -- set-up -------------------------------------------------------------------------------------------------------
 
     @override
     def configure_model(self) -> None:
@@ -277,8 +273,6 @@ class ImageClassifier(pl.LightningModule):
     def _datamodule(self) -> Any:
         """The trainer's datamodule, which may be of another project; None where loaders were given instead."""
         return getattr(self._trainer, "datamodule", None)
-
-    # -- training and evaluation --------------------------------------------------------------------------------------
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, dict[str, Tensor]]:
@@ -430,8 +424,6 @@ class ImageClassifier(pl.LightningModule):
                 "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
             )
 
-    # -- batches ------------------------------------------------------------------------------------------------------
-
     def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
         """Images and labels of each data stream; a loader that is not ours has one batch for all of them."""
         if isinstance(batch, Mapping):
@@ -469,8 +461,6 @@ class ImageClassifier(pl.LightningModule):
     def _exchange(self) -> None:
         strategy = cast(SeedSharding, self.trainer.strategy)
         exchange(self.owners, self.members, self.averages, self.trainer.optimizers[0], strategy)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -19,8 +19,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules.members import Centre
 
-__all__ = ["Decays", "Loss", "LossName", "Penalty", "RiskAndError", "add_gradients", "loss_named", "squared_error"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch of logits (B, outputs) and labels (B,) -> ()
 LossName = Literal["cross_entropy", "squared_error"]
 Decays = Literal["all", "weights", "none"]

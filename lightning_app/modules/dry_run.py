@@ -9,8 +9,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
 from lightning_app.modules.members import Member
 
-__all__ = ["check_outputs", "choose_memory_format"]
-
 SAMPLES = 2  # with one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 

@@ -24,11 +24,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.seeds import parse_seeds
 from lightning_app.identity import transfer, untransfer
-
-__all__ = ["Arm", "ByMember", "Centre", "Member", "NetFactory", "SeedSharding", "build_members", "exchange"]
-__all__ += ["parse_seeds", "shares", "twin"]
 
 NetFactory = Callable[[], nn.Module]
 Centre = Literal["zero", "identity"]

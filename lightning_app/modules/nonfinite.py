@@ -21,8 +21,6 @@ from lightning_app.common.errors import DivergedError
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
-__all__ = ["Looks", "Origin", "origin_of", "wrong_labels"]
-
 Part = Literal["data", "weight", "buffer", "forward", "loss", "backward", "update", "unknown"]
 WEIGHTS_EVERY = (
     50  # steps between looks at weights after an update, beside the first: what is missed shows in the next loss

@@ -13,8 +13,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialL
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 
-__all__ = ["Clipping", "Interval", "clip", "make_schedule", "refuse_unfit", "step", "step_schedule", "wants_cost"]
-
 Clipping = Literal["norm", "value"]
 Interval = Literal["epoch", "step"]
 

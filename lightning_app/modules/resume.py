@@ -11,16 +11,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
 from lightning_app.modules.optimizing import step_schedule
 
-__all__ = [
-    "check_form",
-    "check_members",
-    "check_tensors",
-    "describe",
-    "id_weights",
-    "in_words",
-    "keep_configured_schedule",
-]
-
 
 def describe(member: Member) -> dict[str, Any]:
     """What weights alone do not show: a plain and a residual net have tensors of the same shapes."""

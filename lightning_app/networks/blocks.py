@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.identity import shortcut
 
-__all__ = ["BlockParts", "Span", "blocks_of", "span_of"]
-
 
 @dataclass(frozen=True)
 class BlockParts:

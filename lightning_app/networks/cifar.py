@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer
 
-__all__ = ["Fan", "Scheme", "channels_of_blocks", "check_size", "initialise", "initialise_fan_out"]
-__all__ += ["standard_deviation"]
-
 Scheme = Literal["kwi", "hmwi", "torch"]
 Fan = Literal["in", "out"]
 

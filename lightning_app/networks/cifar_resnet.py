@@ -14,8 +14,6 @@ from lightning_app.networks.blocks import BlockParts
 from lightning_app.networks.cifar import channels_of_blocks, check_size, initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["CifarBlock", "CifarResNet"]
-
 
 class CifarBlock(nn.Module):
     """``relu(F(x))``, or ``relu(F(x) + S x)`` when residual, with F = bn2 conv2 relu bn1 conv1.

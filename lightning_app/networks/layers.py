@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from lightning_app.identity import id_entries
 
-__all__ = ["Layer", "layers_of", "number_layers"]
-
 
 @dataclass(frozen=True)
 class Layer:

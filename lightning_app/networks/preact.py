@@ -20,8 +20,6 @@ from lightning_app.identity import shortcut
 from lightning_app.networks.cifar import channels_of_blocks, check_size, initialise_fan_out
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["PreactResNet", "PreactUnit"]
-
 
 class PreactUnit(nn.Module):
     """``F(x)``, or ``F(x) + S x`` when residual, with F = conv_n relu bn_n ... conv_1 relu bn_1.

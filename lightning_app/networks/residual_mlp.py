@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["MeanStdNorm", "MlpBlock", "MlpNorm", "ResidualMLP"]
-
 MlpNorm = Literal["eq22", "before_relu", "after_relu", "none"]
 
 

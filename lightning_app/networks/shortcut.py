@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["Activation", "Draw", "ShortcutNet", "draw"]
-
 Activation = Literal["identity", "relu", "tanh"]
 Draw = Literal["xavier", "orthogonal", "zero"]
 

@@ -10,8 +10,6 @@ from lightning_app.networks.blocks import BlockParts
 from lightning_app.networks.cifar import Fan, Scheme, channels_of_blocks, check_size, initialise
 from lightning_app.networks.layers import Layer, number_layers
 
-__all__ = ["Block", "SimplifiedNet"]
-
 
 class Block(nn.Module):
     """``relu(conv(x) + b)``, or ``relu(conv(x) + b + S x)`` when residual. (B, C, H, W) -> (B, D, H/s, W/s)."""

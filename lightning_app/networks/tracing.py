@@ -14,8 +14,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating, unwrapped
 from lightning_app.networks.layers import Layer, layers_of
 
-__all__ = ["Surveyed", "measurable", "survey"]
-
 
 @dataclass(frozen=True)
 class Surveyed:

@@ -21,9 +21,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
-from lightning_app.runs.folder import LAST, WEIGHTS
-
-__all__ = ["LAST", "WEIGHTS", "AtomicCheckpointIO", "SaveCheckpoint", "Stopper", "packed_weights"]
+from lightning_app.runs.folder import LAST
 
 CHECKPOINT = "checkpoint"  # key of its metadata
 SAID = ("epoch", "global_step", "pytorch-lightning_version", "loops", "members", "id_weights", "centres", "parameters")

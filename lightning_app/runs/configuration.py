@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["MACHINE_OPTIONS", "NOT_COMPARED", "compared", "flatten", "layered"]
-
 # Where and how fast a run computes: options that a user may add to a run that `reproduce` has planned.
 MACHINE_OPTIONS = (
     *("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger"),

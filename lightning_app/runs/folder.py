@@ -42,19 +42,6 @@ from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, re
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ARRAYS",
-    "CONFIG",
-    "LOG",
-    "LOG_PACKED",
-    "LayerRow",
-    "MemberRow",
-    "Row",
-    "RunFolder",
-    "epoch_folder",
-    "find_runs",
-]
-
 CONFIG = "config.yaml"
 LOG = "log.csv"
 LOG_PACKED = "log.csv.xz"  # of a run that is kept as evidence and not written to any more
@@ -121,8 +108,6 @@ class RunFolder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
-
-    # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows to log.csv in one write, starting the file (and mending a torn last line) when needed.
@@ -207,8 +192,6 @@ class RunFolder:
         """Whoever writes here from now on: what a killed process left half written goes, and the run has no end any more."""
         for file in (*self.path.rglob(".*.tmp"), self.path / FINISHED):
             file.unlink(missing_ok=True)
-
-    # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def label(self) -> str:

@@ -23,8 +23,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["claimed", "take"]
-
 LOCK = ".lock"  # in a run folder
 FAR = 1 << 30  # Windows locks bytes, and nobody could read the holder's name in those that are locked
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say

@@ -28,9 +28,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
 
-__all__ = ["AutoWandbLogger", "RunLogger", "best_effort", "make_best_effort"]
-__all__ += ["log_to_wandb", "spell_seed", "tags_of", "wandb_runs"]
-
 log = logging.getLogger(__name__)
 
 TAG_LENGTH = 64  # W&B's limit

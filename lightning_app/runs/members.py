@@ -15,8 +15,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.runs.folder import MemberRow
 
-__all__ = ["Member", "describe_members", "members_of", "named_members"]
-
 
 class Member(NamedTuple):
     """A net of a module. What is in no bank has a name only."""

@@ -18,8 +18,6 @@ from lightning_app.runs.configuration import compared
 if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
 
-__all__ = ["NetName", "name_nets", "parent_of", "run_groups", "run_labels", "seed_of", "without_seed"]
-
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
 SHOWN = 3  # differences that fit into a name

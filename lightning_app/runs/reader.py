@@ -19,8 +19,6 @@ from lightning_app.common.numbers import whole
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
-__all__ = ["Final", "Net", "Run", "read_runs"]
-
 T = TypeVar("T")
 
 # Whole words only: "stress", "explained" and "preset-a" name neither kind.

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lightning_app.common.errors import UserError
-from lightning_app.modules.members import Arm, build_members, parse_seeds
+from lightning_app.common.seeds import parse_seeds
+from lightning_app.modules.members import Arm, build_members
 from lightning_app.networks import SimplifiedNet
 from tests.helpers import arm, classifier, fit, same_weights
 

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import SAID, WEIGHTS, AtomicCheckpointIO, packed_weights
+from lightning_app.runs.checkpoints import SAID, AtomicCheckpointIO, packed_weights
+from lightning_app.runs.folder import WEIGHTS
 from tests.helpers import TINY, command
 
 RUN = Path("runs", "digits", "quickstart")

@@ -23,8 +23,6 @@ from lightning_app.measures.core.hooks import WatchRelus, hooked, nearly_same, s
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
 
-__all__ = ["CutNet"]
-
 _TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise, what goes round a cut shows by far
 
 

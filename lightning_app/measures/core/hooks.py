@@ -18,8 +18,6 @@ from torch.overrides import TorchFunctionMode
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 
-__all__ = ["RELUS", "WatchRelus", "check_evaluating", "hooked", "nearly_same", "sample_norms", "shared_copy"]
-
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 

@@ -21,8 +21,6 @@ from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import sample_norms, shared_copy
 from lightning_app.networks.layers import Layer
 
-__all__ = ["LayerNorms", "ProbeResult", "probe_forward"]
-
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
 
 

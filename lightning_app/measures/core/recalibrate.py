@@ -17,8 +17,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import hooked
 
-__all__ = ["needs_recalibration", "recalibrate_in_pieces", "recalibrated"]
-
 
 def needs_recalibration(net: nn.Module) -> bool:
     """Whether some normalisation of it has the statistics of no data yet: mean 0 and variance 1."""

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["BilinearConvolutions"]
-
 _convolve, _backward = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
 
 Form = tuple[list[int], list[int], list[int], bool, list[int], int]  # aten's: stride, padding, dilation, ..., groups

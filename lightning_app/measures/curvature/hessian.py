@@ -33,8 +33,6 @@ from lightning_app.common.isolation import unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
-__all__ = ["Hessian", "Loss", "Restricted", "Symmetric", "dense"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean over the samples, ()
 Pairs = Iterable[tuple[Tensor, ...]]  # (inputs, labels)
 

@@ -25,8 +25,6 @@ from torch import Tensor
 
 from lightning_app.measures.curvature.hessian import Symmetric
 
-__all__ = ["Bounds", "Krylov", "Rule", "lanczos", "mass_below", "mass_within", "widened"]
-
 ROUNDING = 64  # roundings of H's norm: a smaller eigenvalue may have any sign
 SAME = 1e-12  # relative: a node at z
 BREAKDOWN = 1e-10  # of H's norm: with a smaller remainder (or one below the rounding) the subspace is invariant

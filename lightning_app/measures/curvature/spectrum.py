@@ -24,8 +24,6 @@ from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.curvature.hessian import Symmetric
 from lightning_app.measures.curvature.lanczos import Bounds, Krylov, Rule, lanczos, mass_below, mass_within, widened
 
-__all__ = ["EDGES", "Spectrum", "exact_spectrum", "spectrum"]
-
 ZERO = 1e-10  # of |lambda|max: below it an exactly computed eigenvalue counts as 0 (double precision)
 PERCENT = 10  # Li et al. (2016), appendix B: the 10th percentile of |lambda| instead of the minimum
 SURE = 2  # standard errors that widen an interval

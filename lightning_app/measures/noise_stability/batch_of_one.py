@@ -22,8 +22,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.hooks import hooked
 
-__all__ = ["AloneNorm", "BnMode", "batch_norms", "normalise_alone", "normalising"]
-
 BnMode = Literal["eval", "batch1"]
 
 

@@ -27,8 +27,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_app.identity import shortcut
 from lightning_app.measures.noise_stability.batch_of_one import AloneNorm
 
-__all__ = ["BlockJacobian", "Convolution", "Stage", "block_jacobian", "is_ordinary"]
-
 
 @dataclass(frozen=True, eq=False)
 class Convolution:

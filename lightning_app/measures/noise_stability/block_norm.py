@@ -21,8 +21,6 @@ from torch import Tensor
 from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, Convolution, Stage
 from lightning_app.measures.noise_stability.jacobian import FrobeniusNorm, frobenius_by_columns
 
-__all__ = ["block_norm"]
-
 PANELS = 4  # G is symmetric: of 4 x 4 panels 10 are multiplied
 ROWS = 4096  # rows of J worked on together: their coefficients a stay in the cache
 

@@ -24,8 +24,6 @@ from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.cushions import CushionStatistics
 from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions
 
-__all__ = ["NoiseBound", "margins", "noise_bound"]
-
 
 @dataclass(frozen=True, eq=False)
 class NoiseBound:

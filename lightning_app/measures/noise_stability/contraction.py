@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.hooks import WatchRelus, sample_norms, shared_copy
 
-__all__ = ["Contraction", "contraction"]
-
 EDGES = torch.logspace(0, 1, 101, dtype=torch.float64)  # 1 to 10, 100 bins a decade; sqrt 2 lies in the 16th
 
 

@@ -29,8 +29,6 @@ from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.probe import LayerNorms
 from lightning_app.networks.layers import Layer
 
-__all__ = ["EDGES", "CushionStatistics", "WeightNorms", "cushions", "operator_norm", "weight_norms"]
-
 # Plain layers lie near 1/sqrt(C), residual ones near 3 and higher where ||r|| is small: 100 bins a decade, from 0.01.
 EDGES = torch.logspace(-2, 2, 401, dtype=torch.float64)
 

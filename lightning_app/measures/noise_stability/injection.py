@@ -26,8 +26,6 @@ from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks.layers import Layer, layers_of
 
-__all__ = ["SCALES", "STRENGTHS", "NoiseResponses", "Scale", "noise_injection", "noise_norms"]
-
 Scale = Literal["relative", "transferred", "absolute"]
 SCALES: tuple[Scale, ...] = ("relative", "transferred", "absolute")
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)

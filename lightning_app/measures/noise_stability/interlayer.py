@@ -29,8 +29,6 @@ from lightning_app.measures.noise_stability.jacobian import DifferentiatedJacobi
 from lightning_app.measures.noise_stability.spans import ChainJacobian, calls_of, check_description, span_jacobian
 from lightning_app.networks.blocks import Span
 
-__all__ = ["INTERLAYER_EDGES", "InterlayerStatistics", "check_interlayer", "interlayer_cushions"]
-
 # From plain blocks in batch-of-one mode, 1e-6, to anything else, near 1: 100 bins a decade.
 INTERLAYER_EDGES = torch.logspace(-8, 2, 1001, dtype=torch.float64)
 

@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
-__all__ = ["DifferentiatedJacobian", "FrobeniusNorm", "frobenius_by_columns", "frobenius_by_probes"]
-__all__ += ["pull", "push", "signs"]
-
 Function = Callable[[Tensor], Tensor]  # maps a batch to a batch, each sample by itself
 PASSES = 512  # tangents times samples that go through a function together
 

@@ -15,8 +15,6 @@ from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.jacobian import signs
 
-__all__ = ["MinimalCushions", "minimal_cushions"]
-
 
 @dataclass(frozen=True, eq=False)
 class MinimalCushions:

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 
-__all__ = ["Smoothness", "smoothness"]
-
 
 @dataclass(frozen=True, eq=False)
 class Smoothness:

@@ -25,8 +25,6 @@ from lightning_app.measures.noise_stability.jacobian import (
 )
 from lightning_app.networks.blocks import Span
 
-__all__ = ["ChainJacobian", "Call", "check_description", "span_jacobian", "calls_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:

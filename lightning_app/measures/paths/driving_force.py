@@ -31,8 +31,6 @@ from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Loss, Pair
 from lightning_app.measures.weights.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
 
-__all__ = ["SCALE", "Comparison", "Force", "compare", "driving_force", "share"]
-
 SCALE = "scale"  # the name of C among the forces
 
 

@@ -28,10 +28,6 @@ from lightning_app.measures.core.hooks import check_evaluating, nearly_same, sha
 from lightning_app.measures.curvature.hessian import Loss, Pairs
 from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
 
-__all__ = ["EffectiveDepth", "NoBranches", "PathGradients", "PathOutputs", "check_branches", "effective_depth"]
-__all__ += ["path_gradients", "path_outputs"]
-
-
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
 COUNTS = 1_000_000  # of a histogram of shares

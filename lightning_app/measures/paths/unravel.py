@@ -27,8 +27,6 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 
-__all__ = ["AtRoot", "ByLength", "Kind", "NotPiecewiseLinear", "Parts", "Unravelled", "unravel"]
-
 Linear = Callable[..., Tensor]
 
 
@@ -36,7 +34,6 @@ class NotPiecewiseLinear(UserError):
     """The net is not made of affine maps and ReLUs, and so is no sum over paths."""
 
 
-# -- what a tensor is the sum of
 @dataclass(frozen=True, eq=False)
 class Parts(ABC):
     """A stack of parts, (K, ...) where the tensor is (...)."""
@@ -137,7 +134,6 @@ class AtRoot(Parts):
         return replace(self, stack=self.stack + one)
 
 
-# -- a tensor with its parts
 class Unravelled(Tensor):
     """A tensor of a forward pass that goes with its parts; functions of it are such tensors again."""
 
@@ -200,7 +196,6 @@ def _on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-# -- what functions do to the parts
 RULES: dict[Callable, Callable[..., Unravelled]] = {}  # torch function -> (function, its arguments) -> result
 
 

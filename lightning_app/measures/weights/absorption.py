@@ -18,8 +18,6 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
 from lightning_app.networks.layers import Layer
 
-__all__ = ["NormName", "absorb", "absorbed_norms", "absorbed_weight", "check_norm", "weight_norm"]
-
 NormName = Literal["frobenius", "rms", "filter"]
 NORMS = ("frobenius", "rms", "filter")
 

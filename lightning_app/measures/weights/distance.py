@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lightning_app.networks.layers import Layer
 
-__all__ = ["conv_weights", "distance"]
-
 
 def conv_weights(layers: Sequence[Layer], transferred: bool = False) -> Tensor:
     """All weights that Table 3 counts as one vector (n,) on the CPU, in their own precision: of the convolutions, no biases.

@@ -18,8 +18,6 @@ from torch import Tensor
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.networks.layers import Layer
 
-__all__ = ["EDGES", "HIGH", "LARGE", "WeightStatistics", "weight_mass"]
-
 LARGE = 0.25  # Table 3, "|Weights| >= 0.25"
 SUMS = ("count", "id_count", "all", "large", "id_entries", "above_07", "above_07_signed")  # over parts of a set
 HIGH = 0.7  # SM C: "1 entry bigger than 0.7" in p_0, 26 in p_200

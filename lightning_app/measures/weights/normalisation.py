@@ -23,9 +23,6 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
-__all__ = ["LambdaStatistics", "LambdaTotals", "Normalisation", "affine", "effective_scale", "lambda_statistics"]
-__all__ += ["lambda_totals", "normalisations_of"]
-
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
 _ABSORBING = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}  # these very classes: a subclass may do more
 _TOLERANCE = 1e-3  # of the largest entry, where a normalisation's output is compared with its formula

@@ -19,9 +19,6 @@ from torch import Tensor, nn
 from lightning_app.identity import id_entries, shortcut
 from lightning_app.networks.layers import Layer, layers_of
 
-__all__ = ["Divergence", "Flip", "Gap", "Growth", "SignWatch", "Steps", "TwinHistory", "growth", "sign_flips"]
-__all__ += ["twin_divergence"]
-
 # About 1 % of a weight: beyond it the twins are two nets like any other, and nothing grows exponentially.
 SATURATED = 1e-3
 
@@ -191,7 +188,6 @@ def _line(x: Tensor, y: Tensor, weights: Tensor) -> tuple[float, float, float]:
     return float(slope), float(intercept.exp()), float(error)
 
 
-# -- what is recorded of a pair in training
 SECOND = "layer02"  # where the paper saw a difference of 1e-16 after one iteration
 SECOND_KEYS = {0: f"{SECOND}_at_start", 1: f"{SECOND}_after_one_step"}  # by steps done before the batch
 
