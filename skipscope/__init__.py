@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from callbacks import Measure, MeasureContext, Scalar
     from callbacks.notebook import measure
     from callbacks.watch import Watch as watch
-    from lightning_app import __version__  # noqa: F401
+    from lightning_app import __version__
     from lightning_app.common.errors import UserError
     from lightning_app.identity import id_entries, transfer, untransfer
     from lightning_app.report.command import report

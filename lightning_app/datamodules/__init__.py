@@ -19,25 +19,4 @@ if TYPE_CHECKING:
     from lightning_app.datamodules.vectors import VectorData
     from lightning_app.datamodules.whitened import WhitenedDigits, WhitenedMNIST, Whitening
 
-__all__ = [
-    # to subclass
-    "ResidentData",
-    "ImageData",
-    "VectorData",
-    "Splits",
-    "EpochLoader",
-    # images
-    "CIFAR10",
-    "CIFAR100",
-    "Digits",
-    "FashionMNIST",
-    "ImageFolder",
-    "SVHN",
-    # vectors
-    "GaussianMixture",
-    "WhitenedDigits",
-    "WhitenedMNIST",
-    "Whitening",
-]
-
 __getattr__ = lazy(__name__)

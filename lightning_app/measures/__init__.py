@@ -72,31 +72,4 @@ if TYPE_CHECKING:
         twin_divergence,
     )
 
-# one forward pass over the probe data
-__all__ = ["LayerNorms", "ProbeResult", "probe_forward"]
-# noise stability (Yu & Tomasi 2019, section 5)
-__all__ += ["CushionStatistics", "WeightNorms", "cushions", "operator_norm", "weight_norms"]
-# weights (Yu & Tomasi 2019, SM C)
-__all__ += ["WeightStatistics", "weight_mass", "conv_weights", "distance"]
-# equivalent training (Yu & Tomasi 2019, section 4.1, SM B)
-__all__ += ["Divergence", "Flip", "Gap", "Growth", "SignWatch", "Steps", "TwinHistory", "growth", "sign_flips"]
-__all__ += ["twin_divergence"]
-# curvature (Li et al. 2016)
-__all__ += ["Hessian", "Restricted", "Spectrum", "Symmetric", "check_asked", "dense", "exact_spectrum", "spectrum"]
-# paths through a net, by length (Littwin & Wolf 2016)
-__all__ += ["EffectiveDepth", "NoBranches", "NotPiecewiseLinear", "PathGradients", "PathOutputs", "effective_depth"]
-__all__ += ["path_gradients", "path_outputs"]
-# distributions
-__all__ += ["Histogram", "histogram"]
-# noise stability, the rest of the profile (Arora et al. 2018)
-__all__ += ["SCALES", "STRENGTHS", "Contraction", "CutNet", "MinimalCushions", "NoiseBound", "NoiseResponses"]
-__all__ += ["Smoothness", "contraction", "margins", "minimal_cushions", "noise_bound", "noise_injection", "noise_norms"]
-__all__ += ["smoothness"]
-# interlayer cushions (Yu & Tomasi 2019, section 5; Arora et al. 2018)
-__all__ += ["InterlayerStatistics", "interlayer_cushions"]
-# normalisation layers and what they multiply by (Littwin & Wolf 2016, sections 4.1 and 4.2)
-__all__ += ["Comparison", "Force", "LambdaStatistics", "LambdaTotals", "Normalisation", "absorb", "absorbed_norms"]
-__all__ += ["absorbed_weight", "check_norm", "compare", "driving_force", "effective_scale", "lambda_statistics"]
-__all__ += ["lambda_totals", "needs_recalibration", "normalisations_of", "recalibrated", "share", "weight_norm"]
-
 __getattr__ = lazy(__name__)

@@ -32,17 +32,4 @@ if TYPE_CHECKING:
     from lightning_app.networks.simplified import SimplifiedNet
     from lightning_app.networks.tracing import Surveyed, measurable, survey
 
-# how a net describes its layers
-__all__ = ["Layer", "layers_of", "Surveyed", "measurable", "survey"]
-# how a net describes its blocks
-__all__ += ["Span", "blocks_of", "span_of"]
-# Yu & Tomasi (2019)
-__all__ += ["SimplifiedNet"]
-# He et al. (2016)
-__all__ += ["CifarResNet"]
-# Li et al. (2016)
-__all__ += ["PreactResNet", "ShortcutNet", "draw"]
-# Littwin & Wolf (2016)
-__all__ += ["ResidualMLP"]
-
 __getattr__ = lazy(__name__)

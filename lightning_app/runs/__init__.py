@@ -12,8 +12,4 @@ if TYPE_CHECKING:
     from lightning_app.runs.notebook import OpenRun, frames, open_run
     from lightning_app.runs.reader import Net, Run, read_runs
 
-__all__ = ["LayerRow", "MemberRow", "Row", "RunFolder", "find_runs"]  # files
-__all__ += ["Net", "Run", "read_runs"]  # what they hold
-__all__ += ["OpenRun", "frames", "open_run"]  # pandas frames of that
-
 __getattr__ = lazy(__name__)
