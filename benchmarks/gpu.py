@@ -11,7 +11,7 @@ neither jsonargparse nor wandb nor curvlinops. Parts, by importance, each of one
   ||u_bank - u_alone|| / ||u_alone|| of the updates after 1 and 5 steps, in float32 without tf32 and in float64. Where
   float64 is much closer, it is the signs of ReLUs that differ and not the nets. Goal: 1e-4.
 * ``steps``: a training step (the risk's gradient, the penalty's, SGD) on one batch that stays the same: eager, by the loop and
-  in the graph, of 1, 13 and 26 nets, and all of it captured in one graph, which says what a back end that did so would gain.
+  in the graph, of 1, 13 and 26 nets.
 * ``epochs``: the same through Lightning with data and metrics, and against the script that most public repositories have.
 * ``measuring``: what is measured after an epoch, against the epoch.
 
@@ -56,7 +56,6 @@ AGAIN = 75  # exit code: there is more to do
 GRACE = 5.0  # seconds between asking a case to end and ending it
 DEPTH = 20
 MANY = 26
-STREAMS, WARM_UPS = 16, 3  # of a capture
 EAGER, PUBLIC = "1 net, eager", "1 net, public script"
 Step = Callable[[], object]
 
@@ -103,7 +102,6 @@ def steps(at: "Run", precision: str, compiled: bool) -> Results:
         }
         if at.device == "cuda":
             ways["graph"] = lambda passes=passes: step_of(passes(), Graph(), precision)
-            ways["whole step in a graph"] = lambda passes=passes: captured(whole_step(passes(), precision))
         for way, make in ways.items():
             with leaving_out(f"{own}, {way}", left_out):
                 made[f"{own}, {way}"] = at.microseconds(make())
@@ -290,49 +288,8 @@ def step_of(passes: list[Pass], backend: Callable[[Sequence[Pass], float], objec
     return step
 
 
-def whole_step(passes: list[Pass], precision: str) -> Step:
-    """A step that can be captured from its beginning to its end, the nets side by side."""
-    optimizer, penalties = _updates(passes)
-    streams = [torch.cuda.Stream() for _ in range(min(len(passes), STREAMS))]
-
-    def step() -> None:
-        here = torch.cuda.current_stream()
-        for stream in streams:
-            stream.wait_stream(here)
-        for own, stream in zip(passes, itertools.cycle(streams)):
-            with torch.cuda.stream(stream), autocast("cuda", precision):
-                risk = own.loss(own.net(own.images), own.labels)
-                weights = list(own.net.parameters())
-                for w, gradient in zip(weights, torch.autograd.grad(risk, weights)):
-                    w.grad = gradient
-        for stream in streams:
-            here.wait_stream(stream)
-        add_gradients(penalties)
-        optimizer.step()
-
-    return step
-
-
 def _updates(passes: list[Pass]) -> tuple[torch.optim.Optimizer, list[Penalty]]:
     return sgd([w for own in passes for w in own.net.parameters()]), [Penalty(own.net, DECAY) for own in passes]
-
-
-def captured(step: Step) -> Step:
-    """The work of a step as one launch."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UPS):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        step()
-
-    def replay(kept: Step = step) -> None:  # with the graph live the tensors that it reads and writes
-        graph.replay()
-
-    return replay
 
 
 @contextlib.contextmanager

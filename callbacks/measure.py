@@ -99,15 +99,11 @@ class EpochCallback(LoggingCallback, ABC):
             self.observe(trainer, pl_module, 0)
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         self._before = trainer.global_step
 
     @override
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
         steps = trainer.global_step
         ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps

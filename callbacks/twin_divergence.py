@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
 from typing_extensions import override
@@ -118,26 +117,20 @@ class TwinDivergence(LoggingCallback):
             self._log(trainer, 0, self._distances(pl_module))
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         done = trainer.global_step
         for name, (original, twin) in self._mine.items():
             if self._watching and self._histories[name].wants_watching(done):
                 self._watches[name] = SignWatch(original.net, twin.net, self._histories[name].layer_to_compare(done))
 
     @override
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """The passes are over; what measures run at the end of the batch is not looked at."""
         for watch in self._watches.values():
             watch.stop()
 
     @override
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any) -> None:
         if not self._mine:
             return
         start, step = time.perf_counter(), trainer.global_step

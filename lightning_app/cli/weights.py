@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.safe_io import read_torch
+from lightning_app.common.safe_io import read_safetensors, read_torch
 
 NESTS = ("state_dict", "model_state_dict", "model", "net", "module", "ema")  # under which programs keep a net's weights
 SHOWN = 3  # names in an error
@@ -47,7 +47,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """
     if not file.is_file():
         raise UserError(f"expected weights at {file}, found no such file.")
-    content = _safetensors(file) if file.suffix == ".safetensors" else read_torch(file)
+    content = read_safetensors(file)[0] if file.suffix == ".safetensors" else read_torch(file)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
     nested = next((content[name] for name in NESTS if isinstance(content.get(name), Mapping)), content)
@@ -55,18 +55,6 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if not weights:
         raise UserError(f"{file} holds no weights by name: expected a state dict, or a checkpoint with one in it.")
     return weights
-
-
-def _safetensors(file: Path) -> Mapping:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise UserError(f"{file} needs the package safetensors: pip install safetensors.") from error
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
 
 
 def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -1,11 +1,11 @@
 """Running a net without leaving a trace in it: behind ``torch.compile``, in evaluation mode, and in which arithmetic."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
@@ -23,6 +23,15 @@ def with_float64(device: torch.device) -> torch.device:
 def unwrapped(net: nn.Module) -> nn.Module:
     """The net that ``torch.compile(net)`` wraps, or the net itself. A compiled graph passes hooks by, and so does its copy."""
     return getattr(net, "_orig_mod", net)
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Tensors in nested tuples, lists and mappings."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list, Mapping)):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from tensors_in(value)
 
 
 @contextmanager

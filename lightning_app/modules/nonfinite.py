@@ -8,7 +8,7 @@ followed as far as they go and then forgotten.
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import DivergedError
+from lightning_app.common.isolation import tensors_in
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
@@ -235,7 +236,7 @@ class _Watch(TorchFunctionMode):
                 module.register_forward_hook(self._left)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        given = [*_tensors((args, kwargs or {}))]
+        given = [*tensors_in((args, kwargs or {}))]
         known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
         before = ", ".join(f"{self._name(t)} {_range(t)}" for t in given) if known is None else ""
         for tensor in given:  # what no operation was seen to make, such as a function of one's own
@@ -243,7 +244,7 @@ class _Watch(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         self._kept += given
         changed = given[:1] if func.__name__ == "__setitem__" else []
-        self._see([*_tensors(out), *changed], known, func.__name__, before)
+        self._see([*tensors_in(out), *changed], known, func.__name__, before)
         return out
 
     def _see(self, outcomes: list[Tensor], known: Origin | None, operation: str, before: str) -> None:
@@ -261,9 +262,9 @@ class _Watch(TorchFunctionMode):
     def _left(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """What no operation was seen to do, such as one of a graph or of an extension, its layer did."""
         name = self.layers[-1]
-        known = next((o for t in _tensors(inputs) if not _finite(t) and (o := self._known(t))), None)
-        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in _tensors(inputs))
-        for tensor in _tensors(output):
+        known = next((o for t in tensors_in(inputs) if not _finite(t) and (o := self._known(t))), None)
+        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in tensors_in(inputs))
+        for tensor in tensors_in(output):
             self._place(tensor.grad_fn, name)
             if not _finite(tensor) and id(tensor) not in self.origins:
                 self._kept.append(tensor)
@@ -302,8 +303,8 @@ def _backward(net: nn.Module, cost: Tensor, watch: _Watch) -> Origin | None:
 
     def hook(place: str) -> Any:
         def look(inner: Any, outer: Any) -> None:
-            if not found and all(map(_finite, _tensors(outer))) and not all(map(_finite, _tensors(inner))):
-                found.append(Origin("backward", place, ", ".join(f"gradient {_range(t)}" for t in _tensors(outer))))
+            if not found and all(map(_finite, tensors_in(outer))) and not all(map(_finite, tensors_in(inner))):
+                found.append(Origin("backward", place, ", ".join(f"gradient {_range(t)}" for t in tensors_in(outer))))
 
         return look
 
@@ -316,17 +317,6 @@ def _backward(net: nn.Module, cost: Tensor, watch: _Watch) -> Origin | None:
         return found[0]
     broken = _broken({name: g for name, g in zip(named, gradients) if g is not None})
     return Origin("backward", broken, "a sum of finite gradients") if broken else None
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
 
 
 def _finite(tensor: Tensor) -> bool:

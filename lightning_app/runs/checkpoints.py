@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically, writing
-from lightning_app.common.safe_io import read_torch
+from lightning_app.common.safe_io import read_safetensors, read_torch
 from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST
 
@@ -70,20 +70,15 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
 
 def _read_weights(file: Path) -> dict[str, Any]:
     """What `packed_weights` packed, as a checkpoint."""
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
-        raise UserError(f"expected weights at {file}, found no such file.")
-    try:
-        with safe_open(file, "pt") as content:
-            said = json.loads((content.metadata() or {})[CHECKPOINT])
-            weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118, it is no mapping
-    except KeyError as error:
+    weights, metadata = read_safetensors(file)
+    if CHECKPOINT not in metadata:
         raise UserError(
             f"{file} holds weights only, not how far training was: measure them with --model.net CLASS --weights {file}."
-        ) from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
+        )
+    try:
+        said = json.loads(metadata[CHECKPOINT])
+    except ValueError as error:
+        raise UserError(f"{file} is no file of ours: its metadata '{CHECKPOINT}' is no JSON: {error}.") from error
     if not isinstance(said, dict):
         raise UserError(
             f"{file} is no file of ours: its metadata '{CHECKPOINT}' should be an object, got {type(said).__name__}."
@@ -130,9 +125,7 @@ class SaveCheckpoint(Checkpoint):
         self._saved: int | None = None  # optimizer steps of last.ckpt
 
     @override
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Not after the last one, whose epoch has not been evaluated and measured: that has a checkpoint of its own."""
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._is_due(trainer):
             self._save(trainer, LAST)
@@ -184,9 +177,7 @@ class Stopper(pl.Callback):
         self._switch(True)
 
     @override
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """An epoch that goes on in its middle does not start: Lightning leaves `on_train_epoch_start` out."""
         self._switch(True)
 

@@ -1,6 +1,5 @@
 """The command for a GPU, at tiny sizes on the CPU: what a second call does, what is cut off, and what each case writes."""
 
-import contextlib
 import json
 import sys
 import time
@@ -11,7 +10,6 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.harness import rows_of
-from lightning_app.modules.backends import Loop
 
 CASES = ["proof, 32-true, 1 step", "steps, fp32", "epochs, fp32", "measuring, simplified"]
 
@@ -25,28 +23,6 @@ def test_a_case_runs_at_a_tiny_size(root, tmp_path, name):
     assert {"command", "commit", "machine", "versions", "setting", "values"} <= content.keys()
     if name.startswith("proof"):
         assert [row.ratio.median for row in rows_of(content)] == [0]  # the loop on a CPU: every bit
-
-
-def test_a_step_captured_as_a_whole_is_the_loops_step(monkeypatch):
-    """On a CPU: what the capture would record, its streams left out."""
-
-    class Stream:
-        def wait_stream(self, other: "Stream") -> None: ...
-
-    for name, value in {
-        "stream": lambda _: contextlib.nullcontext(),
-        "Stream": Stream,
-        "current_stream": Stream,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    at, trained = gpu.Run(Path(), "cpu", gpu.QUICK), []
-    for make in (lambda p: gpu.whole_step(p, "fp32"), lambda p: gpu.step_of(p, Loop(torch.Tensor.backward), "fp32")):
-        torch.manual_seed(0)
-        passes = gpu.passes_of(at, 2, compiled=False)
-        step = make(passes)
-        step(), step()
-        trained.append([w for own in passes for w in own.net.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*trained))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ not where a skip starts between the two.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import tensors_in, unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
@@ -198,7 +198,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _FORM:
             self.take((args, kwargs), self._inside or object())
-            self._uses.update(id(each) for each in _tensors((args, kwargs)) if isinstance(each, nn.Parameter))
+            self._uses.update(id(each) for each in tensors_in((args, kwargs)) if isinstance(each, nn.Parameter))
         return func(*args, **kwargs)
 
     def absorbing(self, norm: nn.Module) -> nn.Module | None:
@@ -210,14 +210,14 @@ class _Watch(TorchFunctionMode):
 
     def take(self, values: Any, taker: object) -> None:
         """Note who takes the outputs of layers among these values."""
-        for tensor in _tensors(values):
+        for tensor in tensors_in(values):
             if id(tensor) in self._outputs:
                 self._takers[self._outputs[id(tensor)][0]].add(taker)
 
     def _layer(self, layer: nn.Module, inputs: tuple, out: Any) -> None:
         self._calls[layer] += 1
         self._last = self._names.get(layer, self._last)
-        self._outputs |= {id(tensor): (layer, tensor) for tensor in _tensors(out)}
+        self._outputs |= {id(tensor): (layer, tensor) for tensor in tensors_in(out)}
 
     def _enter(self, norm: nn.Module, inputs: tuple) -> None:
         self._calls[norm] += 1
@@ -240,12 +240,3 @@ def _is_affine(norm: nn.Module, x: Tensor, out: Any) -> bool:
         return False
     scale, shift = (part.view(-1, *(1,) * (x.ndim - 2)) for part in affine(norm))
     return nearly_same(out, scale * x + shift, _TOLERANCE)
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Tensors in nested tuples, lists and mappings."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, (tuple, list, Mapping)):
-        for value in values.values() if isinstance(values, Mapping) else values:
-            yield from _tensors(value)
