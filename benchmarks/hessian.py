@@ -16,19 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.harness import (
-    DEVICE,
-    Batches,
-    Comparison,
-    Ratio,
-    Results,
-    Row,
-    interleave,
-    load_cifar10,
-    options_of,
-    processor_time,
-    run,
-)
+from benchmarks import harness
+from benchmarks.harness import Ratio, Results, Row, interleave, run
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
@@ -41,25 +30,25 @@ ERRORS, TWICE = "error of top 5", "twice"
 STEPS = 40
 
 
-parser = partial(options_of, __doc__, rounds=7, images=128, depth=20)
+parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20)
 
 
 def measure(options: argparse.Namespace) -> Results:
-    batches = load_cifar10(options.root, options.images, 64)
+    batches = harness.load_cifar10(options.root, options.images, 64)
     found = Results(
         f"simplified nets of depth {options.depth}, as initialised; {options.images:,} images; processor time"
     )
     for arm in ("plain", "residual"):
         net = SimplifiedNet(options.depth, arm == "residual").eval()
-        net.to(DEVICE, memory_format=torch.channels_last)
-        timed = contenders(net, batches, load_cifar10(options.root, LIGHT_IMAGES, 64))
+        net.to(harness.DEVICE, memory_format=torch.channels_last)
+        timed = contenders(net, batches, harness.load_cifar10(options.root, LIGHT_IMAGES, 64))
         comparison = found.add(arm, interleave(timed, options.rounds), REFERENCE)
         found.more[f"spectra, {arm}"] = errors = accuracy(net, batches)
         found.rows += rows_of(f"{arm}-{options.depth}", comparison, options.images, errors)
     return found
 
 
-def rows_of(name: str, comparison: Comparison, images: int, spectrum_errors: dict[str, Any]) -> list[Row]:
+def rows_of(name: str, comparison: harness.Comparison, images: int, spectrum_errors: dict[str, Any]) -> list[Row]:
     wrong = Ratio.of(max(spectrum_errors[ERRORS]))
     share = comparison.ratio(LIGHT, REFERENCE) * (images / EPOCH)
     return [
@@ -71,7 +60,9 @@ def rows_of(name: str, comparison: Comparison, images: int, spectrum_errors: dic
     ]
 
 
-def contenders(net: nn.Module, batches: Batches, light: Batches) -> dict[str, Callable[[], float | None]]:
+def contenders(
+    net: nn.Module, batches: harness.Batches, light: harness.Batches
+) -> dict[str, Callable[[], float | None]]:
     import curvlinops  # here: a machine that has none can import the rest
 
     weights = dict(net.named_parameters())
@@ -81,19 +72,19 @@ def contenders(net: nn.Module, batches: Batches, light: Batches) -> dict[str, Ca
     )
     vector = torch.randn(ours.size, generator=torch.Generator().manual_seed(1)).to(ours.like)
     return {
-        REFERENCE: processor_time(lambda: _gradient(net, batches)),
-        OURS: processor_time(lambda: ours @ vector),
-        THEIRS: processor_time(lambda: theirs @ vector),
-        LIGHT: processor_time(lambda: spectrum(Hessian(net, light), k=2, steps=12)),
+        REFERENCE: harness.processor_time(lambda: _gradient(net, batches)),
+        OURS: harness.processor_time(lambda: ours @ vector),
+        THEIRS: harness.processor_time(lambda: theirs @ vector),
+        LIGHT: harness.processor_time(lambda: spectrum(Hessian(net, light), k=2, steps=12)),
     }
 
 
-def _gradient(net: nn.Module, batches: Batches) -> None:
+def _gradient(net: nn.Module, batches: harness.Batches) -> None:
     for images, labels in batches:
         torch.autograd.grad(F.cross_entropy(net(images), labels), list(net.parameters()))
 
 
-def accuracy(net: nn.Module, batches: Batches) -> dict[str, Any]:
+def accuracy(net: nn.Module, batches: harness.Batches) -> dict[str, Any]:
     """Of the spectrum from `STEPS` products: relative errors against `TRUTH`, repeated values, what it states of itself."""
     hessian = Hessian(net, batches)
     truth, found = spectrum(hessian, k=5, steps=TRUTH)[0].top, spectrum(hessian, k=5, steps=STEPS, seed=1)[0]

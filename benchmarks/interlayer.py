@@ -20,19 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from benchmarks.harness import (
-    DEVICE,
-    Batches,
-    Comparison,
-    Ratio,
-    Results,
-    Row,
-    interleave,
-    load_cifar10,
-    options_of,
-    run,
-    seconds,
-)
+from benchmarks import harness
+from benchmarks.harness import Ratio, Results, Row, interleave, run
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 
@@ -41,11 +30,11 @@ BY_HAND, CUSHIONS, EAGER, COMPILED = "by hand", "cushions", "epoch, eager", "epo
 HALF = f"{CUSHIONS}, bfloat16 probes"
 
 
-parser = partial(options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)
+parser = partial(harness.options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
-    batches = load_cifar10(options.root, 10_000, BATCH)
+    batches = harness.load_cifar10(options.root, 10_000, BATCH)
     images = torch.cat([x for x, _ in batches])[: options.images]
     found = Results(
         f"full nets of depth 20 after {options.steps} training steps; 9 blocks, {options.images:,} images, "
@@ -53,7 +42,7 @@ def measure(options: argparse.Namespace) -> Results:
     )
     for residual in (True, False):
         torch.manual_seed(0)
-        net = CifarResNet(20, residual).to(DEVICE, memory_format=torch.channels_last)
+        net = CifarResNet(20, residual).to(harness.DEVICE, memory_format=torch.channels_last)
         train(net, batches, options.steps)
         name = f"{'residual' if residual else 'plain'}-20"
         exact_norms(found, name, net.eval(), images, options)
@@ -78,7 +67,7 @@ def exact_norms(found: Results, name: str, net: nn.Module, images: Tensor, optio
     ]
 
 
-def epoch_lines(name: str, whole: Comparison) -> list[Row]:
+def epoch_lines(name: str, whole: harness.Comparison) -> list[Row]:
     """Cushions against a training epoch of the net, in float32 and with probes in half precision, and a faster epoch."""
     what = f"{name}: all interlayer cushions"
     lines = [
@@ -95,10 +84,10 @@ def norm_contenders(net: nn.Module, images: Tensor, chunks: list[int]) -> dict[s
     x = block_input(net, images[:1])
 
     def by_hand() -> float:  # J x, statistics and a forward pass of the net included
-        return seconds(lambda: interlayer_cushions(net, [span], [few]))[0] / len(few)
+        return harness.seconds(lambda: interlayer_cushions(net, [span], [few]))[0] / len(few)
 
     return {BY_HAND: by_hand} | {
-        f"vmap(vjp), chunk {chunk}": lambda chunk=chunk: seconds(lambda: rows_norm(span, x, chunk))[0]
+        f"vmap(vjp), chunk {chunk}": lambda chunk=chunk: harness.seconds(lambda: rows_norm(span, x, chunk))[0]
         for chunk in chunks
     }
 
@@ -134,12 +123,12 @@ def difference(net: nn.Module, images: Tensor) -> float:
 
 
 def cushion_contenders(
-    net: nn.Module, images: Tensor, batches: Batches, options: argparse.Namespace
+    net: nn.Module, images: Tensor, batches: harness.Batches, options: argparse.Namespace
 ) -> dict[str, Callable[[], float]]:
     blocks, parts = blocks_of(net), images.split(250)
 
     def cushions(half: bool) -> float:
-        return seconds(lambda: interlayer_cushions(net, blocks, parts, probes=options.probes, half=half))[0]
+        return harness.seconds(lambda: interlayer_cushions(net, blocks, parts, probes=options.probes, half=half))[0]
 
     contenders: dict[str, Callable[[], float]] = {
         CUSHIONS: lambda: cushions(half=False),
@@ -164,7 +153,7 @@ def epoch_of(
     model = torch.compile(trained, dynamic=False) if compile else trained
 
     def step() -> float:
-        return seconds(lambda: training_step(model, optimizer, *batch))[0] * EPOCH / BATCH
+        return harness.seconds(lambda: training_step(model, optimizer, *batch))[0] * EPOCH / BATCH
 
     return step
 
@@ -175,7 +164,7 @@ def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Opti
     optimizer.zero_grad()
 
 
-def train(net: nn.Module, batches: Batches, steps: int) -> None:
+def train(net: nn.Module, batches: harness.Batches, steps: int) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         training_step(net, optimizer, *batches[step % (len(batches) - 1)])

@@ -26,19 +26,8 @@ import torch.nn.functional as F
 from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
-from benchmarks.harness import (
-    DEVICE,
-    Batches,
-    Ratio,
-    Results,
-    Row,
-    in_process,
-    interleave,
-    load_cifar10,
-    options_of,
-    processor_time,
-    run,
-)
+from benchmarks import harness
+from benchmarks.harness import Ratio, Results, Row, interleave, run
 from benchmarks.loops import BATCH, Epoch, bank, public_script, through_lightning
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import Hessian, spectrum
@@ -56,7 +45,7 @@ GOALS = {(PRODUCT, CURVLINOPS): 0.7, (DENSITY, CURVLINOPS): 0.4}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, images=2560, hessian_images=32, depth=20, compile=True)
+    parser = harness.options_of(__doc__, rounds=5, images=2560, hessian_images=32, depth=20, compile=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     return parser
 
@@ -72,9 +61,9 @@ def measure(options: argparse.Namespace) -> Results:
 
 
 def training_epoch(found: Results, options: argparse.Namespace) -> None:
-    scripts = {f"usual script, {workers} workers": in_process(theirs, options, workers) for workers in WORKERS}
+    scripts = {f"usual script, {workers} workers": harness.in_process(theirs, options, workers) for workers in WORKERS}
     chosen = {name: how for name, how in OURS.items() if options.compile or not how[0]}
-    contenders = {name: in_process(ours_of, options, *how) for name, how in chosen.items()}
+    contenders = {name: harness.in_process(ours_of, options, *how) for name, how in chosen.items()}
     epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)
     found.add("training epoch", epochs, best)
@@ -82,12 +71,12 @@ def training_epoch(found: Results, options: argparse.Namespace) -> None:
 
 
 def theirs(options: argparse.Namespace, workers: int) -> Epoch:
-    return public_script(options.depth, images(options), DEVICE, workers=workers, evaluate=True)
+    return public_script(options.depth, images(options), harness.DEVICE, workers=workers, evaluate=True)
 
 
 def ours_of(options: argparse.Namespace, compile: bool, precision: str) -> Epoch:
     module = bank(depth=options.depth, compile=compile)
-    return through_lightning(module, images(options), precision, DEVICE, evaluate=True, clock=time.perf_counter)
+    return through_lightning(module, images(options), precision, harness.DEVICE, evaluate=True, clock=time.perf_counter)
 
 
 def images(options: argparse.Namespace) -> CIFAR10:
@@ -105,16 +94,16 @@ class Library:
 
 
 def curvature(found: Results, options: argparse.Namespace) -> None:
-    batches = load_cifar10(options.root, options.hessian_images, options.hessian_images)
+    batches = harness.load_cifar10(options.root, options.hessian_images, options.hessian_images)
     net = SimplifiedNet(options.depth).eval()
-    net.to(DEVICE, memory_format=torch.channels_last)
+    net.to(harness.DEVICE, memory_format=torch.channels_last)
     libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
     if importlib.util.find_spec("hessian_eigenthings"):
         libraries[EIGENTHINGS] = with_eigenthings(net, batches)
     else:
         found.more["left out"] = missing = f"{EIGENTHINGS} is not installed and left out: {INSTALL}"
         print(f"\n{missing}")
-    vector = torch.randn(sum(w.numel() for w in net.parameters())).to(DEVICE)
+    vector = torch.randn(sum(w.numel() for w in net.parameters())).to(harness.DEVICE)
     work = {
         PRODUCT: {name: lambda its=its: its.product(vector) for name, its in libraries.items()},
         f"top {TOP} eigenvalues": {name: its.top for name, its in libraries.items()},
@@ -125,7 +114,7 @@ def curvature(found: Results, options: argparse.Namespace) -> None:
         },
     }
     for what, contenders in work.items():
-        timed = interleave({name: processor_time(one) for name, one in contenders.items()}, options.rounds)
+        timed = interleave({name: harness.processor_time(one) for name, one in contenders.items()}, options.rounds)
         found.add(f"Hessian: {what}", timed, US)
         found.rows += [
             Row(f"Hessian: {what}, ours", name, timed.ratio(US, name), GOALS.get((what, name)))
@@ -135,7 +124,7 @@ def curvature(found: Results, options: argparse.Namespace) -> None:
     found.rows += agreement(libraries, vector)
 
 
-def ours(net: nn.Module, batches: Batches) -> Library:
+def ours(net: nn.Module, batches: harness.Batches) -> Library:
     return Library(
         product=Hessian(net, batches).__matmul__,
         top=lambda: spectrum(Hessian(net, batches), k=TOP, steps=STEPS)[0].top,
@@ -143,7 +132,7 @@ def ours(net: nn.Module, batches: Batches) -> Library:
     )
 
 
-def with_curvlinops(net: nn.Module, batches: Batches) -> Library:
+def with_curvlinops(net: nn.Module, batches: harness.Batches) -> Library:
     """Its manual takes eigenvalues from scipy, and its own Lanczos for the density."""
     import curvlinops  # here: a machine that only trains has none
 
@@ -160,7 +149,7 @@ def with_curvlinops(net: nn.Module, batches: Batches) -> Library:
     )
 
 
-def with_eigenthings(net: nn.Module, batches: Batches) -> Library:
+def with_eigenthings(net: nn.Module, batches: harness.Batches) -> Library:
     import hessian_eigenthings as theirs
 
     def operator() -> "theirs.HessianOperator":

@@ -31,18 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import (
-    Comparison,
-    Ratio,
-    Results,
-    Row,
-    interleave,
-    load_cifar10,
-    options_of,
-    processor_time,
-    quiet,
-    run,
-)
+from benchmarks import harness
+from benchmarks.harness import Ratio, Results, Row, interleave, run
 from benchmarks.loops import bank, sgd, trainer
 from benchmarks.report import stretch
 from lightning_app.datamodules import CIFAR10
@@ -86,15 +76,15 @@ class Series:
 
     @property
     def contenders(self) -> dict[str, Callable[[], float | None]]:
-        return {f"{size}": processor_time(self.at(size)) for size in self.sizes}
+        return {f"{size}": harness.processor_time(self.at(size)) for size in self.sizes}
 
-    def row(self, measured: Comparison) -> Row:
+    def row(self, measured: harness.Comparison) -> Row:
         fitted = exponents(self.sizes, measured)
         return Row(f"{self.name}, exponent", GROWTH[self.expected], Ratio.of(*fitted), goal=self.expected + MARGIN)
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=3, images=32)  # the batch of a step and of a product
+    parser = harness.options_of(__doc__, rounds=3, images=32)  # the batch of a step and of a product
     parser.add_argument("--run", type=Path, help="a run with one plain and one residual net, as quickstart leaves one")
     parser.add_argument("--only", nargs="+", metavar="SERIES", help="names of series, or memory")
     parser.add_argument("--quick", action="store_true", help="two sizes of each, to see that it works")
@@ -105,8 +95,8 @@ def measure(options: argparse.Namespace) -> Results:
     found = Results(f"eager, batches of {options.images} images; processor time")
     if options.only is None or MEMORY in options.only:  # first: of what later series free, nothing would be seen
         memory(found, options)
-    ((images, labels),) = load_cifar10(options.root, options.images, options.images, "cpu")
-    (probe,) = load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
+    ((images, labels),) = harness.load_cifar10(options.root, options.images, options.images, "cpu")
+    (probe,) = harness.load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
     with tempfile.TemporaryDirectory() as folder:
         series = [*of_training(images, labels), *of_probes(*probe), *of_depth(images, labels)]
         series += [of_lanczos(images, labels)]
@@ -118,10 +108,10 @@ def measure(options: argparse.Namespace) -> Results:
     return found
 
 
-def exponents(sizes: Sequence[int], measured: Comparison) -> list[float]:
+def exponents(sizes: Sequence[int], measured: harness.Comparison) -> list[float]:
     """a of t ~ n^a over the largest sizes, for each round.
 
-    >>> exponents([1, 2, 4], Comparison({"1": [3.0], "2": [6.0], "4": [12.0]}))
+    >>> exponents([1, 2, 4], harness.Comparison({"1": [3.0], "2": [6.0], "4": [12.0]}))
     [1.0]
     """
     times = np.array([measured.values[f"{size}"] for size in sizes[-FITTED:]])  # (sizes, rounds)
@@ -233,7 +223,7 @@ def growth(root: Path, seeds: int, batch: int) -> dict[str, float]:
 
     "kept" is after these steps, in which the bank's weights, gradients and momentum are made.
     """
-    quiet()
+    harness.quiet()
     before = _resident()
     data, module = CIFAR10(root=str(root), batch_size=batch), bank(seeds)
     trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0).fit(module, datamodule=data)

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import StatefulMeasure, Steps
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import at_least
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
 from lightning_app.measures.paths.driving_force import SCALE
 from lightning_app.networks import layers_of
@@ -74,9 +74,7 @@ class DrivingForce(StatefulMeasure):
         every_n_steps: Steps | None = None,
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
-        if samples < 1:
-            raise UserError(f"samples of DrivingForce must be at least 1, got {samples}.")
-        self.samples = samples
+        self.samples = at_least(1, "DrivingForce", samples=samples)
         self.double = double
 
     @override

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import at_least
 from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
 
 
@@ -78,12 +78,8 @@ class EffectiveDepth(Measure):
         every_n_steps: Steps | None = None,
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
-        if samples < 1 or gradient_samples < 1:
-            raise UserError(
-                f"EffectiveDepth needs samples and gradient_samples of at least 1, got {samples} and {gradient_samples}."
-            )
-        self.samples = samples
-        self.gradient_samples = min(samples, gradient_samples)
+        self.samples = at_least(1, "EffectiveDepth", samples=samples)
+        self.gradient_samples = min(samples, at_least(1, "EffectiveDepth", gradient_samples=gradient_samples))
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
-from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, at_least
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
 
@@ -106,15 +106,11 @@ class HessianSpectrum(Measure):
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
         check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
-        if samples < 1 or exact < 0:
-            raise UserError(
-                f"HessianSpectrum needs samples of at least 1 and exact of at least 0, got {samples}, {exact}."
-            )
-        self.samples = samples
+        self.samples = at_least(1, "HessianSpectrum", samples=samples)
         self.options: dict[str, Any] = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps}
         self.options |= {"tolerance": tolerance, "seed": seed}
         self.parts = parts
-        self.exact = exact
+        self.exact = at_least(0, "HessianSpectrum", exact=exact)
         self.double = double
         self.prefix = self.family = prefix
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import at_least
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.interlayer import check_interlayer
@@ -86,10 +86,8 @@ class InterlayerCushion(Measure):
         every_n_steps: Steps | None = None,
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
-        if samples < 1:
-            raise UserError(f"samples of InterlayerCushion must be at least 1, got {samples}.")
         self.blocks = blocks
-        self.samples = samples
+        self.samples = at_least(1, "InterlayerCushion", samples=samples)
         self.probes = probes
         self.bn_modes = [bn_modes] if isinstance(bn_modes, str) else list(bn_modes)
         if self.bn_modes == ["batch1"]:

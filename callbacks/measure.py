@@ -24,7 +24,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext, State
 from callbacks.log import folders_of, log_results
 from callbacks.protocol import contexts_of
-from lightning_app.common.errors import MachineError, UserError
+from lightning_app.common.errors import MachineError, UserError, at_least
 from lightning_app.common.isolation import evaluating
 from lightning_app.common.numbers import whole
 
@@ -64,17 +64,16 @@ class EpochCallback(LoggingCallback, ABC):
         self.set_clock(every_n_epochs, every_n_steps)
         self.at_start = at_start
         self._before = 0  # optimizer steps when the present batch began
+        self._warned: set[str] = set()
 
     def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
         """When to measure; a UserError for what is no distance."""
-        if every_n_epochs < 1:
-            raise UserError(f"every_n_epochs of {type(self).__name__} must be at least 1, got {every_n_epochs}.")
         if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
             raise UserError(
                 f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
                 f"{every_n_steps}."
             )
-        self.every_n_epochs = every_n_epochs
+        self.every_n_epochs = at_least(1, type(self).__name__, every_n_epochs=every_n_epochs)
         self.every_n_steps = every_n_steps
 
     @abstractmethod
@@ -146,11 +145,7 @@ class Measure(EpochCallback):
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
-
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
-        self._warned: set[str] = set()
-        self._described = False
+    _described = False
 
     @abstractmethod
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, at_least
 from lightning_app.measures import (
     STRENGTHS,
     NoiseResponses,
@@ -93,15 +93,12 @@ class NoiseStability(Measure):
         every_n_steps: Steps | None = None,
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
-        for name, value, least in (("samples", samples, 1), ("draws", draws, 1), ("tangents", tangents, 2)):
-            if value < least:
-                raise UserError(f"{name} of NoiseStability must be at least {least}, got {value}.")
         if not strengths or min(strengths) < 0:
             raise UserError(f"strengths of NoiseStability must be numbers from 0 up, got {list(strengths)}.")
-        self.samples = samples
+        self.samples = at_least(1, "NoiseStability", samples=samples)
         self.strengths = tuple(strengths)
-        self.draws = draws
-        self.tangents = tangents
+        self.draws = at_least(1, "NoiseStability", draws=draws)
+        self.tangents = at_least(2, "NoiseStability", tangents=tangents)
         self.seed = seed
 
     @override

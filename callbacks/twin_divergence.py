@@ -12,7 +12,7 @@ from typing_extensions import override
 from callbacks.log import log_results
 from callbacks.measure import LoggingCallback
 from callbacks.protocol import metrics_of, why_unseen
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import at_least
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
 from lightning_app.runs.members import Member, named_members
 
@@ -79,9 +79,7 @@ class TwinDivergence(LoggingCallback):
     """
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
-        if every_n_steps < 1:
-            raise UserError(f"every_n_steps of TwinDivergence must be at least 1, got {every_n_steps}.")
-        self.every_n_steps = every_n_steps
+        self.every_n_steps = at_least(1, "TwinDivergence", every_n_steps=every_n_steps)
         self.watch_signs = watch_signs
         self._pairs: dict[str, Pair] = {}  # by the twin's name, like all that follow
         self._histories: dict[str, TwinHistory] = {}

@@ -16,6 +16,18 @@ class MachineError(UserError):
     """A fault of the machine, such as a full disk. The command line exits with 1."""
 
 
+def at_least(minimum: int, who: str = "", **named: int) -> int:
+    """The one named value of somebody, if it is at least the minimum, else a `UserError`.
+
+    >>> at_least(1, samples=3)
+    3
+    """
+    ((name, value),) = named.items()
+    if value < minimum:
+        raise UserError(f"{name}{who and f' of {who}'} must be at least {minimum}, got {value}.")
+    return value
+
+
 def nearest(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """The most similar names, the nearest first, of a similarity in [0, 1] of at least the cutoff.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, at_least
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
@@ -311,11 +311,3 @@ def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Te
 def stratified_mask(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
     """(N,) bool: the rows that `stratified_rows` draws."""
     return torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, stratified_rows(labels, size, seed, stream), True)
-
-
-def at_least(minimum: int, **named: int) -> int:
-    """The one named value, if it is at least the minimum, else a `UserError` with its name."""
-    ((name, value),) = named.items()
-    if value < minimum:
-        raise UserError(f"{name} must be at least {minimum}, got {value}.")
-    return value

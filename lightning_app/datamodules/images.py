@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
-from lightning_app.datamodules.base import ResidentData, at_least
+from lightning_app.common.errors import UserError, at_least
+from lightning_app.datamodules.base import ResidentData
 from lightning_app.datamodules.loaders import Draws, Resident
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
-from lightning_app.datamodules.base import Splits, at_least
+from lightning_app.common.errors import UserError, at_least
+from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.vectors import VectorData
 
 MEANS, TRAIN, TEST = range(3)  # independent streams of a seed

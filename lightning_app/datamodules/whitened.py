@@ -18,8 +18,8 @@ from torch import Tensor
 from torchvision import datasets
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
-from lightning_app.datamodules.base import Splits, at_least
+from lightning_app.common.errors import UserError, at_least
+from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.digits import split_digits
 from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, by_train_flag
 from lightning_app.datamodules.vectors import VectorData

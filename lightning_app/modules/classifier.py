@@ -25,6 +25,7 @@ from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, use_float32
 from lightning_app.common.seeds import parse_seeds
+from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
@@ -41,24 +42,6 @@ from lightning_app.modules.members import (
     twin,
 )
 from lightning_app.modules.nonfinite import Looks, wrong_labels
-from lightning_app.modules.optimizing import (
-    Clipping,
-    Interval,
-    clip,
-    make_schedule,
-    refuse_unfit,
-    step,
-    step_schedule,
-    wants_cost,
-)
-from lightning_app.modules.resume import (
-    check_form,
-    check_members,
-    check_tensors,
-    describe,
-    id_weights,
-    keep_configured_schedule,
-)
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -105,9 +88,9 @@ class ImageClassifier(pl.LightningModule):
         arms: dict[str, Arm] | None = None,
         scheduler: LRSchedulerCallable | list[LRSchedulerCallable] | None = None,
         scheduler_milestones: list[int] | None = None,
-        scheduler_interval: Interval = "epoch",
+        scheduler_interval: optimizing.Interval = "epoch",
         gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: Clipping = "norm",
+        gradient_clip_algorithm: optimizing.Clipping = "norm",
         seeds: int | list[int] | str = 1,
         loss: LossName = "cross_entropy",
         weight_decay: float = 1e-4,
@@ -160,9 +143,9 @@ class ImageClassifier(pl.LightningModule):
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
         self.scheduler_milestones = scheduler_milestones
-        self.scheduler_interval: Interval = scheduler_interval
+        self.scheduler_interval: optimizing.Interval = scheduler_interval
         self.gradient_clip_val = gradient_clip_val
-        self.gradient_clip_algorithm: Clipping = gradient_clip_algorithm
+        self.gradient_clip_algorithm: optimizing.Clipping = gradient_clip_algorithm
 
     @override
     def configure_model(self) -> None:
@@ -237,12 +220,12 @@ class ImageClassifier(pl.LightningModule):
         """
         try:
             optimizer = self._make_optimizer(self.nets.parameters())
-            scheduler = make_schedule(self._make_scheduler, self.scheduler_milestones, optimizer)
+            scheduler = optimizing.make_schedule(self._make_scheduler, self.scheduler_milestones, optimizer)
         except UserError:
             raise
         except (TypeError, ValueError) as error:
             raise UserError(f"optimizer or scheduler cannot be made as configured: {error}.") from error
-        refuse_unfit(optimizer, scheduler, len(self.members))
+        optimizing.refuse_unfit(optimizer, scheduler, len(self.members))
         if scheduler is None:
             return {"optimizer": optimizer}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.scheduler_interval}}
@@ -290,16 +273,16 @@ class ImageClassifier(pl.LightningModule):
         def gradients() -> Tensor | None:
             optimizer.zero_grad()
             found = self._answers(passes, share)
-            clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
+            optimizing.clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
             add_gradients(self.penalties[member.name] for member in self.own)
             if not answers:
                 answers.extend(found)
                 self._looks.before_update(optimizer.optimizer, passes, found, share, number, when)
-            if not wants_cost(optimizer.optimizer):
+            if not optimizing.wants_cost(optimizer.optimizer):
                 return None
             return torch.stack([risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]).sum()
 
-        step(optimizer, gradients, len(self.members))
+        optimizing.step(optimizer, gradients, len(self.members))
         self._looks.after_update(optimizer.optimizer, number, when)
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
@@ -332,7 +315,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _step_schedule(self) -> None:
         if (scheduler := self.lr_schedulers()) is not None:
-            step_schedule(scheduler)
+            optimizing.step_schedule(scheduler)
 
     def _reset_evaluation(self) -> None:
         for metrics in (*self.evaluated, *self.evaluated_averages):
@@ -470,8 +453,8 @@ class ImageClassifier(pl.LightningModule):
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
         if self.trainer.state.fn == "fit":
             self._check_weights()
-        checkpoint["members"] = [describe(member) for member in self.members]
-        checkpoint["id_weights"] = {m.name: id_weights(m, averaged=bool(self.averages)) for m in self.members}
+        checkpoint["members"] = [resume.describe(member) for member in self.members]
+        checkpoint["id_weights"] = {m.name: resume.id_weights(m, averaged=bool(self.averages)) for m in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["scheduler_interval"] = self.scheduler_interval
@@ -483,9 +466,9 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        check_form(checkpoint)
-        check_members(checkpoint.get("members", []), [describe(member) for member in self.members])
-        check_tensors(checkpoint["state_dict"], self.state_dict())
+        resume.check_form(checkpoint)
+        resume.check_members(checkpoint.get("members", []), [resume.describe(member) for member in self.members])
+        resume.check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
             if "optimizer_states" not in checkpoint:
                 raise UserError(
@@ -496,7 +479,7 @@ class ImageClassifier(pl.LightningModule):
             check = getattr(self._datamodule, "check_trained_on", None)
             if check and "trained_on" in checkpoint:  # older checkpoints do not say
                 check(checkpoint["trained_on"])
-            keep_configured_schedule(checkpoint, self.configure_optimizers())
+            resume.keep_configured_schedule(checkpoint, self.configure_optimizers())
             # Older checkpoints list the position in the data once for each data stream, and all are the same.
             del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks

@@ -17,7 +17,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, at_least
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import read_safetensors, read_torch
 from lightning_app.common.signals import stopping
@@ -113,14 +113,9 @@ class SaveCheckpoint(Checkpoint):
     """
 
     def __init__(self, every_n_epochs: int = 1, every_n_steps: int = 0, keep_every_n_epochs: int = 0) -> None:
-        if every_n_epochs < 1 or every_n_steps < 0 or keep_every_n_epochs < 0:
-            raise UserError(
-                "save_checkpoint needs every_n_epochs >= 1, every_n_steps >= 0 and keep_every_n_epochs >= 0, got "
-                f"{every_n_epochs}, {every_n_steps} and {keep_every_n_epochs}."
-            )
-        self.every_n_epochs = every_n_epochs
-        self.every_n_steps = every_n_steps
-        self.keep_every_n_epochs = keep_every_n_epochs
+        self.every_n_epochs = at_least(1, "save_checkpoint", every_n_epochs=every_n_epochs)
+        self.every_n_steps = at_least(0, "save_checkpoint", every_n_steps=every_n_steps)
+        self.keep_every_n_epochs = at_least(0, "save_checkpoint", keep_every_n_epochs=keep_every_n_epochs)
         self.folder: Path | None = None  # set by whoever knows the run folder
         self._saved: int | None = None  # optimizer steps of last.ckpt
 

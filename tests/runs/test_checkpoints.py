@@ -224,7 +224,7 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("options", [{"every_n_epochs": 0}, {"every_n_steps": -1}, {"keep_every_n_epochs": -1}])
 def test_schedules_that_make_no_sense_are_a_sentence(options):
-    with pytest.raises(UserError, match="save_checkpoint needs"):
+    with pytest.raises(UserError, match="of save_checkpoint must be at least"):
         SaveCheckpoint(**options)
 
 

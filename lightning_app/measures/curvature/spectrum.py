@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, UserError, at_least
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.curvature.hessian import Symmetric
 from lightning_app.measures.curvature.lanczos import Bounds, Krylov, Rule, lanczos, mass_below, mass_within, widened
@@ -124,8 +124,7 @@ def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tol
     """Refuse counts that make no spectrum, in the name of whoever was asked."""
     least = {"k": (k, 1), "steps": (steps, LEAST), "probes": (probes, 0), "probe_steps": (probe_steps, LEAST)}
     for name, (value, smallest) in least.items():
-        if value < smallest:
-            raise UserError(f"{name} of {who} must be at least {smallest}, got {value}.")
+        at_least(smallest, who, **{name: value})
     if not 0 < tolerance < 1:
         raise UserError(f"tolerance of {who} is a share of an eigenvalue, between 0 and 1, got {tolerance}.")
 
