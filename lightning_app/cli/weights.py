@@ -6,7 +6,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.safe_io import read_safetensors, read_torch
+from lightning_app.common.safe_io import read_torch
+from lightning_app.runs.checkpoints import read_safetensors
 
 NESTS = ("state_dict", "model_state_dict", "model", "net", "module", "ema")  # under which programs keep a net's weights
 SHOWN = 3  # names in an error

@@ -288,23 +288,6 @@ def read_torch(file: Path) -> Any:
         ) from error
 
 
-def read_safetensors(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tensors of a .safetensors file by name, on the CPU, and its metadata.
-
-    Raises:
-        UserError: if there is no such file, or it is not whole.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
-        raise UserError(f"expected weights at {file}, found no such file.")
-    try:
-        with safe_open(file, "pt") as content:
-            return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
-
-
 def _check_archive(file: Path, size: int) -> None:
     with zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > size:

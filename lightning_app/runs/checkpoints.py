@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError, at_least
 from lightning_app.common.files import write_atomically, writing
-from lightning_app.common.safe_io import read_safetensors, read_torch
+from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST
 
@@ -84,6 +84,23 @@ def _read_weights(file: Path) -> dict[str, Any]:
             f"{file} is no file of ours: its metadata '{CHECKPOINT}' should be an object, got {type(said).__name__}."
         )
     return {**said, "state_dict": weights, "callbacks": {}}
+
+
+def read_safetensors(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tensors of a .safetensors file by name, on the CPU, and its metadata.
+
+    Raises:
+        UserError: if there is no such file, or it is not whole.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise UserError(f"expected weights at {file}, found no such file.")
+    try:
+        with safe_open(file, "pt") as content:
+            return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
 
 
 def _check(file: Path) -> None:
