@@ -10,8 +10,9 @@ import tempfile
 import termios
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -25,6 +26,7 @@ from lightning_app.common.signals import stopping
 from lightning_app.datamodules import Digits
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
+from lightning_app.runs import RunFolder
 from tests.forked import MAIN, Popen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +82,35 @@ def callbacks_in(config: Path = ROOT / "configs" / "base.yaml") -> set[str]:
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Equal down to the dtype and the bits of every tensor and array in nested dicts and lists."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(identical, one, other))
+    if isinstance(one, torch.Tensor | np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    return one == other
+
+
+def checkpoint(run: Path) -> dict:
+    return torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, log and measurements, bit for bit."""
+    frames = [RunFolder(path).log() for path in (one, other)]
+    frames = [frame[~frame["name"].str.startswith(TIMING)].reset_index(drop=True) for frame in frames]
+    assert frames[0].equals(frames[1])
+    assert identical(*(checkpoint(run)["state_dict"] for run in (one, other)))
+    files = sorted(path.relative_to(one) for path in (one / "measurements").rglob("*.npz"))
+    assert files
+    for file in files:
+        assert (one / file).read_bytes() == (other / file).read_bytes(), file
 
 
 def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess:

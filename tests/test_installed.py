@@ -12,7 +12,7 @@ import pytest
 
 from lightning_app.cli.parser import prescan
 from lightning_app.common.provenance import configs, packaged
-from tests.helpers import ROOT, TINY
+from tests.helpers import LEARNING, ROOT, TINY
 
 LIBRARIES = Path(find_spec("numpy").origin).parents[1]  # where what we need is installed
 
@@ -157,7 +157,7 @@ def test_the_wheel_measures_a_net_in_a_notebook(installed, tmp_path):
 @pytest.mark.slow
 def test_the_installed_command_trains_and_reports_in_an_empty_folder(installed, tmp_path):
     words = ["configs/quickstart.yaml" if word.endswith("quickstart.yaml") else word for word in TINY]
-    done = run(installed, *words, "--trainer.max_epochs", "1", cwd=tmp_path)
+    done = run(installed, *words, *LEARNING, "--trainer.max_epochs", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / re.search(r"report: (\S+)", done.stdout)[1]).exists()
     listed = run(installed, "reproduce", "--list", "yu-tomasi", cwd=tmp_path)

@@ -11,7 +11,7 @@ from lightning_app.cli.checkpoints import extract_member
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from tests.helpers import TINY, arm, classifier, command, digits, fit, log_rows, same_weights, trainer
+from tests.helpers import TINY, arm, classifier, command, digits, fit, identical, log_rows, same_weights, trainer
 
 ADAM = {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=1e-3)}
 STEPPED = {"scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
@@ -60,30 +60,14 @@ def test_it_is_what_training_alone_would_have_saved(saved, tmp_path):
     one.fit(alone(), datamodule=digits())
     one.save_checkpoint(path)
     files = AtomicCheckpointIO()
-    _same(files.load_checkpoint(extracted(saved, tmp_path)), files.load_checkpoint(path))
-
-
-def _same(ours, theirs):
-    assert type(ours) is type(theirs) or isinstance(ours, dict)
-    if isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            _same(ours[key], theirs[key])
-    elif isinstance(theirs, list):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs):
-            _same(one, other)
-    elif torch.is_tensor(theirs):
-        assert torch.equal(ours, theirs)
-    else:
-        assert ours == theirs
+    assert identical(files.load_checkpoint(extracted(saved, tmp_path)), files.load_checkpoint(path))
 
 
 def test_the_bank_is_left_as_it_was(saved):
     checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
     before = copy.deepcopy(checkpoint)
     extract_member(checkpoint, "plain-seed04")
-    _same(checkpoint, before)
+    assert identical(checkpoint, before)
 
 
 def test_a_checkpoint_without_optimizer_state_of_a_sequence_is_taken_too(saved):

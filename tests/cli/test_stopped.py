@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lightning_app.runs.lock import take
-from tests.cli.test_commands import RUN, assert_same_run, weights
+from tests.cli.test_commands import RUN
 from tests.forked import MAIN, Popen
-from tests.helpers import TINY, command
+from tests.helpers import TINY, assert_same_run, checkpoint, command, identical
 
 pytestmark = pytest.mark.slow
 LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
@@ -117,10 +118,7 @@ def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_p
     code, said = ended(process)
     assert code == 138, said
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
-    resumed = command(*TINY, *words, "--ckpt_path", "last", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    (line,) = [line for line in resumed.stdout.splitlines() if line.startswith("going on after epoch 1, step ")]
-    assert 192 < int(line.split()[-1]) < 384
+    assert 192 < checkpoint(tmp_path / RUN)["global_step"] < 384
 
 
 def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
@@ -146,24 +144,17 @@ def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
     assert code == 138 and "stopped by SIGUSR1" in said
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder_and_another_one_does_not(tmp_path):
     process = started(tmp_path, *FEW)
     until(process, (tmp_path / RUN / "log.csv").exists)
     process.kill()
     process.communicate()
-    again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]
-
-
-def test_another_configuration_does_not_begin_in_a_killed_runs_folder(tmp_path):
-    process = started(tmp_path, *FEW)
-    until(process, (tmp_path / RUN / "log.csv").exists)
-    process.kill()
-    process.communicate()
-    other = command(*TINY, *FEW, "--model.weight_decay", "0.5", "--ckpt_path", "last", cwd=tmp_path)
-    assert other.returncode == 0, other.stderr
-    assert {folder.name for folder in (tmp_path / RUN).parent.iterdir()} == {"quickstart", "quickstart~2"}
+    shutil.copytree(tmp_path / "runs", tmp_path / "copy" / "runs")
+    other = ("--model.weight_decay", "0.5")
+    for cwd, words, names in ((tmp_path, (), {RUN.name}), (tmp_path / "copy", other, {RUN.name, f"{RUN.name}~2"})):
+        again = command(*TINY, *FEW, *words, "--ckpt_path", "last", cwd=cwd)
+        assert again.returncode == 0, again.stderr
+        assert {folder.name for folder in (cwd / RUN).parent.iterdir()} == names
 
 
 def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_stays_as_it_is(tmp_path):
@@ -175,8 +166,8 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
     restarted = command(*TINY, *FEW, cwd=tmp_path, env={"SLURM_RESTART_COUNT": "1"})  # by SLURM
     assert restarted.returncode == 0, restarted.stderr
     assert "going on after epoch 1" in restarted.stdout
-    before = weights(tmp_path / RUN)
+    before = checkpoint(tmp_path / RUN)["state_dict"]
     again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert all((before[key] == value).all() for key, value in weights(tmp_path / RUN).items())
+    assert identical(before, checkpoint(tmp_path / RUN)["state_dict"])
     assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]

@@ -18,7 +18,7 @@ import pytest
 
 from lightning_app.runs import find_runs
 from tests.deploy.support import DIGITS
-from tests.helpers import ROOT
+from tests.helpers import LEARNING, ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 LOCK = (ROOT / "deploy" / "requirements.lock").read_text()
@@ -68,7 +68,7 @@ def test_what_is_copied_is_enough_to_train_and_report(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, target)
     call = [sys.executable, tmp_path / "main.py", "fit", "--config", "configs/res20.yaml", *DIGITS]
-    call += ["--model.net.init_args.depth", "5"]
+    call += ["--model.net.init_args.depth", "5", *LEARNING]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(call, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -75,17 +75,6 @@ def made(kind: Kind, folder: Path) -> tuple[RunFolder, Path]:
     return run, folder / kind.name
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal down to every array's dtype and values."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor | np.ndarray):
-        return one.dtype == other.dtype and bool((one == other).all())
-    return type(one) is type(other) and one == other
-
-
 @st.composite
 def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """A piece of a file replaced, which is also cut off, left out, doubled or put in."""

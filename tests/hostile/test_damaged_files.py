@@ -24,7 +24,8 @@ from lightning_app.common.safe_io import (
 )
 from lightning_app.modules.resume import check_form
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from tests.hostile.damage import CHECKPOINT, KINDS, PICKLES, damage, made, same
+from tests.helpers import identical
+from tests.hostile.damage import CHECKPOINT, KINDS, PICKLES, damage, made
 
 kinds = pytest.mark.parametrize("name", KINDS)
 refused = pytest.raises(UserError)
@@ -47,7 +48,7 @@ def test_damage_is_noticed_or_harmless(name, tmp_path):
             assert str(file) in str(error) or "checkpoint" in str(error)
         else:
             assert type(found) is type(right)
-            assert not kind.sealed or same(found, right)
+            assert not kind.sealed or identical(found, right)
 
     check()
 
