@@ -35,8 +35,8 @@ def test_texts_of_the_script_stay_as_they_are():
 
 
 def test_limits_of_size(page):
-    """The script has at most 28,500 bytes; with all it needs, the page is at most 1.3 times as long as without."""
-    assert len(script().encode()) <= 28_500
+    """The script has at most 29,000 bytes; with all it needs, the page is at most 1.3 times as long as without."""
+    assert len(script().encode()) <= 29_000
     without = re.sub(r"<script>.*?</script>| data-(?:arms?|axes|rows)='.*?'", "", page, flags=re.DOTALL)
     without = re.sub(r"/\* what only the script makes.*?so far \*/", "", without, flags=re.DOTALL)
     without = re.sub(r'<a download="(?:[\w-]*-epochs|maps-figure)\.csv\.gz".*?</a>', "", without)
