@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs import RunFolder
 from tests.deploy.support import DEPLOY, DIGITS, checkout, configuration, recorded
-from tests.helpers import ROOT, command
+from tests.helpers import ROOT, built, command
 
 SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
 AXES = {"model.net.init_args.depth", "model.net.init_args.residual", "model.seeds"}
@@ -44,19 +43,16 @@ def test_a_sweep_is_a_grid_of_depth_residual_and_seed(file):
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
-def test_the_corners_of_a_sweep_build_what_they_say(file, monkeypatch, tmp_path):
-    sweep = yaml.safe_load(file.read_text())
-    built = []
-    monkeypatch.chdir(checkout(tmp_path))
-    monkeypatch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: built.append(self))
+def test_the_corners_of_a_sweep_build_what_they_say(file, tmp_path):
+    sweep, app = yaml.safe_load(file.read_text()), checkout(tmp_path)
     for trial in (trials(sweep)[0], trials(sweep)[-1]):
         call = words(sweep, trial)
         assert call[:3] == ["/usr/bin/env", "python", "main.py"]
-        run_training(call[3:])
+        model = built(*call[3:], cwd=app).model
         depth, residual, seeds = (trial[name]["value"] for name in sorted(AXES))
-        ((_, net),) = built[-1].model.members
+        ((_, net),) = model.members
         assert (len(net.layers()), net.residual) == (depth, residual)
-        assert built[-1].model.data_seeds == parse_seeds(seeds)
+        assert model.data_seeds == parse_seeds(seeds)
 
 
 def test_the_sweeps_learning_rates_are_those_of_the_depths():
@@ -128,15 +124,24 @@ def test_titles_are_unique_within_a_section(dashboard):
 
 
 SMALL = (*DIGITS, "--data.train_limit", "32", "--data.batch_size", "16")
+NETS = [f"--model.{net}.init_args.width=4" for net in ("net", "arms.plain.net", "arms.residual.net")]
+FEW = {  # of what takes most time
+    "EffectiveDepth": {"samples": 4, "gradient_samples": 2},
+    "HessianSpectrum": {"samples": 4, "steps": 4, "probe_steps": 4},
+    "DrivingForce": {"samples": 4},
+}
 
 
-def few_samples(folder: Path) -> Path:
-    """A configuration with base.yaml's callbacks, the dearest of few samples: to be layered below another."""
+def trained(app: Path, config: str, name: str, *more: str) -> Path:
+    """A run of narrow nets, with base.yaml's callbacks on few samples below the configuration."""
     listed = yaml.safe_load((ROOT / "configs/base.yaml").read_text())["trainer"]["callbacks"]
-    (depth,) = (callback for callback in listed if callback["class_path"] == "EffectiveDepth")
-    depth["init_args"] = {"samples": 4, "gradient_samples": 2}
-    (folder / "few.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": listed}}))
-    return folder / "few.yaml"
+    few = [each | {"init_args": each.get("init_args", {}) | FEW.get(each["class_path"], {})} for each in listed]
+    (app / "few.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": few}}))
+    nets = NETS[1:] if config.startswith("pair") else NETS[:1]
+    words = ("--config", app / "few.yaml", "--config", f"configs/{config}.yaml", "--run.name", name)
+    done = command("fit", *words, *SMALL, *nets, *more, cwd=app)
+    assert done.returncode == 0, done.stderr
+    return app / "runs" / "cifar10" / name
 
 
 @pytest.fixture(scope="module")
@@ -144,33 +149,20 @@ def banks(tmp_path_factory) -> Path:
     """Runs of two seeds: of one arm, with BatchNorm and without, and of two."""
     app = checkout(tmp_path_factory.mktemp("banks"))
     scales = ("--trainer.callbacks", "BnLambda", "--trainer.callbacks+", "DrivingForce")
-    runs = (
-        *(("res20", "arm", ()), ("full_res20", "full", scales)),
-        ("pair20", "job", ()),
-    )
-    few = few_samples(app)
-    for config, name, more in runs:
-        call = ("--config", few, "--config", f"configs/{config}.yaml", "--run.name", name, "--model.seeds", "3-4")
-        done = command("fit", *call, *SMALL, *more, cwd=app)
-        assert done.returncode == 0, done.stderr
+    for config, name, more in (("res20", "arm", ()), ("full_res20", "full", scales), ("pair20", "job", ())):
+        trained(app, config, name, "--model.seeds", "3-4", *more)
     return app / "runs" / "cifar10"
 
 
 @pytest.mark.slow
 def test_every_key_of_the_dashboard_is_recorded_by_a_real_run(dashboard, pods, banks, tmp_path):
     app = checkout(tmp_path)
-    spectra = ("--trainer.callbacks", "HessianSpectrum")  # of a net with ID entries
-    for config, more in (("full_res20", ()), ("res20", spectra)):
-        call = ("fit", "--config", few_samples(app), "--config", f"configs/{config}.yaml")
-        done = command(*call, *SMALL, *more, cwd=app)
-        assert done.returncode == 0, done.stderr
-    singles, pair = (
-        [app / "runs/cifar10" / name for name in ("full_res20", "res20")],
-        pods / "runs/yu-tomasi/fig2-seed0",
+    singles = (
+        trained(app, "full_res20", "full"),
+        trained(app, "res20", "res20", "--trainer.callbacks", "HessianSpectrum"),  # of a net with ID entries
     )
-    found = set().union(
-        *(keys(recorded(run)) for run in (*singles, pair, *(banks / name for name in ("arm", "full", "job"))))
-    )
+    runs = (*singles, pods / "runs/yu-tomasi/fig2-seed0", *(banks / name for name in ("arm", "full", "job")))
+    found = set().union(*(keys(recorded(run)) for run in runs))
     assert not set().union(*map(named, panels(dashboard))) - found
     assert patterns(dashboard)
     for pattern in patterns(dashboard):
