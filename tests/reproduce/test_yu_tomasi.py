@@ -33,9 +33,6 @@ def table_of(home: Path, artefact: str, **more) -> pd.DataFrame:
     return pd.read_csv(home / "results" / "yu-tomasi" / artefact / "table.csv", keep_default_na=False, **more)
 
 
-# -- arithmetic of the printed tables
-
-
 def implied_norm(loss: float, cost: float, batch: int = 128, strength: float = 1e-4) -> float:
     """||w||^2 that a printed C - L implies under C = L + (lambda/2) ||w||^2 / B."""
     return (cost - loss) * 2 * batch / strength
@@ -64,9 +61,6 @@ def test_what_the_text_says_of_its_own_tables():
     assert TABLE_1["plain", 44][0] / TABLE_1["plain", 20][0] == pytest.approx(6.85, abs=0.005)
     assert TABLE_1["residual", 44][0] / TABLE_1["residual", 20][0] == pytest.approx(1.73, abs=0.005)
     assert all(loss / (cost - loss) > 80 for loss, cost, _ in list(TABLE_1.values())[3:])
-
-
-# -- Table 3 at epoch 0: nets against the print, and against the closed form
 
 
 @pytest.mark.parametrize(("arm", "column"), [("plain", 0), ("residual", 2)])
@@ -99,8 +93,6 @@ def test_the_closed_form_against_many_draws():
     assert abs(np.mean(draws) - expected) < 4 * sd / math.sqrt(40)
     assert 0.6 < np.std(draws) / sd < 1.5
 
-
-# -- what the printed numbers say of themselves: Fig. 7's travel
 
 BY_PRINT = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
 
@@ -155,9 +147,6 @@ def test_entries_above_0_7_are_nearly_all_of_the_first_convolution():
     assert expected_above(0.7) == pytest.approx(432 * 0.5 * math.erfc(0.7 / math.sqrt(2 / 27) / math.sqrt(2)), rel=1e-3)
 
 
-# -- what the rows say they are
-
-
 def claims_of(artefact) -> dict:
     nothing = evidence_of(PAPER, artefact, PAPER_SCALE, None, NOWHERE).results
     claims = artefact.claims(nothing)
@@ -204,9 +193,6 @@ def test_what_nearly_everything_would_pass_has_no_test_and_says_why():
     moved = {"standard deviation, p_200", "mass of all weights, p_200"}  # the net before training would pass
     moved |= {"mass of ID entries, p_200", "mass of ID entries, t_200"}
     assert without_a_test("table-3") == {"mean, p_0", *moved}  # any symmetric initialisation
-
-
-# -- verdicts
 
 
 def table_1_numbers(depth: int, factor: float = 1.0):
@@ -341,33 +327,31 @@ def test_table_3_at_epoch_0_is_tested_as_soon_as_the_run_has_begun(leave, made):
     assert verdicts["mass of ID entries, t_200"] == Verdict.NOT_TESTED
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "plain", "verdict"), [(0.006, 0.04, Verdict.REPRODUCED), (0.011, 0.0, Verdict.NOT_REPRODUCED)]
 )
 def test_fig_2_at_matched_risk(leave, made, pace, plain, verdict):
-    """Plain nets that are slower and err more at equal risk, or the reverse, seeds a little apart."""
+    """Plain nets that are slower and err more at equal risk, or the reverse; seeds a little apart, since ties take seconds."""
 
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
-        risk = 2.3 * math.exp(-(pace if arm == "plain" else 0.01) * (1 + 0.001 * (seed % 3)) * epoch)
-        return {"train/risk": risk, "test/error": 0.3 * risk + (plain + 0.001 * (seed % 3) if arm == "plain" else 0.02)}
+        risk = 2.3 * math.exp(-(pace if arm == "plain" else 0.01) * (1 + 0.0003 * seed) * epoch)
+        return {"train/risk": risk, "test/error": 0.3 * risk + (plain + 0.0002 * seed if arm == "plain" else 0.02)}
 
-    leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 20)))
+    leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 100)))
     assert Counter(made("fig-2").values()) == {verdict: 6, Verdict.DESCRIBED: 2}
 
 
-@pytest.mark.slow
 def test_fig_2_s_table_has_each_arm_and_the_paired_difference(leave, made, tmp_path):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         risk = 2.3 * math.exp(-0.006 * epoch)
-        gap = 0.02 + 0.001 * (seed % 3) if arm == "plain" else 0
+        gap = 0.02 + 0.001 * seed if arm == "plain" else 0
         return {"train/risk": risk, "test/error": 0.1 + 0.3 * risk + 0.001 * seed + gap}
 
-    leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 20)))
+    leave(FIG_2, numbers, epochs=tuple(range(0, 1201, 100)))
     made("fig-2", files=True)
     table = table_of(tmp_path, "fig-2")
     at_02, plain, residual = table[table["quantity"] == "E of plain minus residual at L = 0.2"].itertuples()
-    gaps = [0.02 + 0.001 * (seed % 3) for seed in range(13)]
+    gaps = [0.02 + 0.001 * seed for seed in range(13)]
     assert float(at_02.ours) == pytest.approx(np.mean(gaps))
     assert at_02.why == str(paired(gaps, [0.0] * 13))
     assert (plain.convention, residual.convention) == ("plain", "residual")
