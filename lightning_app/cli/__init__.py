@@ -21,6 +21,7 @@ OTHERS = {  # command -> the module and function that runs it, imported when nee
     "reproduce": "lightning_app.reproduce:main",
     "verify": "lightning_app.reproduce.verify:main",
     "report": "lightning_app.report:main",
+    "board": "lightning_app.board:main",
     "compare": "lightning_app.compare:main",
 }
 INTERRUPTED = 130  # 128 + SIGINT

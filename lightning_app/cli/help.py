@@ -23,6 +23,7 @@ commands:
   reproduce  a paper's table or figure, and our numbers       reproduce yu-tomasi/table-1 (--list: all of them)
   verify     check the committed verdicts, without training   verify yu-tomasi/table-3
   report     run folders -> one HTML page                     report runs/cifar10/res20 runs/cifar10/pln20
+  board      the same page, live while runs train             board runs/
   compare    is A better than B, or is it noise?              compare runs/cifar10/res20 runs/cifar10/pln20
 
 COMMAND -h has examples and the options that matter; COMMAND --help lists every option.

@@ -74,14 +74,18 @@ def write_report(
         raise UserError("expected at least one run to report on, got none.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     target = target / REPORT if out is None or target.is_dir() else target
-    title = ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
     page = gather(runs, layer, made)
     sections = sections_of(page)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render(sections, title, page).encode())
+    write_atomically(target, render(sections, title_of(runs), page).encode())
     if export:
         write_exports(sections, export_folder(target), export)
     return target
+
+
+def title_of(runs: Sequence[RunFolder]) -> str:
+    """The names of the first four."""
+    return ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
 
 
 def export_folder(page: Path) -> Path:

@@ -16,7 +16,7 @@ from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets
 from lightning_app.runs.reader import Final, Run, read_runs
 
-__all__ = ["PageData", "Final", "Net", "Run", "gather"]
+__all__ = ["PageData", "Final", "Net", "Run", "gather", "page_of"]
 
 
 MOST_MOVING = 6
@@ -123,7 +123,11 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
 
 def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
     """Read the runs and name their nets; see `lightning_app.runs.naming` for how they are called."""
-    read = read_runs(runs)
+    return page_of(read_runs(runs), layer, made)
+
+
+def page_of(read: list[Run], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
+    """`gather` of runs that are read already."""
     names = name_nets(read)
     kinds = {name.group: name.net.kind for name in names}
     looks = {

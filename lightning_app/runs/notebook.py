@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, unknown
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, LOG, LayerRow, RunFolder, find_runs
 from lightning_app.runs.naming import name_nets
@@ -152,6 +152,28 @@ class OpenRun:
         """The configuration, its leaves by dotted key: ``model.optimizer.init_args.lr``."""
         return pd.Series(dict(flatten(self.run.config)), name=self.run.label, dtype=object)
 
+    def show(self, *sections: str, height: int = 700) -> "Shown":
+        """The page of `report` as the notebook's output, of the numbers that are there now.
+
+        It is kept in the notebook: some MB of a run with all measures, so name the sections that it is about.
+
+        Args:
+            sections: their keys, as in the page's address ("learning", "weights"); none: the whole page.
+            height: pixels of the frame.
+
+        Raises:
+            UserError: for a section that the page does not have, with those that it has.
+        """
+        from lightning_app.report.page import render, sections_of
+        from lightning_app.report.page_data import gather
+
+        page = gather([self.folder])
+        found = {section.key: section for section in sections_of(page)}
+        for key in sections:
+            if key not in found:
+                raise unknown("section", key, found)
+        return Shown(render([found[key] for key in sections or found], self.run.label, page), height)
+
     def _last(self) -> pd.DataFrame:
         """A row for each net, the last value of everything."""
         log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
@@ -185,6 +207,22 @@ class OpenRun:
     def _standing(self) -> str:
         state = "finished" if self.folder.finished is not None else "not finished"
         return f"{len(self.members())} nets, {self.folder.last_epoch or 0} epochs, {state}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page for a notebook's output, in a frame that can reach nothing of the notebook."""
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        page = self.page.replace("<head>", '<head><base href="about:srcdoc">', 1)  # or links would leave the frame
+        sandbox = "allow-scripts allow-downloads"
+        return (
+            f'<iframe sandbox="{sandbox}" srcdoc="{escape(page)}" title="Report" '
+            f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
+        )
 
 
 def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | None = None) -> pd.DataFrame:

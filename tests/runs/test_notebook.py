@@ -3,6 +3,8 @@
 import csv
 import itertools
 import math
+import re
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -151,6 +153,22 @@ def test_what_a_notebook_shows_is_text(tmp_path):
     assert "&lt;script&gt;" in shown
     assert "2 nets, 3 epochs, finished" in shown
     assert "<td>0.125</td>" in shown
+
+
+def test_the_page_is_shown_in_a_frame_of_its_own(tmp_path):
+    folder = write(tmp_path / "run<b>", ["plain", "residual"])
+    run = open_run(folder.path)
+    folder.append([Row("plain", 2, 0, "test/error", 0.0625)])  # after it was opened
+    html = run.show("learning", height=300)._repr_html_()
+    (frame,) = re.findall(
+        r'^<iframe sandbox="allow-scripts allow-downloads" srcdoc="([^"]*)" [^>]*height: 300px[^>]*></iframe>$', html
+    )
+    page = unescape(frame)
+    assert "plain,test/error,2,0.0625" in page and 'id="learning"' in page and 'id="headline"' not in page
+    assert "<b>" not in page and page.index("<base ") < page.index("<meta")
+    assert 'id="headline"' in run.show().page
+    with pytest.raises(UserError, match=r"no section 'learnin'\. Did you mean 'learning'"):
+        run.show("learnin")
 
 
 def test_guesses_are_not_taken_for_what_was_recorded(tmp_path):

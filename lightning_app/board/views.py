@@ -1,0 +1,225 @@
+"""Which runs there are, which pages of them are looked at, and how far these are drawn.
+
+One thread looks at the folders and has pages drawn in another process, a section at a time. Requests take what there is, and
+wait for more. What nobody looks at is not drawn.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning_app.board.worker import Asked, Drawn, Ended, Stamp, Worker, stamp_of
+from lightning_app.common.text import visible
+from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, FINISHED, LOG, LOG_PACKED, SMALL_FILES
+from lightning_app.runs.naming import parent_of
+
+__all__ = ["SHOWN", "Board"]
+
+SHOWN = 6  # runs on the page when none are chosen: the newest
+TICK = 0.25  # seconds between two looks at the files of runs on a page
+SEARCH = 1.0  # seconds between two searches for runs
+WATCHED = 60.0  # seconds after the last request for which a page is kept up to date
+VIEWS = 4  # pages kept
+AGAIN = 5.0  # seconds until the process that draws is started again
+FIRST = 60.0  # seconds that the first step of a page may take: libraries are loaded, logs read
+LOGS = (LOG, LOG_PACKED)
+NOT_SEARCHED = {ARRAYS, CHECKPOINTS, "wandb"}
+LOST = "The process that draws this page has ended ({}). It is started again; too many runs at once may need too much memory."
+
+
+class Found(NamedTuple):
+    """A run folder."""
+
+    label: str  # unique
+    path: Path
+    written: float  # when its log was, in seconds since 1970
+    finished: bool
+
+
+@dataclass
+class View:
+    """A page of some runs."""
+
+    chosen: tuple[str, ...]  # labels of runs; none: the newest
+    looked: float = 0.0  # when somebody asked for it last
+    looking: Sequence[str] = ()  # keys of sections on the screen
+    stamps: dict[Path, Stamp] | None = None  # of what is drawn
+    drawn: Drawn | None = None
+    sections: dict[str, str] = field(default_factory=dict)  # key -> HTML
+    lost: str = ""  # why there is no newer one
+
+    @property
+    def step(self) -> int:
+        return self.drawn.step if self.drawn else 0
+
+
+class Board:
+    """The runs in some folders, and pages of them.
+
+    Args:
+        folders: run folders, or folders of them; they may come into being later.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = [folder.resolve() for folder in folders]
+        self.runs: dict[str, Found] = {}  # by label, the newest first
+        self._views: dict[tuple[str, ...], View] = {}
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._worker = Worker()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def start(self) -> None:
+        """Begin with the page of the newest runs, before anybody asks for it."""
+        self._search()
+        self._view(())
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the process that draws; whoever waits gets what there is."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._worker.end()
+        self._thread.join()
+
+    def page(self, chosen: Sequence[str]) -> tuple[int, str, str, str]:
+        """The page as far as it is drawn: its step, and HTML before, within and after the main part."""
+        with self._changed:
+            view = self._view(tuple(chosen))
+            self._changed.wait_for(lambda: view.drawn or view.lost or self._closed.is_set(), FIRST)
+            before, after = view.drawn.shell if view.drawn else ("<!DOCTYPE html><main>", "</main>")
+            keys = view.drawn.sections if view.drawn else ()
+            return view.step, before, "\n".join([self._about(view), *(view.sections[key] for key in keys)]), after
+
+    def news(self, chosen: Sequence[str], step: int, looking: Sequence[str], seconds: float) -> int:
+        """The step of a page when it is another one than that, or after so many seconds."""
+        with self._changed:
+            view = self._view(tuple(chosen))
+            view.looking = looking
+            self._changed.wait_for(lambda: view.step not in (0, step) or self._closed.is_set(), seconds)
+            return view.step or step
+
+    def _view(self, chosen: tuple[str, ...]) -> View:
+        view = self._views.pop(chosen, None) or View(chosen)
+        view.looked = time.monotonic()
+        self._views[chosen] = view
+        while len(self._views) > VIEWS:
+            del self._views[next(iter(self._views))]
+        return view
+
+    def _about(self, view: View) -> str:
+        """How new the page is, what is wrong, and the runs to choose from."""
+        shown = self._shown(view)
+        last = max((run.written for run in shown), default=None)
+        facts = [f"{len(shown)} of {len(self.runs)} runs"]
+        facts += [f"last number {_spelt(last)}"] if last is not None else []
+        facts += [f"sections still to be drawn: {view.drawn.left}"] if view.drawn and view.drawn.left else []
+        problems = [f"There is no run {label}." for label in view.chosen if label not in self.runs]
+        problems += [f"There are no runs in {folder} yet." for folder in self.folders if not self.runs]
+        problems += [*(view.drawn.problems if view.drawn else ()), *filter(None, [view.lost])]
+        boxes = "".join(_box(run, run in shown) for run in self.runs.values())
+        return (
+            '<aside id="about"><details><summary>Live: ' + _text(", ".join(facts)) + "</summary>"
+            f'<form>{boxes}<p><button>Show these runs</button> <a href="?">The {SHOWN} newest</a></p></form></details>'
+            + "".join(f'<p class="notice">{_text(problem)}</p>' for problem in problems)
+            + "</aside>"
+        )
+
+    def _shown(self, view: View) -> list[Found]:
+        """Those chosen, in the order of `report`."""
+        chosen = [self.runs[label] for label in view.chosen if label in self.runs]
+        return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: run.path)
+
+    def _follow(self) -> None:
+        searched = time.monotonic()
+        while not self._closed.is_set():
+            if time.monotonic() - searched > SEARCH:
+                self._search()
+                searched = time.monotonic()
+            with self._changed:
+                views = [view for view in self._views.values() if time.monotonic() - view.looked < WATCHED]
+            if not any([self._step(view) for view in views]):
+                self._closed.wait(TICK)
+
+    def _step(self, view: View) -> bool:
+        """Have one section drawn; False if there is none to draw."""
+        stamps = {run.path: _stamp(run.path) for run in self._shown(view)}
+        if view.drawn and not view.drawn.left and stamps == view.stamps:
+            return False
+        try:
+            drawn = self._worker.draw(Asked(stamps, view.step, view.looking))
+        except Ended as error:
+            view.lost = LOST.format(error)
+            self._closed.wait(AGAIN)
+            return True
+        with self._changed:
+            known = view.sections | drawn.new
+            view.sections = {key: known[key] for key in drawn.sections}
+            view.drawn, view.stamps, view.lost = drawn, stamps, ""
+            self._changed.notify_all()
+        return True
+
+    def _search(self) -> None:
+        base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
+        paths = dict.fromkeys(path for folder in self.folders for path in _run_folders(folder))
+        found = [_found(path, base) for path in paths]
+        self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders at or below a folder; within a run there is no other."""
+    try:
+        below = [entry for entry in os.scandir(folder)]
+    except OSError:  # not there yet, gone, or not ours to read
+        return
+    if {entry.name for entry in below} & {*LOGS}:
+        yield folder
+        return
+    for entry in below:
+        if entry.name not in NOT_SEARCHED and entry.is_dir(follow_symlinks=False):
+            yield from _run_folders(Path(entry.path))
+
+
+def _found(path: Path, base: Path) -> Found:
+    label = path.relative_to(base).as_posix() if path != base else path.name
+    written = max((int(stamp[1]) for name in LOGS if (stamp := stamp_of(path / name))), default=0)
+    return Found(label, path, written / 1e9, (path / FINISHED).exists())
+
+
+def _stamp(run: Path) -> Stamp:
+    """Another one whenever one of the run's files is."""
+    arrays = run / ARRAYS
+    try:
+        newest = max(os.listdir(arrays), default="")
+    except OSError:
+        newest = ""
+    return tuple(map(stamp_of, [*(run / name for name in (*LOGS, *SMALL_FILES)), arrays, arrays / newest]))
+
+
+def _box(run: Found, shown: bool) -> str:
+    state = ", finished" if run.finished else ""
+    return (
+        f'<p><label><input type="checkbox" name="run" value="{_text(run.label)}"{" checked" if shown else ""}> '
+        f"{_text(run.label)} <small>{_spelt(run.written)}{state}</small></label></p>"
+    )
+
+
+def _spelt(seconds: float) -> str:
+    """A time of this machine; without the date if that is today.
+
+    >>> _spelt(0)[:4] in ("1969", "1970")
+    True
+    """
+    then = datetime.fromtimestamp(seconds)
+    return then.strftime("%H:%M:%S" if then.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

@@ -1,0 +1,105 @@
+"""The process that draws, as the server sees it: requests are answered while it reads and draws."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Asked", "Drawn", "Ended", "Stamp", "Worker", "stamp_of"]
+
+NICE = 10  # training comes first
+Stamp = tuple[Any, ...]
+
+
+class Asked(NamedTuple):
+    """What is to be drawn."""
+
+    runs: dict[Path, Stamp]  # in the order of the page; a run is read again when its stamp is another
+    since: int = 0  # number of the last step that was received
+    looking: Sequence[str] = ()  # keys of sections on the screen: these come first
+
+
+class Drawn(NamedTuple):
+    """One step towards the page."""
+
+    step: int  # rises with every section drawn, over all pages
+    shell: tuple[str, str]  # the page before its sections, and after them
+    sections: list[str]  # keys of those there are, in order
+    new: dict[str, str]  # key -> HTML of what was drawn later than the step that was received
+    problems: list[str]  # why runs are left out
+    left: int  # sections still to be drawn
+
+
+class Ended(Exception):
+    """The process that draws is gone."""
+
+
+class Worker:
+    """Starts the process that draws when it is needed, and again when it has ended."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+
+    def draw(self, asked: Asked) -> Drawn:
+        """The next step.
+
+        Raises:
+            Ended: if the process was killed, or could not be started.
+        """
+        try:
+            if self._connection is None:
+                self._connection = self._started()
+            self._connection.send(asked)
+            drawn: Drawn = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self.end()
+            code = self._process.exitcode if self._process else None
+            raise Ended(f"exit code {code}" if code is not None else str(error)) from error
+        self._step = max(self._step, drawn.step)
+        return drawn
+
+    def end(self) -> None:
+        """End the process."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+
+    def _started(self) -> Connection:
+        """Spawned, because this process has threads."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, self._step + 1), daemon=True)
+        self._process.start()
+        theirs.close()
+        return ours
+
+
+def _work(connection: Connection, step: int) -> None:
+    """Draw what is asked for until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the connection
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+    from lightning_app.board.drawing import Drawer
+
+    drawer = Drawer(step)
+    with contextlib.suppress(EOFError, OSError):  # the server has ended
+        while True:
+            connection.send(drawer.draw(connection.recv()))
+
+
+def stamp_of(file: Path) -> Stamp:
+    """Size and time of a file; empty without one."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,98 @@
+"""The command beside a run that goes on, in a real browser."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_app.runs import Row
+from tests.forked import MAIN, Popen
+from tests.helpers import ROOT
+from tests.report.chromium import needs_chromium
+from tests.report.chromium import tab as opened
+from tests.report.conftest import make_run
+
+TOP = "document.querySelector('#learning').getBoundingClientRect().top"
+TEXTS = "[...document.querySelectorAll('h2, td, figcaption, pre')].map(each => each.textContent)"
+DRAWN = "document.querySelector('#weights svg.panel') && !document.querySelector('#about').innerText.includes('to be drawn')"
+
+
+def started(*words, cwd: Path) -> tuple[subprocess.Popen, str]:
+    """The command, and the address that it prints."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = Popen(
+        [sys.executable, MAIN, "board", *words], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    line = process.stdout.readline()
+    assert re.fullmatch(r"board: http://127\.0\.0\.1:\d+/[\w-]{43}/\n", line), line
+    return process, line.split()[1]
+
+
+def ended(process: subprocess.Popen, by: signal.Signals) -> int:
+    process.send_signal(by)
+    try:
+        return process.wait(20)
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file and folder below it, with size and time."""
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in [folder, *folder.rglob("*")]}
+
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+
+
+@pytest.fixture
+def tab(tmp_path):
+    """With nothing in it yet."""
+    blank = tmp_path / "blank.html"
+    blank.touch()
+    with opened(blank) as made:
+        yield made
+
+
+def test_a_run_that_begins_after_the_board_and_a_board_that_is_killed(tmp_path, tab):
+    """New numbers appear with their digits where the page is looked at, and a new board shows the same."""
+    runs = tmp_path / "runs"
+    board, url = started("runs", "--port", "0", cwd=tmp_path)
+    try:
+        tab.open(url)
+        tab.until("document.body?.innerText.includes('There are no runs in')")
+        run = make_run(runs / "group" / "quick", ["plain"], epochs=1)
+        tab.until(DRAWN)
+        before = state(runs)
+        tab.run("document.querySelector('#configs details').open = true; window.same = true;")
+        tab.run("document.querySelector('#headline .scroll').focus()")
+        place = tab.run(f"scrollBy(0, {TOP} + 50), {TOP}")
+        assert abs(place + 50) < 1
+        value = 0.12345678901234567
+        run.append([Row("plain", 2, 782, "test/error", value)])
+        tab.until(f"document.querySelector('#headline td[title=\"{value!r}\"]')?.innerText == '0.1235'")
+        tab.until(f"{TEXTS}.join().includes('plain,test/error,2,{value!r}')")
+        assert tab.run("window.same && document.querySelector('#configs details').open")
+        assert abs(tab.run(TOP) - place) < 1
+        assert tab.run("document.activeElement === document.querySelector('#headline .scroll')")
+        tab.until(DRAWN)
+        changed = {path for path, found in state(runs).items() if before.get(path) != found}
+        assert changed == {str(run.path / "log.csv")}
+        shown = tab.run(TEXTS)
+        board.kill()
+        tab.until("document.querySelector('#live').innerText.includes('No answer')")
+        assert tab.run(TEXTS) == shown  # what was there can be read on
+        ended(board, signal.SIGKILL)
+        board, url = started("runs", "--port", "0", cwd=tmp_path)
+        tab.open(url)
+        tab.until(DRAWN)
+        assert tab.run(TEXTS) == shown
+        assert changed == {path for path, found in state(runs).items() if before.get(path) != found}
+        assert ended(board, signal.SIGTERM) == 0
+    finally:
+        board.kill()
+        board.wait()

@@ -1,0 +1,168 @@
+"""What the server lets in: the page to whoever has its address, nothing else, and nothing that keeps others waiting."""
+
+import contextlib
+import hashlib
+import random
+import socket
+import threading
+import time
+from base64 import b64encode
+from http.client import HTTPConnection
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_app.board import server as module
+from lightning_app.board.server import SCRIPT, Server
+from lightning_app.common.errors import UserError
+
+POLICY = "default-src &#39;none&#39;; img-src data:; script-src &#39;sha256-own&#39;; form-action &#39;none&#39;"
+HEAD = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+SHELL = (f"<!DOCTYPE html><html><head>{HEAD}</head><body><main>", "</main></body></html>")
+
+
+def page(chosen):
+    return 3, SHELL[0], f"the page of {chosen}", SHELL[1]
+
+
+def news(chosen, step, looking, seconds):
+    return f"{step} {chosen} {looking}"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """One for the module: what any test leaves behind is met by the others."""
+    with Server(SimpleNamespace(page=page, news=news), 0) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def ask(server, path=None, method="GET", **headers):
+    connection = HTTPConnection(*server.server_address, timeout=10)
+    connection.request(method, f"/{server.token}/" if path is None else path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, dict(answer.headers), answer.read().decode()
+
+
+def raw(server, request: bytes) -> bytes:
+    """What the server says to these bytes, after which nothing comes."""
+    with socket.create_connection(server.server_address, timeout=10) as connection:
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        except OSError:  # it has said what it had to say before all had come
+            return b""
+
+
+def test_the_page_and_its_policy(server):
+    status, headers, text = ask(server, f"/{server.token}/?run=a&run=b%2Fc")
+    assert status == 200 and "the page of ['a', 'b/c']" in text and 'data-step="3"' in text
+    assert SCRIPT in text and len(SCRIPT.encode()) < 2048 and "http-equiv" not in text
+    digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert headers["Content-Security-Policy"] == (
+        f"default-src 'none'; img-src data:; connect-src 'self'; script-src 'sha256-{digest}' 'sha256-own'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    )
+    assert headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer"
+    assert "Python" not in headers["Server"]
+
+
+def test_news(server):
+    status, _, text = ask(server, f"/{server.token}/news?step=7&looking=learning&run=a")
+    assert (status, text) == (200, "7 ['a'] ['learning']")
+
+
+def test_head_has_no_body(server):
+    status, headers, text = ask(server, method="HEAD")
+    assert status == 200 and int(headers["Content-Length"]) > 100 and not text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+def test_nothing_can_be_changed(server, method):
+    assert ask(server, method=method)[0] == 405
+
+
+@pytest.mark.parametrize("token", ["", "x", "{token}x", "{short}", "%00", "é", "{token}%2F"])
+def test_a_wrong_token(server, token):
+    wrong = token.format(token=server.token, short=server.token[:-1])
+    answer = raw(server, f"GET /{wrong}/ HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.0 403") and server.token.encode() not in answer
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost@evil.example", "[::1", "0"]
+)
+def test_a_page_of_another_name_is_refused(server, host):
+    """A name of a stranger's that leads to this machine (DNS rebinding) is in the browser's Host."""
+    assert ask(server, Host=host)[0] == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1:1"])
+def test_a_tunnel_may_have_another_port(server, host):
+    assert ask(server, Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../", "../../etc/passwd", "..%2f..%2fetc/passwd", "log.csv", "live.js", "//etc/passwd", "news/", "./", "\\..\\x"],
+)
+def test_no_file_is_served(server, path):
+    answer = raw(server, f"GET /{server.token}/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.0 404") and b"root:" not in answer
+
+
+@pytest.mark.parametrize("query", ["step=x", "step=1&" + "&".join(["run=a"] * 2000)])
+def test_a_query_of_another_page(server, query):
+    assert ask(server, f"/{server.token}/news?{query}")[0] == 400
+
+
+def test_a_thousand_malformed_requests(server, capfd):
+    """Of bytes at random, of real requests damaged, and cut short: each is answered or dropped, and the page is there."""
+    rng = random.Random(0)
+    real = f"GET /{server.token}/ HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".encode()
+    answers = set()
+    for number in range(1000):
+        request = bytearray(real if number % 2 else rng.randbytes(rng.randrange(300)))
+        for _ in range(rng.randrange(1, 6) if number % 2 else 0):
+            request[rng.randrange(len(request))] = rng.randrange(256)
+        answers.add(raw(server, bytes(request[: rng.randrange(len(request) + 1)]) or b"\r\n")[:12])
+    assert ask(server)[0] == 200
+    assert b"HTTP/1.0 500" not in answers and len(answers) > 3
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("request_", [b"GET /" + b"a" * 200_000, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 50_000])
+def test_a_request_without_an_end_is_cut(server, request_):
+    assert not raw(server, request_).startswith(b"HTTP/1.0 200")
+
+
+def test_slow_and_many_requests_end(server, monkeypatch):
+    """A byte now and then, on more connections than there is room for: they are closed, and the page is there again."""
+    monkeypatch.setattr(module, "ARRIVAL", 1.0)
+    started = time.monotonic()
+    slow = [socket.create_connection(server.server_address, timeout=10) for _ in range(module.MOST + 10)]
+    for connection in slow:
+        with contextlib.suppress(ConnectionError):  # there was no room for it
+            connection.sendall(b"GET /")
+    for connection in slow:
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(100)[:12] in (b"", b"HTTP/1.0 400", b"HTTP/1.0 408")
+        connection.close()
+    assert time.monotonic() - started < 8
+    assert ask(server)[0] == 200
+
+
+def test_each_start_has_a_token_of_its_own(server):
+    with Server(SimpleNamespace(), 0) as other:
+        assert other.token != server.token and len(other.token) >= 43  # 256 bits
+
+
+def test_a_port_that_is_taken(server):
+    with pytest.raises(UserError, match=r"port \d+ cannot be had .*--port 0"):
+        Server(SimpleNamespace(), server.server_address[1])
+    with pytest.raises(UserError, match="port 70000"):
+        Server(SimpleNamespace(), 70_000)

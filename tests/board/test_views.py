@@ -1,0 +1,116 @@
+"""Which runs there are and which are shown, without anything drawn; and the command's mistakes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lightning_app.board import views
+from lightning_app.board.views import Board, View
+from lightning_app.board.worker import Drawn, Ended
+from lightning_app.cli import main
+from lightning_app.runs import Row, RunFolder
+
+
+def logged(path: Path, seconds: float) -> Path:
+    """A run whose last number is so old."""
+    RunFolder(path).append([Row("net", 0, 0, "train/risk", 1.0)])
+    os.utime(path / "log.csv", (seconds, seconds))
+    return path
+
+
+@pytest.fixture
+def board(tmp_path):
+    """Of twelve runs, the later ones newer; as after the first search, with nothing that draws."""
+    for number in range(12):
+        logged(tmp_path / "runs" / "group" / f"run{number:02d}", 1e9 + number)
+    made = Board([tmp_path / "runs"])
+    made._search()
+    return made
+
+
+def shown(board: Board, *chosen: str) -> list[str]:
+    return [run.label for run in board._shown(View(chosen))]
+
+
+def test_the_newest_runs_are_shown_and_others_can_be_chosen(board):
+    assert [*board.runs][:2] == ["group/run11", "group/run10"] and len(board.runs) == 12
+    assert shown(board) == [f"group/run{number:02d}" for number in range(6, 12)]
+    assert shown(board, "group/run03", "group/run00") == ["group/run00", "group/run03"]
+    text = board._about(View(("group/run03", "nowhere")))
+    assert "Live: 1 of 12 runs" in text and "There is no run nowhere." in text
+    assert text.count('type="checkbox"') == 12 and text.count(" checked") == 1
+
+
+def test_folders_of_a_run_are_no_runs(board, tmp_path):
+    for below in ("measurements", "wandb", "deeper/still"):
+        logged(tmp_path / "runs" / "group" / "run00" / below, 3e9)
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
+    board._search()
+    assert len(board.runs) == 12
+
+
+def test_names_are_text(board, tmp_path):
+    logged(tmp_path / "runs" / '"><script>alert(1)<\\script>\u202e', 3e9)
+    board._search()
+    text = board._about(View(()))
+    assert "<script" not in text and "⟨U+202E⟩" in text
+
+
+def test_one_run_and_several_folders(tmp_path):
+    one, other = logged(tmp_path / "a" / "x", 1), logged(tmp_path / "b" / "x", 2)
+    for folders, labels in (([one], ["x"]), ([one, other], ["b/x", "a/x"]), ([tmp_path / "a", other], ["b/x", "a/x"])):
+        made = Board(folders)
+        made._search()
+        assert [*made.runs] == labels
+
+
+class Draws:
+    """A process that draws two sections and is then killed."""
+
+    def __init__(self):
+        self.asked = []
+
+    def draw(self, asked):
+        self.asked.append(asked)
+        if len(self.asked) > 2:
+            raise Ended("exit code -9")
+        there = ["one", "two"][: len(self.asked)]
+        return Drawn(len(self.asked), ("<main>", "</main>"), there, {there[-1]: there[-1]}, [], 2 - len(there))
+
+    def end(self):
+        pass
+
+
+def test_a_page_is_drawn_step_by_step_and_outlives_its_process(board, tmp_path, monkeypatch):
+    monkeypatch.setattr(views, "AGAIN", 0.0)
+    board._worker = Draws()
+    view = board._view(())
+    assert board._step(view) and board.page(())[0] == 1
+    assert board._step(view) and not board._step(view)  # all is drawn
+    assert board.news((), 1, ["two"], 0) == 2 and view.looking == ["two"]
+    assert board.news((), 2, [], 0) == 2  # after the time that it was to wait
+    logged(tmp_path / "runs" / "group" / "run11", 4e9)
+    assert board._step(view)
+    step, _, text, _ = board.page(())
+    assert step == 2 and text.endswith("one\ntwo") and "exit code -9" in text
+    assert [asked.since for asked in board._worker.asked] == [0, 1, 2]
+
+
+def test_what_is_not_looked_at_is_forgotten(board):
+    for number in range(views.VIEWS + 1):
+        board._view((f"group/run{number:02d}",))
+    assert len(board._views) == views.VIEWS and ("group/run00",) not in board._views
+
+
+def test_mistakes_are_one_line(tmp_path, capsys):
+    (tmp_path / "log.csv").touch()
+    for words in ([], [str(tmp_path / "log.csv")], [str(tmp_path), "--port", "x"]):
+        assert main(["board", *words]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1
+
+
+def test_help_has_examples(capsys):
+    assert main(["board", "--help"]) == 0
+    assert "board runs/ --open" in capsys.readouterr().out
