@@ -119,6 +119,16 @@ def make_run(path: Path, members: Sequence[str] = ("plain", "residual"), epochs:
     return run
 
 
+def bare_run(path: Path, members: Sequence[str] = ("plain", "residual"), epochs: int = 6) -> RunFolder:
+    """A run in which only the risk was measured: for what a test measures besides."""
+    run, rng = RunFolder(path), np.random.default_rng(0)
+    for epoch in range(epochs + 1):
+        for member in members:
+            run.append(rows(member, epoch, dict(learning(member, epoch, rng))))
+    (path / "config.yaml").write_text(CONFIG.format(seed=0, lr=0.01))
+    return run
+
+
 def only(module: ModuleType, *runs: RunFolder) -> str:
     """A page of one section alone: the others' panels would take seconds."""
     found = module.section(gather(runs))

@@ -51,18 +51,29 @@ def member_rows(arm: str, seed: int, changes: dict[str, float | None]) -> list[R
     return [Row(member, epoch, epoch, name, float(x)) for epoch, found in epochs.items() for name, x in found.items()]
 
 
+def leave_bank(path, arms=None, changed=None) -> RunFolder:
+    """A run in which the gap and some measures are known, of {arm: seeds}, with {(arm, seed): changed numbers}."""
+    run = RunFolder(path)
+    for arm, seeds in (arms or dict.fromkeys(ARMS, range(SEEDS))).items():
+        for seed in seeds:
+            run.append(member_rows(arm, seed, (changed or {}).get((arm, seed), {})))
+    return run
+
+
 @pytest.fixture
 def bank(tmp_path):
-    """bank({arm: seeds}, {(arm, seed): changed numbers}): a run in which the gap and some measures are known."""
+    return lambda arms=None, changed=None, name="bank": leave_bank(tmp_path / "runs" / name, arms, changed)
 
-    def bank(arms=None, changed=None, name: str = "bank") -> RunFolder:
-        run = RunFolder(tmp_path / "runs" / name)
-        for arm, seeds in (arms or dict.fromkeys(ARMS, range(SEEDS))).items():
-            for seed in seeds:
-                run.append(member_rows(arm, seed, (changed or {}).get((arm, seed), {})))
-        return run
 
-    return bank
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> RunFolder:
+    """All arms and seeds, nothing changed."""
+    return leave_bank(tmp_path_factory.mktemp("runs") / "bank")
+
+
+@pytest.fixture(scope="module")
+def shown(whole) -> Section:
+    return section(whole)
 
 
 def section(*runs: RunFolder) -> Section:
@@ -86,22 +97,22 @@ def rows(text: str) -> dict[str, dict[str, str]]:
     return {row["measure"]: row for row in csv.DictReader(io.StringIO(text))}
 
 
-def test_a_measure_in_the_order_of_the_gap_has_tau_one_in_all_ways(bank):
-    row = rows(figure(section(bank())).csv)["hessian/top1"]
+def test_a_measure_in_the_order_of_the_gap_has_tau_one_in_all_ways(shown):
+    row = rows(figure(shown).csv)["hessian/top1"]
     assert [float(row[f"error gap {way} tau"]) for way in ("all", "within", "across")] == [1, 1, 1]
     assert float(row["risk gap all tau"]) == -1
     assert [row[f"error gap {way} pairs"] for way in ("all", "within", "across")] == ["153", "45", "3"]
 
 
-def test_what_tells_architectures_apart_only_does_not_predict_within_them(bank):
-    row = rows(figure(section(bank())).csv)["bn_lambda/l2"]
+def test_what_tells_architectures_apart_only_does_not_predict_within_them(shown):
+    row = rows(figure(shown).csv)["bn_lambda/l2"]
     assert float(row["error gap across tau"]) == 1
     assert float(row["error gap within tau"]) == -1
     assert float(row["error gap all tau"]) == pytest.approx((153 - 2 * 45) / 153, abs=1e-6)
 
 
-def test_numbers_are_those_of_kendall(bank):
-    found = tables(section(bank()))[0]
+def test_numbers_are_those_of_kendall(shown):
+    found = tables(shown)[0]
     gaps = np.array([gap(*net) for net in NETS])
     noise = np.array([numbers(*net)["noise/response_0.1"] for net in NETS])
     strata = np.repeat(range(3), SEEDS)
@@ -118,36 +129,35 @@ def test_across_is_of_means_over_seeds(bank):
     assert float(row["error gap across tau"]) == pytest.approx(1 / 3, abs=1e-6)
 
 
-def test_q_is_over_all_measures(bank):
-    found = predict(final_measures(gather([bank()]))).taus["error", "all"]
+def test_q_is_over_all_measures(whole):
+    found = predict(final_measures(gather([whole]))).taus["error", "all"]
     np.testing.assert_array_equal(found["q"], adjusted(found["p"].to_numpy()))
     assert (found["q"] >= found["p"]).all()
 
 
-def test_the_strongest_come_first_and_of_layers_the_best_one(bank):
-    whole, layers = tables(section(bank()))
+def test_the_strongest_come_first_and_of_layers_the_best_one(shown):
+    whole, layers = tables(shown)
     assert {*whole} == {"hessian/top1", "cushion/layer*/median", "bn_lambda/l2", "noise/response_0.1"}
     taus = [abs(float(cells[1])) for cells in whole.values()]
     assert taus == sorted(taus, reverse=True)
     assert [*layers] == ["cushion/layer01/median"]  # layers 1 to 3 are equal, 4 and 5 are noise
 
 
-def test_layers_are_there_one_by_one_and_as_their_median(bank):
-    values = final_measures(gather([bank()])).values
+def test_layers_are_there_one_by_one_and_as_their_median(whole):
+    values = final_measures(gather([whole])).values
     layers = values.loc[[f"cushion/layer{layer:02d}/median" for layer in range(1, 6)]]
     np.testing.assert_array_equal(values.loc["cushion/layer*/median"], layers.median())
 
 
-def test_findings_are_counted_and_chance_is_said(bank):
-    notices = section(bank()).notices
-    found = predict(final_measures(gather([bank(name="again")])))
+def test_findings_are_counted_and_chance_is_said(whole, shown):
+    notices, found = shown.notices, predict(final_measures(gather([whole])))
     assert f"{found.findings('all')} over all nets" in notices[0]
     assert f"{found.limit('all'):.2f} (all nets)" in notices[1]
     assert 0.3 < found.limit("all") < found.limit("within") < 1
 
 
-def test_neither_what_the_gap_is_made_of_nor_constants_nor_old_numbers(bank):
-    names = [*final_measures(gather([bank()])).values.index]
+def test_neither_what_the_gap_is_made_of_nor_constants_nor_old_numbers(whole):
+    names = [*final_measures(gather([whole])).values.index]
     assert {"hessian/top1", "bn_lambda/l2"} <= set(names)
     assert not [name for name in names if name.startswith(("train/", "test/"))]
     assert "depth/longest" not in names
@@ -213,8 +223,8 @@ def test_fewer_than_five_nets_are_too_few(bank, finished):
     assert "got 2" in section(finished).notices[0]
 
 
-def test_seeds_are_said_to_be_no_independent_nets_where_architectures_differ(bank):
-    assert any("18 nets of 3 architectures tell" in notice for notice in section(bank()).notices)
+def test_seeds_are_said_to_be_no_independent_nets_where_architectures_differ(bank, shown):
+    assert any("18 nets of 3 architectures tell" in notice for notice in shown.notices)
     alone = bank({"plain": range(SEEDS)}, name="one")
     assert not any("independent" in notice for notice in section(alone).notices)
 
@@ -227,10 +237,10 @@ def test_one_architecture_has_no_across_and_one_seed_each_no_within(bank):
     assert "error gap within tau" not in figure(singles).csv.splitlines()[0]
 
 
-def test_two_architectures_are_no_correlation_and_three_have_no_interval(bank):
+def test_two_architectures_are_no_correlation_and_three_have_no_interval(bank, shown):
     found = section(bank({"plain": range(6), "residual": range(6)}))
     assert "across" not in figure(found).csv.splitlines()[0]
-    assert "With 3 architectures τ across them has no interval." in section(bank(name="three")).notices
+    assert "With 3 architectures τ across them has no interval." in shown.notices
 
 
 def test_without_measures_or_without_differences_it_is_said(bank):
@@ -249,18 +259,10 @@ def test_the_section_stands_on_the_page_and_names_are_text(bank):
     assert "<b>$x$</b>" not in text
 
 
-def test_columns_have_names_of_their_own(bank):
-    """As exports need them."""
-    for block in section(bank()).blocks:
-        if isinstance(block, Table):
-            assert len(set(block.head)) == len(block.head) == len(block.rows[0])
-
-
-def test_the_data_hold_all_measures_and_all_nets(bank):
-    run = bank()
-    block = figure(section(run))
-    assert rows(block.csv).keys() == set(final_measures(gather([run])).values.index)
+def test_the_data_hold_all_measures_and_all_nets(whole, shown):
+    block, values = figure(shown), final_measures(gather([whole])).values
+    assert rows(block.csv).keys() == set(values.index)
     nets = [*csv.DictReader(io.StringIO(block.more["nets"]))]
     assert [float(row["error gap"]) for row in nets] == pytest.approx([gap(*net) for net in NETS])
     best = block.panels[1].title
-    assert [float(row[best]) for row in nets] == [*final_measures(gather([run])).values.loc[best]]
+    assert [float(row[best]) for row in nets] == [*values.loc[best]]

@@ -11,6 +11,7 @@ from lightning_app.report.blocks import Cell, Section
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections import twins
 from lightning_app.runs import Row, RunFolder
+from tests.report.conftest import bare_run
 
 STEPS = 40  # an epoch
 FLIP = 90
@@ -50,6 +51,11 @@ def add_twins(run: RunFolder, names: tuple[str, ...] = ("plain",), epochs: int =
         if arrays:
             run.save_arrays(epoch, "twin", arrays)
     return run
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    return bare_run(tmp_path / "quick")
 
 
 def section(run: RunFolder) -> Section:
@@ -135,9 +141,9 @@ def test_numbers_without_arrays(run):
     assert section(run).notices == ["No steps were saved of these twins."]
 
 
-def test_seeds_of_twins_come_together(make):
+def test_seeds_of_twins_come_together(tmp_path):
     members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(2)]
-    run = add_twins(make("bank", members, 3), ("plain-seed00", "plain-seed01"))
+    run = add_twins(bare_run(tmp_path / "bank", members, 3), ("plain-seed00", "plain-seed01"))
     drawn, table = section(run).blocks
     several = "plain (bold: mean of 2 seeds, thin: minimum and maximum)"
     assert [entry.label for entry in drawn.legend] == ["original of plain-seed00", several, "fitted law"]
