@@ -7,7 +7,7 @@ from docstrings import ROOT
 from PIL import Image
 
 if TYPE_CHECKING:
-    from lightning_app.papers.artefact import Artefact
+    from lightning_app.papers.parts import Artefact
 
 PIXELS = 2.3  # of a figure's file, to one of the page: two figures of two panels fit in a row
 HEAD = """\

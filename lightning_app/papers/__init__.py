@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_app.common.errors import unknown
 
 if TYPE_CHECKING:
-    from lightning_app.papers.artefact import Artefact, Paper
+    from lightning_app.papers.parts import Artefact, Paper
 
 __all__ = ["PAPERS", "find", "paper"]
 

@@ -1,4 +1,4 @@
-"""What artefacts rest on: training runs and computations, at a scale.
+"""What a paper is made of: artefacts, with their claims and figures, and the runs and computations they rest on, at a scale.
 
 A scale changes epochs, seeds and the subset of data, nothing else. Smoke scale shows in minutes that everything runs, and
 tests nothing. Paper scale is what the paper did. Reduced scale, in between, has fewer epochs (and the drops of the learning
@@ -8,17 +8,22 @@ rate at the same fractions of them) on all data: it judges orderings and dimensi
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = [
-    *("PAPER", "REDUCED", "SCALES", "SMOKE", "Reduced", "Run", "Scale"),
-    *("Arrays", "Computation", "Source", "Value", "columns"),
-]
+from lightning_app.papers.verdicts import Claim, Class
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lightning_app.papers.results import Results
+
+__all__ = ["PAPER", "REDUCED", "SCALES", "SMOKE", "Arrays", "Artefact", "Computation", "Paper", "Reduced", "Run"]
+__all__ += ["Scale", "Source", "Value", "columns"]
 
 Arrays = Mapping[str, np.ndarray]
-Value = Callable[..., float | Sequence[float] | np.ndarray]  # of the arrays of one piece or several
+Value = str | Callable[..., float | Sequence[float] | np.ndarray]  # an array, or what is made of those of some pieces
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,41 @@ class Computation:
     pieces: Mapping[str, Mapping[str, Any]]  # file's stem -> parameters, as JSON has them
     version: int = 1  # to be raised when the same parameters give other numbers
     precision: str = "float64"  # that it computes in, for the record
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A table, figure or statement of a paper.
+
+    ``claims`` and ``draw`` get what was measured and computed, complete or not, and use nothing else.
+    """
+
+    key: str  # "table-1"
+    title: str
+    claims: Callable[["Results"], Sequence[Claim]]
+    convention: str  # how the numbers are to be read, in sentences
+    draw: Callable[["Results"], "Figure"] | None = None  # in the paper's form; None for a table that says it all
+    runs: tuple[Run, ...] = ()
+    computations: tuple[Computation, ...] = ()
+    about: Class = Class.TRAINED  # what its claims are about, but for those that say so themselves
+
+    def has(self, scale: Scale) -> bool:
+        """Can it be made at this scale? Reduced scale is for artefacts all of whose runs have one."""
+        return scale is not REDUCED or (bool(self.runs) and all(run.reduced for run in self.runs))
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of its runs and computations."""
+        return [run.name for run in self.runs] + [computation.name for computation in self.computations]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and everything of it that can be reproduced."""
+
+    key: str  # "yu-tomasi"
+    title: str
+    artefacts: tuple[Artefact, ...]
 
 
 def columns(rows: Iterable[Any]) -> dict[str, np.ndarray]:

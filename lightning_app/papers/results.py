@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -176,11 +177,13 @@ class Results:
         there, wanted = self.computed(computation), pieces or tuple(computation.pieces)
         if lacking := [piece for piece in wanted if piece not in there]:
             return self.absent(f"{lacking[0]} of {computation.name} was not computed")
-        return self.known(*np.atleast_1d(value(*(there[piece] for piece in wanted))))
+        number = itemgetter(value) if isinstance(value, str) else value
+        return self.known(*np.atleast_1d(number(*(there[piece] for piece in wanted))))
 
     def each(self, computation: Computation, value: Value, *pieces: str) -> Sample:
         """A number, or several, of each of some pieces or of all, one piece after the other."""
-        return self.of(computation, lambda *all_: np.concatenate([np.atleast_1d(value(a)) for a in all_]), *pieces)
+        number = itemgetter(value) if isinstance(value, str) else value
+        return self.of(computation, lambda *all_: np.concatenate([np.atleast_1d(number(a)) for a in all_]), *pieces)
 
     def last_epoch(self, run: str) -> int | None:
         """The earliest of the last epochs of the run's nets."""

@@ -15,10 +15,9 @@ from lightning_app.papers.li_et_al.fig_5_6 import index_of_trained_nets
 from lightning_app.papers.littwin_wolf.any_nets import depths, growth_of_lambda, growth_of_norm
 from lightning_app.papers.nets import AnyNets, Found
 from lightning_app.papers.verdicts import Claim, Reading, Sample, Verdict, counted, in_words, judge, with_power
-from lightning_app.papers.yu_tomasi.fig_3 import cushions
-from lightning_app.papers.yu_tomasi.interlayer import interlayer
+from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import cushions, interlayer
 from lightning_app.papers.yu_tomasi.table_1 import deeper, penalties, printed, smaller
-from lightning_app.papers.yu_tomasi.table_3 import id_shares
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import id_shares
 from lightning_app.report import reproduced
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
 from lightning_app.report.page_data import PageData

@@ -25,7 +25,7 @@ from lightning_app.papers.verdicts import Verdict, in_words
 from lightning_app.runs.configuration import MACHINE_OPTIONS
 
 if TYPE_CHECKING:
-    from lightning_app.papers.artefact import Artefact, Paper
+    from lightning_app.papers.parts import Artefact, Paper
     from lightning_app.reproduce.making import Made
 
 __all__ = ["main"]

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import SMOKE, Scale
+from lightning_app.papers.parts import SMOKE, Artefact, Paper, Scale
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob, Computed
 from lightning_app.reproduce.job import Job

@@ -11,8 +11,7 @@ import pandas as pd
 from lightning_app.common.files import write_atomically
 from lightning_app.common.provenance import made_with
 from lightning_app.common.signals import stopping
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Scale
+from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Artefact, Paper, Scale
 from lightning_app.papers.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
 from lightning_app.papers.verdicts import in_words
 from lightning_app.plots import figures

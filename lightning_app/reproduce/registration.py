@@ -25,8 +25,7 @@ import yaml
 
 from lightning_app.common.files import write_atomically
 from lightning_app.papers import PAPERS, paper
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import PAPER, REDUCED
+from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
 from lightning_app.papers.records import rows_of
 from lightning_app.reproduce.evidence import evidence_of
 

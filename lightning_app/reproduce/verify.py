@@ -26,8 +26,7 @@ from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes
 from lightning_app.papers import PAPERS, find
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import PAPER, REDUCED, Scale
+from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper, Scale
 from lightning_app.papers.records import RECORD, counts_of, read_record, value
 from lightning_app.papers.verdicts import in_words
 from lightning_app.reproduce import making, tables

@@ -11,10 +11,9 @@ from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.nets import Arm, Pair, all_of
 from lightning_app.papers.parts import PAPER
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies, Verdict, judge, judge_reduced
-from lightning_app.papers.yu_tomasi.fig_3 import cushions
-from lightning_app.papers.yu_tomasi.interlayer import interlayer
+from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import cushions, interlayer
 from lightning_app.papers.yu_tomasi.table_1 import FAMILY, as_printed, deeper, penalties, printed, smaller
-from lightning_app.papers.yu_tomasi.table_3 import id_shares
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import id_shares
 from lightning_app.reproduce.evidence import evidence_of
 from lightning_app.reproduce.registration import NOWHERE
 

@@ -12,8 +12,7 @@ import yaml
 
 from lightning_app.common.seeds import spell_seeds
 from lightning_app.papers import find
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import PAPER, Computation, Run, Scale
+from lightning_app.papers.parts import PAPER, Artefact, Computation, Run, Scale
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob
 from lightning_app.reproduce.evidence import evidence_of

@@ -8,8 +8,7 @@ import pytest
 
 from lightning_app.common.errors import UserError
 from lightning_app.papers import predicates
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import PAPER, SMOKE, Computation, Source
+from lightning_app.papers.parts import PAPER, SMOKE, Artefact, Computation, Paper, Source
 from lightning_app.papers.predicates import Within
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.reproduce.computing import ComputationJob

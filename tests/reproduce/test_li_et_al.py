@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lightning_app.papers.li_et_al import (
-    eigenvalues,
     fig_2_3,
     fig_4,
     fig_5_6,
@@ -388,9 +387,9 @@ CONDITION = {  # (net, depth) -> (cond or None where a seed's luck decides it, c
 def test_condition_numbers_at_the_start_on_real_mnist(mnist, net, depth):
     cond, cond10 = CONDITION[net, depth]
     found = fig_4.initial(mnist, 10_000, net=fig_4.STARTS[net].parameters, depth=depth, seeds=2)
-    assert eigenvalues.cond10(found) == pytest.approx(cond10, rel=0.15)
+    assert fig_4.cond10(found) == pytest.approx(cond10, rel=0.15)
     if cond is not None:
-        assert eigenvalues.cond(found) == pytest.approx(cond, rel=0.15)
+        assert fig_4.cond(found) == pytest.approx(cond, rel=0.15)
 
 
 @pytest.mark.slow
@@ -398,13 +397,13 @@ def test_xavier_is_ill_conditioned_at_the_start_on_real_mnist(mnist):
     """Heavy tails: right to an order of magnitude."""
     for depth, cond10 in ((2, 39), (8, 5.5e5)):
         found = fig_4.initial(mnist, 10_000, net=XAVIER.parameters, depth=depth, seeds=3)
-        assert abs(np.log10(eigenvalues.cond10(found) / cond10)).max() < 1
+        assert abs(np.log10(fig_4.cond10(found) / cond10)).max() < 1
 
 
 @pytest.mark.slow
 def test_an_orthogonal_net_has_the_1_shortcut_net_s_condition_number(mnist):
     nets = (fig_4.STARTS[net].parameters for net in ("orthogonal", "1-shortcut"))
-    one, other = (eigenvalues.cond10(fig_4.initial(mnist, 10_000, net=net, depth=12, seeds=1)) for net in nets)
+    one, other = (fig_4.cond10(fig_4.initial(mnist, 10_000, net=net, depth=12, seeds=1)) for net in nets)
     assert one == pytest.approx(other, rel=0.15)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.littwin_wolf import fig_1abc, fig_1f_theorem_5, identities, lemmas
-from lightning_app.papers.parts import PAPER, Computation, Source
+from lightning_app.papers.littwin_wolf import fig_1abc, fig_1f_theorem_5, lemmas, theorems_3_4
+from lightning_app.papers.parts import PAPER, Artefact, Computation, Source
 from lightning_app.papers.records import rows_of
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict
@@ -30,9 +29,11 @@ DEPENDING = {  # claims that hold under a stricter condition than the paper's
 FALSE = {  # as the paper has them
     "lemma-3": [*lemmas.LOSSES.values(), "sign of C2 of both losses, label beyond all outputs"]
 }
+THEOREM_3 = replace(theorems_3_4.THEOREM_3, claims=theorems_3_4.identities_3, runs=())  # without those of trained nets
+THEOREM_4 = replace(theorems_3_4.THEOREM_4, claims=theorems_3_4.identities_4, runs=())
 ARTEFACTS = [
     *(fig_1abc.FIG_1A, fig_1abc.FIG_1B, fig_1abc.FIG_1C, fig_1f_theorem_5.FIG_1F),
-    *(fig_1abc.THEOREM_1, fig_1abc.THEOREM_2, identities.THEOREM_3, identities.THEOREM_4, fig_1f_theorem_5.THEOREM_5),
+    *(fig_1abc.THEOREM_1, fig_1abc.THEOREM_2, THEOREM_3, THEOREM_4, fig_1f_theorem_5.THEOREM_5),
     *(lemmas.LEMMA_1, lemmas.LEMMA_2, lemmas.LEMMA_3, fig_1abc.LEMMA_4),
 ]
 Change = Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]]  # of a piece's arrays
@@ -161,13 +162,13 @@ WRONG: list[tuple[Artefact, Change, list[str]]] = [
     (lemmas.LEMMA_3, off("3/absolute", lambda a: a + 1e-9), [IDENTITIES[0]]),
     (lemmas.LEMMA_3, off("3/hinge", lambda a: a + 1e-9), [IDENTITIES[1]]),
     (lemmas.LEMMA_3, off("3/expectation", lambda a: a + 1e-9), ["E_A[Y] as a sum"]),
-    (identities.THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
-    (identities.THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
-    (identities.THEOREM_3, off("growth", lambda a: -a), [f"share with ∂L/∂λ_l = 0, l {which}" for which in SIGNS]),
-    (identities.THEOREM_3, off("norms", lambda a: np.full_like(a, 2.0)), ["share with ‖g_p‖ > ‖g_m‖"]),
-    (identities.THEOREM_4, off("euler", lambda a: a + 1e-7), ["C ∂L/∂C"]),
-    (identities.THEOREM_4, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂C"]),
-    (identities.THEOREM_4, off("drive", lambda a: -a), ["share with cos(g_m, g_p) >"]),
+    (THEOREM_3, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂λ_l", "the same, l skipped"]),
+    (THEOREM_3, off("energy", lambda a: a + 1e-7), ["-½ ∂‖g‖²"]),
+    (THEOREM_3, off("growth", lambda a: -a), [f"share with ∂L/∂λ_l = 0, l {which}" for which in SIGNS]),
+    (THEOREM_3, off("norms", lambda a: np.full_like(a, 2.0)), ["share with ‖g_p‖ > ‖g_m‖"]),
+    (THEOREM_4, off("euler", lambda a: a + 1e-7), ["C ∂L/∂C"]),
+    (THEOREM_4, off("identity", lambda a: a + 1e-7), ["d/dμ ∂L/∂C"]),
+    (THEOREM_4, off("drive", lambda a: -a), ["share with cos(g_m, g_p) >"]),
 ]
 
 

@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from lightning_app import papers
 from lightning_app.common.errors import UserError
 from lightning_app.papers import predicates
-from lightning_app.papers.artefact import Artefact, Paper
-from lightning_app.papers.parts import PAPER, SMOKE, Computation
+from lightning_app.papers.parts import PAPER, SMOKE, Artefact, Computation, Paper
 from lightning_app.papers.predicates import Within, at_least
 from lightning_app.papers.records import rows_of
 from lightning_app.papers.verdicts import Class, Sample
 from lightning_app.papers.yu_tomasi.nets import SEED_RUNS
-from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT as TABLE_3
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TABLE_3
 from lightning_app.reproduce import command as reproducing
 from lightning_app.reproduce import verify
 from lightning_app.reproduce.job import Work

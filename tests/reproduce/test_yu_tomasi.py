@@ -17,11 +17,17 @@ from lightning_app.papers.parts import PAPER as PAPER_SCALE
 from lightning_app.papers.parts import SMOKE
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.papers.yu_tomasi import PAPER
-from lightning_app.papers.yu_tomasi.fig_7 import distance_by_print, expected_above, printed_square
 from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, SEED_RUNS
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT as TABLE_1
-from lightning_app.papers.yu_tomasi.table_3 import ROWS, at_start, half_digit
-from lightning_app.papers.yu_tomasi.table_3 import TABLE_3_IN_PRINT as TABLE_3
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import (
+    ROWS,
+    at_start,
+    distance_by_print,
+    expected_above,
+    half_digit,
+    printed_square,
+)
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TABLE_3
 from lightning_app.reproduce.evidence import evidence_of
 from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.statistics.paired import paired

@@ -1,7 +1,7 @@
 """Beyond the papers: what theory says of their nets that none of them measured. Predictions registered before any run."""
 
-from lightning_app.papers.artefact import Paper
 from lightning_app.papers.beyond.signals import SIGNALS
+from lightning_app.papers.parts import Paper
 
 __all__ = ["PAPER"]
 

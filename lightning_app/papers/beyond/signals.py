@@ -10,15 +10,15 @@ plain nets, and much less so in residual ones (Balduzzi et al. 2017).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import Predicate, Within, above, at_least, at_most, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
@@ -63,16 +63,13 @@ def _profile(seed: int, kind: str, depth: int, batch: int, steps: int, points: i
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         residual, full = "residual" in kind, "full" in kind
-        net = (
-            CifarResNet(depth, residual)
-            if full
-            else SimplifiedNet(depth, residual, init=None if kind == "residual" else "kwi")
-        )
+        init = None if kind == "residual" else "kwi"
+        net = CifarResNet(depth, residual) if full else SimplifiedNet(depth, residual, init=init)
         if kind == "plain-small":
             for layer in layers_of(net)[1:-1]:
                 layer.weight.data /= math.sqrt(2)
         images, labels = _digits(batch * (steps + 1))
-        optimizer, found, names = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9), [], layers_of(net)
+        optimizer, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9), []
         neighbours = _neighbours(net, images[:2], points)
         lines: dict[str, float] = {}
         for step in range(steps + 1):
@@ -84,15 +81,13 @@ def _profile(seed: int, kind: str, depth: int, batch: int, steps: int, points: i
             if watch:
                 found.append(profile(watch.stop()))
                 lines = lines or expected(net, found[0], images.shape[1:])
-    of = {
-        field: [[at.get(f"{layer.name}/{field}", math.nan) for layer in names] for at in (found[0], found[-1])]
-        for field in FIELDS
-    }
-    closed = {
-        f"{field}_expected": [lines.get(f"{layer.name}/{field}_expected", math.nan) for layer in names]
-        for field in FIELDS
-    }
-    return {**of, **closed, "neighbours": neighbours}
+
+    def by_layer(numbers: Mapping[str, float], key: str) -> list[float]:
+        return [numbers.get(f"{layer.name}/{key}", math.nan) for layer in layers_of(net)]
+
+    measured = {field: [by_layer(at, field) for at in (found[0], found[-1])] for field in FIELDS}
+    closed = {f"{field}_expected": by_layer(lines, f"{field}_expected") for field in FIELDS}
+    return {**measured, **closed, "neighbours": neighbours}
 
 
 def _digits(count: int) -> "tuple[Tensor, Tensor]":
@@ -160,21 +155,9 @@ def growth(rows: np.ndarray, depth: int) -> np.ndarray:
     return np.mean(found, axis=0)
 
 
-def _off(arrays: Arrays, field: str, layer: int, depth: int) -> np.ndarray:
+def _off(arrays: Arrays, depth: int, field: str, layer: int) -> np.ndarray:
     """Log of the mean square over its closed form, per layer passed, (seeds,)."""
     return 2 * np.log(arrays[field][:, 0, layer] / arrays[f"{field}_expected"][:, layer]) / (depth - 2)
-
-
-def _off_forwards(arrays: Arrays, depth: int) -> np.ndarray:
-    return _off(arrays, "activation", -2, depth)
-
-
-def _off_backwards(arrays: Arrays, depth: int) -> np.ndarray:
-    return _off(arrays, "gradient", 0, depth)
-
-
-def _cosine(arrays: Arrays, depth: int) -> np.ndarray:
-    return arrays["neighbours"]
 
 
 def _largest_ratio(arrays: Arrays, depth: int, at: int) -> np.ndarray:
@@ -194,20 +177,23 @@ def signal_claims(results: Results) -> list[Claim]:
         }
 
     def apart(one: str, other: str) -> dict[str, Sample]:
-        return {
-            f"depth {depth}": results.of(
-                PROFILES, lambda a, b: a["neighbours"] - b["neighbours"], f"{one}-{depth}", f"{other}-{depth}"
-            )
-            for depth in DEPTHS
-        }
+        cosines = (
+            [results.of(PROFILES, itemgetter("neighbours"), f"{kind}-{L}") for L in DEPTHS] for kind in (one, other)
+        )
+        return {f"depth {depth}": a - b for depth, a, b in zip(DEPTHS, *cosines)}
 
     def rate(field: str, at: int = 0, sign: int = 1) -> Callable[..., np.ndarray]:
         return lambda arrays, depth: sign * growth(arrays[field][:, at], depth)
+
+    def change(arrays: Arrays, depth: int) -> np.ndarray:
+        return growth(arrays["activation"][:, 1], depth) - growth(arrays["activation"][:, 0], depth)
 
     def predicted(quantity: str, test: Predicate, samples: dict[str, Sample], about: Class | None = None) -> Claim:
         return tested(quantity, "", test, samples, basis=Basis.OURS, about=about, varies=Varies.SETTING)
 
     deep, trained, later = DEPTHS[1:], Class.TRAINED, f"after {STEPS} steps"
+    forwards, backwards = (partial(_off, field=f, layer=at) for f, at in (("activation", -2), ("gradient", 0)))
+    before, after = (partial(_largest_ratio, at=at) for at in (0, 1))
     near = Within(0.0, 0.05, "of the log, where a gain off by 10 % makes 0.19")
     halves = at_most(-0.5, each=True, note="exponential: half of the mean square is lost in each layer, ln 2 = 0.69")
     bn = Within(BN_GROWTH, 0.12, "ln π/(π - 1)")
@@ -216,47 +202,30 @@ def signal_claims(results: Results) -> list[Claim]:
     ratio = "gradients within a group of residual blocks, largest over smallest"
     cosine = "cosine of gradients in neighbouring inputs"
     off = "over its closed form, a layer"
+    backward_rate, small = rate("gradient", 0, -1), at_most(0.1, each=True)
+    uncured = at_least(0.2, note="training has not cured it")
+    still_growing, changed = (
+        of(rate("gradient", 1, -1), "full-plain", depths=deep),
+        of(change, "plain-small", depths=deep),
+    )
+    cosines = of(lambda arrays, depth: arrays["neighbours"], *KINDS)
     return [
-        predicted(f"ln of E z² {off}, at the last convolution", near, of(_off_forwards, *CLOSED, "residual")),
-        predicted(f"ln of E (dL/dz)² {off}, at the first convolution", near, of(_off_backwards, *CLOSED)),
+        predicted(f"ln of E z² {off}, at the last convolution", near, of(forwards, *CLOSED, "residual")),
+        predicted(f"ln of E (dL/dz)² {off}, at the first convolution", near, of(backwards, *CLOSED)),
         predicted(f"{up}, right gain", Within(0.0, 0.2), of(rate("activation"), "plain")),
         predicted(f"{up}, gain too small by √2", halves, of(rate("activation"), "plain-small")),
-        predicted(f"{back}, gain too small by √2", halves, of(rate("gradient", 0, -1), "plain-small")),
-        predicted(ratio, at_most(2, each=True, note="flat"), of(partial(_largest_ratio, at=0), "residual")),
+        predicted(f"{back}, gain too small by √2", halves, of(backward_rate, "plain-small")),
+        predicted(ratio, at_most(2, each=True, note="flat"), of(before, "residual")),
         predicted(f"{up}, residual nets with KWI", factors, of(rate("activation"), "residual-kwi")),
-        predicted(f"{back}, plain nets with BatchNorm", bn, of(rate("gradient", 0, -1), "full-plain", depths=deep)),
-        predicted(
-            f"{back}, residual nets with BatchNorm",
-            at_most(0.1, each=True),
-            of(rate("gradient", 0, -1), "full-residual", depths=deep),
-        ),
+        predicted(f"{back}, plain nets with BatchNorm", bn, of(backward_rate, "full-plain", depths=deep)),
+        predicted(f"{back}, residual nets with BatchNorm", small, of(backward_rate, "full-residual", depths=deep)),
         predicted(f"{cosine}, residual minus plain", above(0, each=True), apart("residual", "plain")),
         predicted(f"{cosine}, the same with BatchNorm", above(0, each=True), apart("full-residual", "full-plain")),
-        shown(cosine, "", "it depends on how near they are", of(_cosine, *KINDS), basis=Basis.OURS),
-        predicted(
-            f"{ratio}, {later}",
-            at_most(3, each=True, note="still flat"),
-            of(partial(_largest_ratio, at=1), "residual"),
-            trained,
-        ),
-        predicted(
-            f"{back}, plain nets with BatchNorm, {later}",
-            at_least(0.2, note="training has not cured it"),
-            of(rate("gradient", 1, -1), "full-plain", depths=deep),
-            trained,
-        ),
-        predicted(
-            f"{up}, gain too small by √2: change in {STEPS} steps",
-            Within(0.0, 0.05),
-            of(_change, "plain-small", depths=deep),
-            trained,
-        ),
+        shown(cosine, "", "it depends on how near they are", cosines, basis=Basis.OURS),
+        predicted(f"{ratio}, {later}", at_most(3, each=True, note="still flat"), of(after, "residual"), trained),
+        predicted(f"{back}, plain nets with BatchNorm, {later}", uncured, still_growing, trained),
+        predicted(f"{up}, gain too small by √2: change in {STEPS} steps", Within(0.0, 0.05), changed, trained),
     ]
-
-
-def _change(arrays: Arrays, depth: int) -> np.ndarray:
-    before, after = (growth(arrays["activation"][:, at], depth) for at in (0, 1))
-    return after - before
 
 
 def draw_signals(results: Results) -> Figure:

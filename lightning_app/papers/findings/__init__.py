@@ -1,9 +1,9 @@
 """Questions that the instrument can settle and no paper has: each with predictions that were registered before any run."""
 
-from lightning_app.papers.artefact import Paper
 from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
+from lightning_app.papers.parts import Paper
 
 __all__ = ["PAPER"]
 

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.findings.nets import digits, train
-from lightning_app.papers.parts import Arrays, Computation, Source, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import Predicate, Within, above, at_most, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies

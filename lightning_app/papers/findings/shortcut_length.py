@@ -18,10 +18,9 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import Net
-from lightning_app.papers.parts import Arrays, Computation
+from lightning_app.papers.parts import Arrays, Artefact, Computation
 from lightning_app.papers.predicates import Share, at_least, at_most, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies

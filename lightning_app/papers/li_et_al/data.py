@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.papers.li_et_al.nets import WIDTH, Net
+from lightning_app.papers.li_et_al.nets import WIDTH, Mid, Net
 from lightning_app.papers.parts import Arrays, Source
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Whitened:
 
         return Moments.of(self.x, self.y)
 
-    def problem(self, shortcut: bool, mid: Literal["identity", "relu"]) -> "Problem":
+    def problem(self, shortcut: bool, mid: Mid) -> "Problem":
         """The loss of nets with an activation between a unit's matrices. With ReLU in float32, linear ones in closed form."""
         from lightning_app.theory.li_et_al.descent import LinearProblem, SampleProblem
 

@@ -7,20 +7,18 @@ watched.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import SUBSET, WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_7_8 import EPOCHS, LINEAR, best_of, piece_of
-from lightning_app.papers.li_et_al.nets import SHORTCUT_2, Net
-from lightning_app.papers.parts import Arrays, Computation
+from lightning_app.papers.li_et_al.nets import SHORTCUT_2, Mid, Net
+from lightning_app.papers.parts import Arrays, Artefact, Computation
 from lightning_app.papers.predicates import Predicate, at_least, below, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Reading, Sample, Varies
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import power
 
@@ -31,9 +29,7 @@ ACTIVATIONS = {"identity": "linear", "relu": "ReLU at mid"}
 
 
 @on_whitened
-def norms(
-    data: Whitened, net: Net, depth: int, mid: Literal["identity", "relu"], rate: float, epochs: int, seeds: int
-) -> Arrays:
+def norms(data: Whitened, net: Net, depth: int, mid: Mid, rate: float, epochs: int, seeds: int) -> Arrays:
     """Mean Frobenius norm of a matrix and the loss at every epoch: arrays (seeds, epochs + 1)."""
     import torch
 
@@ -62,23 +58,23 @@ FROM = 0.1  # share of training after which all have left the zero they start fr
 def fig_2_claims(results: Results) -> list[Claim]:
     """ "The deeper a residual network is, the small its average Frobenius norm of weight matrices is, both during the training
     process and when the training ends": during it."""
+
+    def share_smaller(shallow: Arrays, deep: Arrays) -> np.ndarray:
+        first = int(FROM * (shallow["norms"].shape[1] - 1))
+        return (deep["norms"] < shallow["norms"])[:, first:].mean(axis=1)
+
     test = at_least(1, each=True, note=f"all epochs after the first {FROM:.0%} of training")
-    claims = []
-    for shallow, deep in pairwise(DEPTHS):
-        ours = {
-            words: results.of(NORMS, _share_smaller, f"{mid}-{shallow:02d}", f"{mid}-{deep:02d}")
-            for mid, words in ACTIVATIONS.items()
-        }
-        quantity = f"share of epochs at which depth {deep} has smaller norms than depth {shallow}, MNIST"
-        claims.append(tested(quantity, SAID, test, ours, varies=Varies.SETTING, ratio=True))
+    ours = {}
+    for one, two in pairwise(DEPTHS):
+        both = {words: (f"{mid}-{one:02d}", f"{mid}-{two:02d}") for mid, words in ACTIVATIONS.items()}
+        quantity = f"share of epochs at which depth {two} has smaller norms than depth {one}, MNIST"
+        ours[quantity] = {words: results.of(NORMS, share_smaller, *pieces) for words, pieces in both.items()}
     absent = results.absent("needs trained CIFAR-10 nets; not run")  # what the figure seems to show
     quantity = "share of epochs at which a deeper net has smaller norms, CIFAR-10"
-    return [*claims, tested(quantity, SAID, test, absent, ratio=True)]
-
-
-def _share_smaller(shallow: Arrays, deep: Arrays) -> np.ndarray:
-    first = int(FROM * (shallow["norms"].shape[1] - 1))
-    return (deep["norms"] < shallow["norms"])[:, first:].mean(axis=1)
+    return [
+        *(tested(words, SAID, test, found, varies=Varies.SETTING, ratio=True) for words, found in ours.items()),
+        tested(quantity, SAID, test, absent, ratio=True),
+    ]
 
 
 def draw_fig_2(results: Results) -> Figure:
@@ -179,7 +175,6 @@ FIG_2 = Artefact(
     "judged here is about MNIST. " + WHITENING,
     draw_fig_2,
     computations=(NORMS,),
-    about=Class.TRAINED,
 )
 FIG_3 = Artefact(
     "fig-3",
@@ -188,5 +183,4 @@ FIG_3 = Artefact(
     TRAINING + "The rate of least loss: of Fig. 7's grid, at each depth. " + WHITENING,
     draw_fig_3,
     computations=(NORMS, LINEAR),
-    about=Class.TRAINED,
 )

@@ -1,24 +1,84 @@
-"""Figure 4: condition numbers of the Hessian before training, by depth.
+"""Figure 4: condition numbers of the Hessian before training, by depth, and what figures say of its eigenvalues.
 
 From the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the number of samples.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
-from lightning_app.papers.li_et_al.eigenvalues import CUT, SPECTRUM, Spectrum, cond, cond10
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, XAVIER, Net, draw_curve
-from lightning_app.papers.parts import Arrays, Computation, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
 from lightning_app.papers.predicates import Factor, above, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import exponential, power
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROUNDING = 1e-10  # of the largest: eigenvalues below are zero
+CUT = 1e16  # of max |λ| / min |λ|: what float64 resolves
+
+SPECTRUM = (
+    "cond10 = max |λ| / 10th percentile of |λ| (linear between order statistics), the paper's substitute for the condition "
+    "number; index: share of λ < -1e-10 max |λ|. Loss 1/(2m) Σ‖x^L - y‖²: another factor changes no condition number. "
+    "All entries of all weight matrices, in the order of Def. 5. M = I - Σ_YX, and with it the spectrum, depends on sign "
+    "and order of the principal components. "
+)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What the figures say of a Hessian."""
+
+    largest: float  # of |λ|
+    percentile10: float  # of |λ|
+    smallest: float  # of |λ|
+    zeros: float  # how many |λ| <= 1e-10 of the largest
+    index: float  # share of negative eigenvalues
+
+    @classmethod
+    def of(cls, hessian: "Tensor") -> "Spectrum":
+        """
+        >>> import torch
+        >>> Spectrum.of(torch.diag(torch.tensor([40.0, -20.0, 0.0, 10.0, 30.0])))
+        Spectrum(largest=40.0, percentile10=4.0, smallest=0.0, zeros=1, index=0.2)
+        """
+        import torch
+
+        if not hessian.isfinite().all():  # of a descent that has diverged
+            return cls(*[math.nan] * 5)
+        values = torch.linalg.eigvalsh(hessian).numpy()
+        sizes = np.abs(values)
+        largest, zero = float(sizes.max()), ROUNDING * float(sizes.max())
+        ends = largest, float(np.percentile(sizes, 10)), float(sizes.min())
+        return cls(*ends, int((sizes <= zero).sum()), float((values < -zero).mean()))
+
+
+def cond10(arrays: Arrays) -> np.ndarray:
+    """max |λ| / 10th percentile of |λ|; inf where a tenth of the eigenvalues is zero."""
+    with np.errstate(divide="ignore"):
+        return arrays["largest"] / arrays["percentile10"]
+
+
+def cond(arrays: Arrays) -> np.ndarray:
+    """max |λ| / min |λ|, cut at 1e16: beyond it the smallest eigenvalue is nothing but rounding.
+
+    >>> cond({"largest": np.array([4.0, 4.0, 4.0]), "smallest": np.array([2.0, 1e-19, 0.0])})
+    array([2.e+00, 1.e+16, 1.e+16])
+    """
+    with np.errstate(divide="ignore"):
+        return np.minimum(arrays["largest"] / arrays["smallest"], CUT)
+
 
 DEPTHS = (2, 4, 8, 12, 16, 20, 24, 32)
 AT_ZERO = Net("1-shortcut", 1, True, "zero", 0.0)  # exactly at zero, where Theorem 2 is about
@@ -53,11 +113,16 @@ def fig_4_claims(results: Results) -> list[Claim]:
     """ "[2-]shortcut linear networks have constant condition numbers as expected. [...] When using Xavier or orthogonal
     initialization in linear networks, the initial condition numbers will go to infinity as the depths become infinity",
     and that of orthogonal initialisation "grows slower than the Xavier initialization"."""
+    ends = DEPTHS[0], DEPTHS[-1]
+    slower = f"growth of cond10 from depth {ends[0]} to {ends[1]}, Xavier / orthogonal"
+    xavier, orthogonal = (
+        results.of(INITIAL, lambda first, last: cond10(last) / cond10(first), *_starts(net.name, *ends))
+        for net in (XAVIER, ORTHOGONAL)
+    )
     return [
         _constant(results),
-        _grows(results, XAVIER.name),
-        _grows(results, ORTHOGONAL.name),
-        _slower(results),
+        *(_grows(results, net.name) for net in (XAVIER, ORTHOGONAL)),
+        tested(slower, "orthogonal grows slower", above(1, each=True), xavier / orthogonal, ratio=True),
         _law(results, XAVIER.name, "exponential"),
         _law(results, ORTHOGONAL.name, "power"),
         _like_1_shortcut(results),
@@ -66,14 +131,12 @@ def fig_4_claims(results: Results) -> list[Claim]:
 
 
 def _constant(results: Results) -> Claim:
-    def across(number: Callable[[Arrays], np.ndarray]) -> Sample:
-        def spread(*pieces: Arrays) -> np.ndarray:
-            table = np.stack([number(arrays) for arrays in pieces])
-            return table.max(axis=0) / table.min(axis=0)
+    def spread(number: Callable[[Arrays], np.ndarray], *pieces: Arrays) -> np.ndarray:
+        table = np.stack([number(arrays) for arrays in pieces])
+        return table.max(axis=0) / table.min(axis=0)
 
-        return results.of(INITIAL, spread, *_starts(SHORTCUT_2.name, *DEPTHS))
-
-    ours = {"cond10": across(cond10), "all eigenvalues: max |λ| / min |λ|": across(cond)}
+    numbers, starts = {"cond10": cond10, "all eigenvalues: max |λ| / min |λ|": cond}, _starts(SHORTCUT_2.name, *DEPTHS)
+    ours = {words: results.of(INITIAL, partial(spread, number), *starts) for words, number in numbers.items()}
     quantity = f"largest / smallest condition number over depths {DEPTHS[0]} to {DEPTHS[-1]}, 2-shortcut"
     return tested(quantity, "constant", below(1.05, each=True), ours, ratio=True)
 
@@ -88,14 +151,6 @@ def _grows(results: Results, net: str) -> Claim:
     ours = results.of(INITIAL, least, *_starts(net, *DEPTHS))
     test = above(1, note="geometric means over seeds rise from every depth to the next")
     return tested(f"least growth of cond10 from one depth to the next, {net}", "go to infinity", test, ours, ratio=True)
-
-
-def _slower(results: Results) -> Claim:
-    """Between the shallowest and the deepest."""
-    ends = [piece for net in (XAVIER, ORTHOGONAL) for piece in _starts(net.name, DEPTHS[0], DEPTHS[-1])]
-    ours = results.of(INITIAL, lambda x2, x32, o2, o32: cond10(x32) / cond10(x2) / (cond10(o32) / cond10(o2)), *ends)
-    quantity = f"growth of cond10 from depth {DEPTHS[0]} to {DEPTHS[-1]}, Xavier / orthogonal"
-    return tested(quantity, "orthogonal grows slower", above(1, each=True), ours, ratio=True)
 
 
 def _law(results: Results, net: str, law: str) -> Claim:

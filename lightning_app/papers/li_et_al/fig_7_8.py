@@ -1,20 +1,19 @@
 """Figures 7 and 8: the best final loss over a grid of learning rates, by depth, of linear nets and of nets with ReLU."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import SUBSET, WHITENING, Whitened, on_whitened
-from lightning_app.papers.li_et_al.nets import NETS, Net, draw_curve
-from lightning_app.papers.parts import Arrays, Computation
+from lightning_app.papers.li_et_al.nets import NETS, Mid, Net, draw_curve
+from lightning_app.papers.parts import Arrays, Artefact, Computation
 from lightning_app.papers.predicates import above, at_most, noted, shown, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
+from lightning_app.papers.verdicts import Basis, Claim, Sample
 from lightning_app.plots import figures
 
 SHORTCUT_2, XAVIER, ORTHOGONAL, SHORTCUT_1, SHORTCUT_3, SHORTCUT_4 = NETS
@@ -24,13 +23,7 @@ EXPONENTS = tuple(np.arange(-3, 0.5, 0.25).tolist())  # -3, -2.75, ..., 0.25: th
 
 @on_whitened
 def final_losses(
-    data: Whitened,
-    net: Net,
-    depth: int,
-    mid: Literal["identity", "relu"],
-    exponents: Sequence[float],
-    epochs: int,
-    seeds: int,
+    data: Whitened, net: Net, depth: int, mid: Mid, exponents: Sequence[float], epochs: int, seeds: int
 ) -> Arrays:
     """Final losses and mean norms of every seed and rate, (seeds, rates); inf where a run diverged. Initial losses (seeds,)."""
     import torch
@@ -125,9 +118,10 @@ def _at_the_deepest(results: Results, net: Net) -> Claim:
     return shown(quantity, "", "the paper says how close of 2-shortcut nets only", ours, basis=Basis.OURS)
 
 
-def _against_2(
-    results: Results, computation: Computation, net: Net, number: Callable[[Arrays], np.ndarray]
-) -> dict[int, Sample]:
+Number = Callable[[Arrays], Any]  # of one net at one depth: (seeds,) or a single one
+
+
+def _against_2(results: Results, computation: Computation, net: Net, number: Number) -> dict[int, Sample]:
     """By depth, from 4 on: the mean over seeds of a number of another net over that of the 2-shortcut net."""
 
     def ratio(other: Arrays, two: Arrays) -> float:
@@ -207,10 +201,7 @@ def draw_fig_7(results: Results) -> Figure:
 
 
 def _draw(
-    results: Results,
-    computation: Computation,
-    depths: Mapping[Net, Sequence[int]],
-    panels: Mapping[Axes, Callable[[Arrays], Any]],
+    results: Results, computation: Computation, depths: Mapping[Net, Sequence[int]], panels: Mapping[Axes, Number]
 ) -> None:
     """Numbers of each net against depth; the first panel shows final losses, the last usable rates."""
     computed = results.computed(computation)
@@ -300,7 +291,6 @@ FIG_7 = Artefact(
     "starts and rates they lose less than a millionth of their loss. " + WHITENING,
     draw_fig_7,
     computations=(LINEAR,),
-    about=Class.TRAINED,
 )
 FIG_8 = Artefact(
     "fig-8",
@@ -312,5 +302,4 @@ FIG_8 = Artefact(
     "of them under Fig. 7 only, and so is whether the final loss of 2-shortcut nets rises with depth. " + WHITENING,
     draw_fig_8,
     computations=(RELU,),
-    about=Class.TRAINED,
 )

@@ -4,12 +4,11 @@ import math
 
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.nets import SHORTCUT_1, SHORTCUT_2, SHORTCUT_3, XAVIER, style
-from lightning_app.papers.parts import Run
+from lightning_app.papers.parts import Artefact, Run
 from lightning_app.papers.predicates import above, below, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class
+from lightning_app.papers.verdicts import Claim
 from lightning_app.plots import figures
 
 DEPTHS = (20, 38, 56, 110)
@@ -28,20 +27,10 @@ def fig_9_claims(results: Results) -> list[Claim]:
     degradation as the network becomes deeper." """
     deep, deepest = ({arm: results.final(RUNS[L].name, arm, "test/error") for arm in ARMS} for L in (DEEP, DEEPEST))
     gains, suffers, worse = below(0, note="mean over seeds"), above(0, note="mean over seeds"), above(0, each=True)
-    growth = f"test error at depth {DEEPEST} minus depth {DEEP}"
-    rows = [
-        (f"{growth}, {TWO}", "gains from depth", gains, deepest[TWO] - deep[TWO]),
-        *((f"{growth}, {arm}", "suffers from degradation", suffers, deepest[arm] - deep[arm]) for arm in OTHERS),
-        *(
-            (
-                f"test error at depth {DEEPEST}, {arm} minus {TWO}",
-                f"only {TWO} gains",
-                worse,
-                deepest[arm] - deepest[TWO],
-            )
-            for arm in OTHERS
-        ),
-    ]
+    growth, apart = f"test error at depth {DEEPEST} minus depth {DEEP}", f"test error at depth {DEEPEST}"
+    rows = [(f"{growth}, {TWO}", "gains from depth", gains, deepest[TWO] - deep[TWO])]
+    rows += [(f"{growth}, {arm}", "suffers from degradation", suffers, deepest[arm] - deep[arm]) for arm in OTHERS]
+    rows += [(f"{apart}, {a} minus {TWO}", f"only {TWO} gains", worse, deepest[a] - deepest[TWO]) for a in OTHERS]
     return [tested(*row, ratio=True) for row in rows]
 
 
@@ -69,5 +58,4 @@ FIG_9 = Artefact(
     "the paper's own are lost. Three seeds.",
     draw_fig_9,
     runs=tuple(RUNS.values()),
-    about=Class.TRAINED,
 )

@@ -12,6 +12,7 @@ from lightning_app.plots.style import Style, styles
 if TYPE_CHECKING:
     from torch import Tensor
 
+Mid = Literal["identity", "relu"]  # the activation between the matrices of a unit
 WIDTH = 10  # "Ten greatest principal components are kept", and there are ten classes
 
 
@@ -56,13 +57,11 @@ def style(name: str) -> Style:
     return dict(zip((net.name for net in NETS), styles(KINDS)))[name]
 
 
-def draw_curve(
-    axes: Axes, name: str, x: Sequence[int] | np.ndarray, values: np.ndarray, markers: bool = True, **more: Any
-) -> None:
+def draw_curve(axes: Axes, name: str, x: Sequence[int] | np.ndarray, values: np.ndarray, label: str = "") -> None:
     """Mean over seeds, and their range as a band. values: (seeds, points); what is not finite leaves a gap."""
     look = style(name)
     values = np.where(np.isfinite(values), values, np.nan)
-    marker: dict[str, Any] = {"marker": look.marker, "markersize": 4} if markers else {}
-    axes.plot(x, values.mean(axis=0), color=look.colour, linestyle=look.dash, **marker, **{"label": name} | more)
+    shape: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "marker": look.marker, "markersize": 4}
+    axes.plot(x, values.mean(axis=0), **shape, label=label or name)
     if len(values) > 1:
         axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.18, linewidth=0)

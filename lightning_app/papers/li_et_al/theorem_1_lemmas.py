@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import SHORTCUT_2, draw_curve
 from lightning_app.papers.li_et_al.theorem_2 import Equal
-from lightning_app.papers.parts import Arrays, Computation, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
 from lightning_app.papers.predicates import Within, at_most, below, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import WIDTH, draw_curve
-from lightning_app.papers.parts import Arrays, Computation, Value, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Value, columns
 from lightning_app.papers.predicates import Within, at_least, below, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
@@ -34,7 +33,8 @@ class Equal(Within):
 
 
 # Activations of Def. 2 by place; a ReLU has no derivative at 0: "surrogate" is linear with the mean of its two slopes.
-FORMS: dict[str, dict[str, str | bool]] = {
+Form = Mapping[str, str | bool]
+FORMS: dict[str, Form] = {
     "linear": {},
     "tanh at mid and post": {"mid": "tanh", "post": "tanh"},
     "ReLU at pre": {"pre": "relu"},
@@ -44,7 +44,7 @@ EQ_3 = list(FORMS)[-1]
 UNITS = (1, 2, 3, 4)
 
 
-def _forms(n: int) -> dict[str, dict[str, str | bool]]:
+def _forms(n: int) -> dict[str, Form]:
     """Eq. 3 has two matrices a unit, and what it says of n > 2 holds as well; with n = 1 there is no mid and no hidden bias."""
     return FORMS if n > 1 else {name: form for name, form in FORMS.items() if name != EQ_3}
 
@@ -53,7 +53,7 @@ def _piece(n: int, form: str) -> str:
     return f"n{n}-{list(FORMS).index(form)}"
 
 
-def _form(units: int, n: int, form: Mapping[str, str | bool]) -> "ShortcutForm":
+def _form(units: int, n: int, form: Form) -> "ShortcutForm":
     from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, ShortcutForm, relu_surrogate
 
     known = {"identity": IDENTITY, "tanh": TANH, "relu": RELU, "surrogate": relu_surrogate(0.5)}
@@ -62,9 +62,7 @@ def _form(units: int, n: int, form: Mapping[str, str | bool]) -> "ShortcutForm":
 
 
 @on_whitened
-def at_zero(
-    data: Whitened, n: int, form: Mapping[str, str | bool], units: Sequence[int], width: int, samples: int
-) -> Arrays:
+def at_zero(data: Whitened, n: int, form: Form, units: Sequence[int], width: int, samples: int) -> Arrays:
     """Largest deviations of the closed form from autograd, by the number of units: arrays (units,)."""
     from lightning_app.theory.li_et_al.zero_point_checks import zero_point_deviations
 
@@ -86,7 +84,7 @@ DEPTHS = (1, 2, 4, 8)  # units
 
 
 @on_whitened
-def by_depth(data: Whitened, n: int, form: Mapping[str, str | bool], units: Sequence[int]) -> Arrays:
+def by_depth(data: Whitened, n: int, form: Form, units: Sequence[int]) -> Arrays:
     """Of the Hessian's eigenvalues, computed anew at each depth: condition number and index of those that are not zero, and
     how many are zero. Arrays (units,)."""
     import torch
@@ -141,32 +139,28 @@ def theorem_2_claims(results: Results) -> list[Claim]:
     """
     eq_8 = "n = 2: Hessian against Eq. 8, its eigenvalues against ±|c| s(M)"
     eq_10 = "n = 1: Hessian against the block Toeplitz matrix of Eq. 10"
-    stationary = "(n-1)th-order stationary point"
+    orders, stationary = "n = {}: derivatives of orders 1 to {} at zero", "(n-1)th-order stationary point"
+    zero = "the Hessian is a zero matrix"
     return [
-        *(
-            _vanishes(results, n, f"n = {n}: derivatives of orders 1 to {n - 1} at zero", stationary, ("lower_orders",))
-            for n in (2, 3, 4)
-        ),
-        *(
-            _vanishes(results, n, f"n = {n}: Hessian at zero", "the Hessian is a zero matrix", ("hessian",))
-            for n in (3, 4)
-        ),
-        _vanishes(results, 2, eq_8, "multiple copies of …", EIGEN, Basis.REBUILT),
+        *(_vanishes(results, n, orders.format(n, n - 1), stationary, ["lower_orders"]) for n in (2, 3, 4)),
+        *(_vanishes(results, n, f"n = {n}: Hessian at zero", zero, ["hessian"]) for n in (3, 4)),
+        _vanishes(results, 2, eq_8, "multiple copies of …"),
         *_of_two(results),
-        _vanishes(results, 1, eq_10, "follows block Toeplitz structure", EIGEN, Basis.REBUILT),
+        _vanishes(results, 1, eq_10, "follows block Toeplitz structure"),
         *_of_one(results),
     ]
 
 
-def _vanishes(
-    results: Results, n: int, quantity: str, paper: str, keys: Sequence[str], basis: Basis = Basis.PAPER
-) -> Claim:
+def _vanishes(results: Results, n: int, quantity: str, paper: str, keys: Sequence[str] = EIGEN) -> Claim:
+    """Of all that Theorem 2 says of n = 1 and 2, whose Eqs. 8 and 10 are rebuilt; else of what the keys name."""
+
     def largest(arrays: Arrays) -> np.ndarray:
         return np.max([arrays[key] for key in keys], axis=0)
 
     ours = {form: results.of(ZERO, largest, _piece(n, form)) for form in _forms(n)}
     units = ", ".join(map(str, UNITS))
     test = below(EXACT, each=True, note=f"deviation from autograd with {units} units", of="net")
+    basis = Basis.REBUILT if keys is EIGEN else Basis.PAPER
     return tested(f"{quantity}, deviation", paper, test, ours, basis=basis, varies=Varies.SETTING)
 
 

@@ -19,9 +19,8 @@ MIXTURE = Recipe("littwin-wolf", "ResidualMLP", lambda *_: NORMALISED[0].run, DE
 
 def growth_of_lambda(nets: AnyNets) -> Iterator[Found]:
     """ "This steady increase of |λ_l|": of all layers but the first, which has no skip around it."""
-    names = {
-        arm: sorted(filter(re.compile("bn_lambda/[^/]+/mean_abs").fullmatch, arm.names)) for arm in nets.every(MIXTURE)
-    }
+    of_layer = re.compile("bn_lambda/[^/]+/mean_abs").fullmatch
+    names = {arm: sorted(filter(of_layer, arm.names)) for arm in nets.every(MIXTURE)}
     ours = {arm: _grown(arm, *of_layers[1:]) for arm, of_layers in names.items() if len(of_layers) > 1}
     quantity = "mean |λ| of all layers but the first: end minus start"
     yield from _readings(quantity, "steady increase", IntervalAbove(), ours)

@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.littwin_wolf import training
 from lightning_app.papers.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, by_setting, claim, seen
+from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import IntervalAbove, below
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
@@ -117,5 +117,4 @@ ENSEMBLE = Artefact(
     "may be above half.",
     draw_ensemble,
     runs=training.runs_of((*NORMALISED, *UNNORMALISED)),
-    about=Class.TRAINED,
 )

@@ -11,20 +11,16 @@ is 0 where each unit's branch has a random sign, which a lambda of -1 gives it; 
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, Value, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value, columns
 from lightning_app.papers.predicates import Within, above, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 HALF_NORMAL = 1 / (1 - 1 / math.pi)  # E relu(z)^2 / var relu(z) of a centred normal z
 WIDTHS = (20, 200)  # the experiments'; one in which the units of a layer have nearly equal variance, as the text asks
@@ -39,22 +35,12 @@ BLOCKS = 10
 SEEDS, SAMPLES = 20, 2000
 
 
-def moments(
-    source: Source,
-    centred: bool,
-    signs: bool,
-    equal: bool,
-    inputs: int,
-    width: int,
-    blocks: int,
-    samples: int,
-    seeds: int,
-) -> Arrays:
+def moments(source: Source, seeds: int, **asked: Any) -> Arrays:
     """Of nets at initialisation on normal inputs, by seed and block: E N^2, the branch's own share of it, and sigma.
 
     Arrays (seeds, blocks): ``squares`` E N_l^2, ``branch`` E relu^2 / sigma^2, ``sigma``; means over samples and units.
     """
-    return columns(_moments(seed, centred, signs, equal, inputs, width, blocks, samples) for seed in range(seeds))
+    return columns(_moments(seed, **asked) for seed in range(seeds))
 
 
 def _moments(
@@ -75,17 +61,14 @@ def _moments(
             if signs:
                 block.norm.weight.copy_(torch.randint(2, (width,)) * 2 - 1)
             if equal:
-                block.norm.weight.mul_(_equalising(block.linear(here).relu()))
+                sizes = block.linear(here).relu().square().mean(0).sqrt()
+                block.norm.weight.mul_(
+                    (sizes.mean() / sizes).nan_to_num(posinf=0.0)
+                )  # one size for all, 0 of a dead unit
             before, here = here, block(here)
             branch, sigma = here - before if block.residual else here, block.norm.running_var.sqrt().squeeze()
             rows.append({"squares": here.square().mean(), "branch": branch.square().mean(), "sigma": sigma})
     return columns(rows)
-
-
-def _equalising(units: "Tensor") -> "Tensor":
-    """Factors, (width,), that give all units the same root mean square; 0 for a dead one."""
-    sizes = units.square().mean(0).sqrt()
-    return (sizes.mean() / sizes).nan_to_num(posinf=0.0)
 
 
 MOMENTS = Computation(

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, Value
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value
 from lightning_app.papers.predicates import Share, Within, at_least, at_most, below, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
@@ -62,9 +61,8 @@ def _histogram_claims(results: Results, key: str) -> list[Claim]:
     largest = ours(lambda arrays: (arrays["weights"].argmax() + 1) / len(arrays["weights"]))
     spread, limit = (ours(lambda arrays, i=i: arrays["spread"][i]) for i in (0, 1))
     width = noted("standard deviation of r under ε_r²", spread), noted("its limit √((p-1) q (1-q) / 2)", limit)
-    near = Within(
-        BETAS[key] / (1 + BETAS[key]), 1 / DEPTH, "β / (1 + β), give or take 1/p"
-    )  # Theorem 1, the caption's β
+    q = BETAS[key] / (1 + BETAS[key])  # Theorem 1, with the caption's β
+    near = Within(q, 1 / DEPTH, "β / (1 + β), give or take 1/p")
     binomials = "ε_r against binomials in integer arithmetic, largest difference"
     inside = f"share of Σ ε_r² within {BAND:g} p of the largest"
     power = "Z is chosen so that it is 1: this checks the computation only"
@@ -109,6 +107,7 @@ FIG_1A, FIG_1B, FIG_1C = (
 RATIOS = {"0.1": (1, 10), "0.5": (1, 2), "1": (1, 1), "2": (2, 1), "10": (10, 1)}  # beta = a / b
 OVER = f"β = {', '.join(RATIOS)}"
 DEEPEST = 100_000
+FEW = (5, 30, 100, 1000, 10_000, DEEPEST)  # depths, about
 LOOKS = dict(zip(RATIOS, styles(("plain", "residual", "other") * 2)))
 
 
@@ -143,10 +142,7 @@ def _multiples(of: int, near: Sequence[int]) -> list[int]:
 DEEP = Computation(
     "deepest-weight",
     deepest,
-    {
-        f"beta{name}": {"a": a, "b": b, "depths": _multiples(a + b, (5, 30, 100, 1000, 10_000, DEEPEST))}
-        for name, (a, b) in RATIOS.items()
-    },
+    {f"beta{name}": {"a": a, "b": b, "depths": _multiples(a + b, FEW)} for name, (a, b) in RATIOS.items()},
 )
 
 
@@ -233,8 +229,8 @@ BANDS = Computation(
     "path-concentration",
     concentration,
     {
-        f"beta{name}": {"a": a, "b": b, "edge": EDGE, "depths": _multiples(EDGE * (a + b), NEAR)}
-        for name, (a, b) in RATIOS.items()
+        f"beta{k}": {"a": a, "b": b, "edge": EDGE, "depths": _multiples(EDGE * (a + b), NEAR)}
+        for k, (a, b) in RATIOS.items()
     },
 )
 

@@ -8,12 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.littwin_wolf import training
 from lightning_app.papers.littwin_wolf.training import DURATION, EPOCHS, UNNORMALISED, claim, grown, rising
+from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import IntervalAbove, IntervalExcludes, at_least
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class
+from lightning_app.papers.verdicts import Claim
 from lightning_app.plots import figures
 
 STEADY = at_least(0.9, note="mean over seeds")  # of the epochs
@@ -52,17 +52,15 @@ def fig_1d_claims(results: Results) -> list[Claim]:
 
 def draw_fig_1d(results: Results) -> Figure:
     """Mean |lambda| by layer, one line an epoch, darker the later, as in the paper; medians over seeds."""
-    columns = max(sum(setting.run == run for setting in SETTINGS) for run in training.runs_of(SETTINGS))
-    figure, grid = figures.canvas(len(training.runs_of(SETTINGS)), columns)
+    runs = training.runs_of(SETTINGS)
+    figure, grid = figures.canvas(len(runs), max(sum(setting.run == run for setting in SETTINGS) for run in runs))
     for axes in grid.flat:
         axes.set_visible(False)
-    for row, run in zip(grid, training.runs_of(SETTINGS)):
+    for row, run in zip(grid, runs):
         for axes, setting in zip(row, (setting for setting in SETTINGS if setting.run == run)):
             axes.set_visible(True)
-            lambdas = [
-                results.curves(run.name, setting.arm, mean_lambda(number)) for number in range(1, training.BLOCKS + 1)
-            ]
-            draw_layers(axes, lambdas, range(1, training.BLOCKS + 1))
+            layers = range(1, training.BLOCKS + 1)
+            draw_layers(axes, [results.curves(run.name, setting.arm, mean_lambda(at)) for at in layers], layers)
             axes.set(title=setting.words, xlabel="layer")
         row[0].set_ylabel("mean |λ|")
     figures.legend(grid[0][-1], beside=True)
@@ -100,7 +98,6 @@ FIG_1D = Artefact(
     "BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
     draw_fig_1d,
     runs=training.runs_of(SETTINGS),
-    about=Class.TRAINED,
 )
 
 NORM = "weight_norm/total"
@@ -137,5 +134,4 @@ FIG_1E = Artefact(
     "and half of it. " + DURATION,
     draw_fig_1e,
     runs=training.runs_of(UNNORMALISED),
-    about=Class.TRAINED,
 )

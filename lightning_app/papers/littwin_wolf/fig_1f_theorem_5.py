@@ -11,8 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, Value
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value
 from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
@@ -48,9 +47,8 @@ def complexity(source: Source, p: int, betas: Sequence[float], sizes: Sequence[i
     }
 
 
-COMPLEXITY = Computation(
-    "complexity", complexity, {f"p{DEPTH}": {"p": DEPTH, "betas": BETAS, "sizes": SIZES, "spectra": 2000}}
-)
+WHOLE = {"p": DEPTH, "betas": BETAS, "sizes": SIZES, "spectra": 2000}
+COMPLEXITY = Computation("complexity", complexity, {f"p{DEPTH}": WHOLE})
 
 LAMBDA, P = 5, 4
 COUNTED = {beta: f"beta{beta:g}" for beta in (0.1, 0.3, 1.0, 3.0, 10.0)}  # their pieces
@@ -120,13 +118,10 @@ def fig_1f_claims(results: Results) -> list[Claim]:
     The paper speaks of Lambda -> inf. What is expected or counted at a finite Lambda is an addition of ours.
     """
     step = results.of(COMPLEXITY, lambda arrays: np.diff(arrays["theta"]).min())
-    ends = [
-        noted(
-            f"θ / θ of the pure model at β = {BETAS[i]:g}",
-            results.of(COMPLEXITY, lambda arrays, i=i: arrays["theta"][i] / arrays["pure"]),
-        )
-        for i in (0, -1)
-    ]
+    ends = []
+    for i in (0, -1):
+        share = results.of(COMPLEXITY, lambda arrays, i=i: arrays["theta"][i] / arrays["pure"])
+        ends.append(noted(f"θ / θ of the pure model at β = {BETAS[i]:g}", share))
     rises = f"least step of θ(β) over β = {BETAS[0]:g} to {BETAS[-1]:g}, p = {DEPTH}"
     return [
         tested(rises, "increases", above(0, note=f"between {len(BETAS)} values of β"), step, *ends),
@@ -193,10 +188,8 @@ def _counted_as_expected(results: Results) -> list[Claim]:
     all_found = at_least(1, note="no critical point was missed, or two")
     as_expected = "counted against Kac-Rice means: largest difference in standard errors"
     near = at_most(4, note=f"{len(MIXTURES)} mixtures, every index and the total")
-    return [
-        tested(euler, "", all_found, complete, basis=Basis.OURS),
-        tested(as_expected, "", near, z, basis=Basis.OURS),
-    ]
+    rows = ((euler, all_found, complete), (as_expected, near, z))
+    return [tested(quantity, "", test, ours, basis=Basis.OURS) for quantity, test, ours in rows]
 
 
 def _z(arrays: Arrays) -> np.ndarray:
@@ -218,7 +211,7 @@ def _z(arrays: Arrays) -> np.ndarray:
 def _length_1(results: Results) -> Claim:
     kinds = {"as in Eq. 28, r >= 2": "total", "length 1 kept, as in Eq. 15": "total_with_length_1"}
     ours = {
-        f"β = {beta:g}, {words}": results.of(SPIN_GLASS, lambda arrays, key=key: arrays[key], COUNTED[beta])
+        f"β = {beta:g}, {words}": results.of(SPIN_GLASS, key, COUNTED[beta])
         for beta in [*COUNTED][:3]
         for words, key in kinds.items()
     }
@@ -297,9 +290,8 @@ def maximum(source: Source, p: int, mixtures: int, seeds: int) -> Arrays:
     return {"largest": np.array(largest), "steps": np.array([float(way.diff().max()) for way in ways])}
 
 
-MAXIMUM = Computation(
-    "pure-spin-glass", maximum, {f"p{p:03d}": {"p": p, "mixtures": 2000, "seeds": 5} for p in GREATEST}
-)
+RANDOM = {f"p{p:03d}": {"p": p, "mixtures": 2000, "seeds": 5} for p in GREATEST}
+MAXIMUM = Computation("pure-spin-glass", maximum, RANDOM)
 
 
 def finite_maximum(source: Source, Lambda: int, p: int, mixtures: int, spectra: int, seed: int) -> Arrays:
@@ -332,7 +324,7 @@ def theorem_5_claims(results: Results) -> list[Claim]:
     p interactions are considered", Eqs. 34 and 35."""
     in_cases: Any = {"each": True, "of": "case"}
     over, rounding = ", ".join(map(str, GREATEST)), f"{ROUNDING:g} is for rounding"
-    largest = results.each(MAXIMUM, lambda arrays: arrays["largest"])
+    largest = results.each(MAXIMUM, "largest")
     steps = results.each(MAXIMUM, lambda arrays: arrays["steps"].max())
     ratio = results.each(FINITE_MAXIMUM, lambda arrays: arrays["largest"].max())
     near_1 = at_most(1 + ROUNDING, note=f"{rounding}, p = {over}, 5 seeds", **in_cases)

@@ -6,13 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.littwin_wolf.fig_1de import draw_layers
 from lightning_app.papers.littwin_wolf.training import layer
-from lightning_app.papers.parts import Run
+from lightning_app.papers.parts import Artefact, Run
 from lightning_app.papers.predicates import above, below, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
 
 RUNS = {title: Run(name, seeds=3) for title, name in (("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"))}
@@ -102,7 +101,6 @@ FIG_2 = Artefact(
     + "Norms are Frobenius norms of γ w / sqrt(var + eps), with running statistics; the paper does not say which norm.",
     partial(_draw, by_layer="weight_norm/{}/absorbed", mean=ABSORBED, words="absorbed norm"),
     runs=tuple(RUNS.values()),
-    about=Class.TRAINED,
 )
 FIG_3 = Artefact(
     "fig-3",
@@ -111,5 +109,4 @@ FIG_3 = Artefact(
     RECIPE + "λ is BatchNorm's γ, one for each channel, with weight decay like everything else.",
     partial(_draw, by_layer="bn_lambda/{}/l2", mean=LAMBDA, words="‖λ‖"),
     runs=tuple(RUNS.values()),
-    about=Class.TRAINED,
 )

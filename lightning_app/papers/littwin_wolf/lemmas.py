@@ -1,18 +1,16 @@
 """Lemmas 1 to 3 by exact enumeration of the paths of small nets, and by sampling. (Lemma 4 is in `weights`.)"""
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import Arrays, Computation, Source, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import above, at_least, at_most, noted, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Basis, Claim, Class, Varies
 
 EXACT = 1e-10  # what rounding may leave of an identity
 ERRORS = 5.0  # standard errors that a sampled mean may be off, the largest of many
@@ -25,8 +23,6 @@ EVEN: dict[str, dict[str, Any]] = {  # nets where all configurations have as man
     "by-input-Lambda-d": {"shared": "by_input", "p": 3, "n": 4, "d": 2, "Lambda": 2},
 }
 DRAWN = {"drawn": {"shared": "unevenly", "p": 4, "n": 4, "d": 3, "Lambda": 2}}  # A3 on average only
-
-
 EVERY = [*EVEN, *DRAWN]
 
 
@@ -57,25 +53,18 @@ def _of_seed(shared: str, sizes: tuple[int, int, int, int], draws: int, seed: in
     return {f"{lemma}/{key}": value for lemma, each in found.items() for key, value in asdict(each).items()}
 
 
-UNRAVELLED = Computation(
-    "unravelled-nets", lemmas, {name: {**net, "draws": 2000, "seeds": 20} for name, net in (EVEN | DRAWN).items()}
-)
-
-
-def _ours(results: Results, nets: Iterable[str], value: str | Callable[[Arrays], np.ndarray]) -> Sample:
-    """A number of every seed of these nets: an array, or what is made of a net's arrays."""
-    return results.each(UNRAVELLED, itemgetter(value) if isinstance(value, str) else value, *nets)
-
-
+PIECES = {name: {**net, "draws": 2000, "seeds": 20} for name, net in (EVEN | DRAWN).items()}
+UNRAVELLED = Computation("unravelled-nets", lemmas, PIECES)
 ROUNDED = at_most(EXACT, each=True, of="net")
 EVENLY = "A3 without remainder: each weight on equally many connections of every unit"
 DRAWING = "A3 on average: each connection draws its weight"
+SHARED = {EVENLY: EVEN, DRAWING: DRAWN}
 
 
 def lemma_1_claims(results: Results) -> list[Claim]:
     """ "The output can be expressed after reindexing as" Eq. 10."""
-    paths, reindexed = (_ours(results, EVERY, key) for key in ("1/paths", "1/reindexed"))
-    uneven = {EVENLY: _ours(results, EVEN, "1/uneven"), DRAWING: _ours(results, DRAWN, "1/uneven")}
+    paths, reindexed = (results.each(UNRAVELLED, key) for key in ("1/paths", "1/reindexed"))
+    uneven = {words: results.each(UNRAVELLED, "1/uneven", *nets) for words, nets in SHARED.items()}
     configurations = "sum over all configurations of weights, Eq. 10, against the output, difference"
     # changed after a look (2026-11-23): A3 on average was described, although A3 says "close to being evenly distributed"
     number = "number of paths of a configuration over ψ_r / Λ^r: largest difference from 1"
@@ -109,11 +98,11 @@ def lemma_2_claims(results: Results) -> list[Claim]:
 
     A3 says "close to being evenly distributed", and the inputs may be "dependent or not": each reading is one way to take that.
     """
-    nets = {f"{EVENLY}; independent inputs": EVEN, f"{DRAWING}; independent inputs": DRAWN}
-    lowest = {words: _ours(results, of, lambda a: a["2/smallest"] * a["d"]) for words, of in nets.items()}
+    nets = {f"{words}; independent inputs": of for words, of in SHARED.items()}
+    lowest = {words: results.each(UNRAVELLED, lambda a: a["2/smallest"] * a["d"], *of) for words, of in nets.items()}
     signs = "A3 without remainder; inputs equal but for their signs"
-    lowest[signs] = _ours(results, EVEN, lambda a: a["2/opposite"] * a["d"])
-    highest = {words: _ours(results, of, "2/largest") for words, of in nets.items()}
+    lowest[signs] = results.each(UNRAVELLED, lambda a: a["2/opposite"] * a["d"], *EVEN)
+    highest = {words: results.each(UNRAVELLED, "2/largest", *of) for words, of in nets.items()}
     lengths = f"all lengths and configurations, {EXACT:g} is for rounding"
     at_bottom, at_top = at_least(1 - EXACT, True, lengths, "net"), at_most(1 + EXACT, True, lengths, "net")
     few = at_most(ERRORS, each=True, note="all lengths and configurations", of="net")
@@ -125,7 +114,7 @@ def lemma_2_claims(results: Results) -> list[Claim]:
         tested(least, "(ψ_r / Λ^r)² / d ≤ E[ξ²]", at_bottom, lowest, varies=Varies.SETTING),
         tested(largest, "E[ξ²] ≤ (ψ_r / Λ^r)²", at_top, highest, varies=Varies.SETTING),
         *_bounds_attained(results),
-        tested(mean, "", few, _ours(results, EVEN, "2/sampled"), basis=Basis.OURS),
+        tested(mean, "", few, results.each(UNRAVELLED, "2/sampled", *EVEN), basis=Basis.OURS),
     ]
 
 
@@ -136,10 +125,8 @@ def _bounds_attained(results: Results) -> list[Claim]:
         ends = ("2/smallest", "2/largest")
         return lambda arrays: np.max([np.abs(arrays[end] * arrays["d"] / times - 1) for end in ends], axis=0)
 
-    lower, upper = (
-        _ours(results, [n for n in EVEN if n.startswith("even")], off(1)),
-        _ours(results, ["by-input-Lambda-d"], off(2)),
-    )
+    lower = results.each(UNRAVELLED, off(1), *(name for name in EVEN if name.startswith("even")))
+    upper = results.each(UNRAVELLED, off(2), "by-input-Lambda-d")
     distance = "distance from the bound"
     evenly = f"{distance}: lower, ψ_r² / (d Λ^2r): all weights leave every input equally often"
     by_input = f"{distance}: upper, ψ_r² / Λ^2r: each input has a weight of its own"
@@ -176,26 +163,17 @@ def lemma_3_claims(results: Results) -> list[Claim]:
     power = "an identity under this condition, which is ours: it checks the computation only"
     expectation = "E_A[Y] as a sum over paths with ρ^r, Eq. 11, against the net with every gate ρ, difference"
     sampled, few = "mean of Y over sampled gates against that, in standard errors", at_most(ERRORS, each=True, of="net")
+    claims = []
+    for key, quantity in LOSSES.items():
+        claims.append(tested(quantity, "C1 + C2 Y", ROUNDED, {any_label: results.each(UNRAVELLED, f"3/{key}_beyond")}))
+    for key, condition in CONDITIONS.items():
+        quantity, ours = f"{LOSSES[key]}, label beyond all outputs", {condition: results.each(UNRAVELLED, f"3/{key}")}
+        claims.append(tested(quantity, "", ROUNDED, ours, basis=Basis.OURS, power=power))
     return [
-        *(
-            tested(quantity, "C1 + C2 Y", ROUNDED, {any_label: _ours(results, EVERY, f"3/{key}_beyond")})
-            for key, quantity in LOSSES.items()
-        ),
-        *(
-            tested(
-                f"{LOSSES[key]}, label beyond all outputs",
-                "",
-                ROUNDED,
-                {condition: ours},
-                basis=Basis.OURS,
-                power=power,
-            )
-            for key, condition in CONDITIONS.items()
-            for ours in [_ours(results, EVERY, f"3/{key}")]
-        ),
+        *claims,
         _sign(results),
-        tested(expectation, "equal", ROUNDED, _ours(results, EVERY, "3/expectation")),
-        tested(sampled, "", few, _ours(results, EVERY, "3/sampled"), basis=Basis.OURS),
+        tested(expectation, "equal", ROUNDED, results.each(UNRAVELLED, "3/expectation")),
+        tested(sampled, "", few, results.each(UNRAVELLED, "3/sampled"), basis=Basis.OURS),
     ]
 
 
@@ -208,7 +186,7 @@ def _sign(results: Results) -> Claim:
         held = (arrays["3/absolute"] <= EXACT) & (arrays["3/hinge"] <= EXACT)
         return np.where(held, -1.0, np.nan)
 
-    positive = _ours(results, EVERY, sign_of_c2)
+    positive = results.each(UNRAVELLED, sign_of_c2)
     negative = noted("a negative label", positive.map(operator.neg), "positive as printed")
     test = above(0, each=True, note="C2 is -sign(Y_x) of the absolute loss, -Y_x of the hinge loss", of="net")
     quantity = "sign of C2 of both losses, label beyond all outputs"

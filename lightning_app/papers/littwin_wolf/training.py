@@ -76,10 +76,8 @@ NORMALISED = (
     *_settings("overlapping", 0.5, 0.1, *PLACES),
     *_settings("fast", 0.5, 0.5, *PLACES[:2]),
 )
-UNNORMALISED = (
-    *_settings("unnormalised_separable", 1.0, 0.01, *SIZES),
-    *_settings("unnormalised_overlapping", 0.5, 0.01, *SIZES),
-)
+UNNORMALISED = _settings("unnormalised_separable", 1.0, 0.01, *SIZES)
+UNNORMALISED += _settings("unnormalised_overlapping", 0.5, 0.01, *SIZES)
 
 
 def runs_of(settings: Sequence[Setting]) -> tuple[Run, ...]:

@@ -4,17 +4,13 @@ The tests and tolerances were fixed before any run; the paper's numbers stand he
 no number. Paper scale trains three seeds where the paper shows one, so that there is a spread to compare with.
 """
 
-from lightning_app.papers.artefact import Paper
+from lightning_app.papers.parts import Paper
 from lightning_app.papers.yu_tomasi.fig_2 import FIG_2
-from lightning_app.papers.yu_tomasi.fig_3 import FIG_3
-from lightning_app.papers.yu_tomasi.fig_6 import FIG_6
-from lightning_app.papers.yu_tomasi.fig_7 import FIG_7
-from lightning_app.papers.yu_tomasi.interlayer import INTERLAYER
+from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import FIG_3, INTERLAYER, NOISE
 from lightning_app.papers.yu_tomasi.nets import KEY
-from lightning_app.papers.yu_tomasi.noise import NOISE
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1
-from lightning_app.papers.yu_tomasi.table_2 import TABLE_2
-from lightning_app.papers.yu_tomasi.table_3 import TABLE_3
+from lightning_app.papers.yu_tomasi.table_2_fig_6 import FIG_6, TABLE_2
+from lightning_app.papers.yu_tomasi.table_3_fig_7 import FIG_7, TABLE_3
 
 __all__ = ["PAPER"]
 

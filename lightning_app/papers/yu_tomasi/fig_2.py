@@ -6,11 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
-from lightning_app.papers.parts import PAPER, REDUCED, SMOKE
+from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Artefact
 from lightning_app.papers.predicates import IntervalAbove, epochs_to, matched, noted, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.papers.yu_tomasi.nets import ARMS, ERROR, PLAIN, RESIDUAL, RISK, TRAINING
 from lightning_app.papers.yu_tomasi.nets import FIG_2 as RUN
 from lightning_app.plots import figures
@@ -104,5 +103,4 @@ FIG_2 = Artefact(
     + TRAINING,
     draw_fig_2,
     runs=(RUN,),
-    about=Class.TRAINED,
 )

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from matplotlib.figure import Figure
 
-from lightning_app.papers.artefact import Artefact
 from lightning_app.papers.nets import Found, Nets, Pair, all_of
+from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import All, Factor, NextDraw, Within, above, judged, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
@@ -131,10 +131,8 @@ def _of_a_gap(symbol: str, depth: int, shallower: int | None) -> str:
     compared = [] if shallower is None else [shallower]
     words = [f"the difference less that of depth {each}" for each in compared]
     if {depth, *compared} <= set(DEPTHS):
-        by_print = apart_in_print(TABLE_1_IN_PRINT, symbol, depth) - sum(
-            apart_in_print(TABLE_1_IN_PRINT, symbol, each) for each in compared
-        )
-        words.append(f"by the print {by_print:.6g}")
+        own, *less = (apart_in_print(TABLE_1_IN_PRINT, symbol, each) for each in (depth, *compared))
+        words.append(f"by the print {own - sum(less):.6g}")
     return "; ".join(words)
 
 
@@ -144,10 +142,7 @@ def deeper(nets: Nets) -> Iterator[Found]:
     nets_by_depth = {(arm.kind, arm.depth): arm for arm in reversed(nets.arms(simplified()))}  # of several the first
     if all((kind, depth) in nets_by_depth for kind in ARMS for depth in (20, 44)):
         plain, residual = (nets_by_depth[kind, 44].final(RISK) / nets_by_depth[kind, 20].final(RISK) for kind in ARMS)
-        both = (
-            plain.map(lambda p, _: p, residual),
-            residual.map(lambda r, _: r, plain),
-        )  # marked if either is incomplete
+        both = plain.map(lambda p, _: p, residual), residual.map(lambda r, _: r, plain)  # marked if either lacks seeds
         beyond = plain.map(lambda p, r: p - 2 * r, residual)
         test = above(0, note="the ratio of plain less twice that of residual")
         for kind, ours in zip(ARMS, both):
@@ -201,5 +196,4 @@ TABLE_1 = Artefact(
     COST + TRAINING,
     draw_table_1,
     runs=tuple(SEED_RUNS.values()),
-    about=Class.TRAINED,
 )

@@ -1,0 +1,171 @@
+"""Noise stability: layer cushions (Fig. 3), interlayer cushions (section 5), and noise that is injected into one layer."""
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.figure import Figure
+
+from lightning_app.papers.nets import Found, Nets, all_of
+from lightning_app.papers.parts import Artefact
+from lightning_app.papers.predicates import Factor, above, at_most, below, tested
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
+from lightning_app.papers.yu_tomasi.nets import ARMS, FULL, PLAIN, RESIDUAL, SEED_RUNS, TRAINING, full, simplified
+from lightning_app.plots import figures
+
+CUSHIONS = {  # what A is in a residual layer -> the ending of its keys
+    "identity in A x, not in ||A|| (the paper's)": "",
+    "identity in both": "_transferred",
+    "identity in neither": "_branch",
+}
+EXCEPTIONS = 2  # "This pattern holds for all the layers, with the exception of 2 layers"
+
+
+def cushions(nets: Nets) -> Iterator[Found]:
+    """ "The red distribution is to the right of the blue distribution. This pattern holds for all the layers, with the
+    exception of 2 layers (in both the 20-layer and 32-layer networks)." """
+    for pair in nets.pairs(simplified((20, 32))):
+        layers = [f"layer{number:02d}" for number in range(1, pair.depth)]
+        medians = {
+            words: {layer: pair.final(f"cushion/{layer}/median{ending}") for layer in layers}
+            for words, ending in CUSHIONS.items()
+        }
+        if "layer10" in layers:
+            ratios = {words: of["layer10"][1] / of["layer10"][0] for words, of in medians.items()}
+            quantity = f"median cushion of layer 10, residual / plain, depth {pair.depth}"
+            test = above(1, each=True)
+            yield pair.label, tested(quantity, "to the right", test, ratios, about=Class.TRAINED, ratio=True)
+        counts = {words: _exceptions([*of.values()]) for words, of in medians.items()}
+        test = at_most(EXCEPTIONS, note="on average over seeds")
+        quantity = f"layers where the residual median is not larger, depth {pair.depth}"
+        yield pair.label, tested(quantity, float(EXCEPTIONS), test, counts, about=Class.TRAINED, ratio=True)
+
+
+def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
+    """Of each seed, how many layers have no larger median in the residual net; a NaN is one."""
+    first, *others = [plain.map(lambda p, r: not r > p, residual) for plain, residual in medians]
+    return first.map(lambda *layers: sum(layers), *others)
+
+
+def draw_fig_3(results: Results) -> Figure:
+    """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading."""
+    figure, grid = figures.canvas(len(CUSHIONS), 2)
+    for column, depth in enumerate((20, 32)):
+        for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
+            arrays = {arm: results.arrays(f"depth{depth}", arm, "cushion")[:1] for arm in ARMS}
+            key = f"cushion/layer10/samples{reading}"
+            figures.outlines(axes, {arm: each[key] for arm, found in arrays.items() for each in found})
+            axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
+    return figure
+
+
+FIG_3 = Artefact(
+    "fig-3",
+    "layer cushions of residual nets lie to the right",
+    all_of(cushions),
+    "Per-sample cushion ‖A x‖ / (‖A‖ ‖x‖) on 1,000 training images, bias excluded, ‖A‖ the Frobenius norm of the "
+    "kernel; three readings of A in a residual layer side by side. All convolutions, the first included. " + TRAINING,
+    draw_fig_3,
+    runs=(SEED_RUNS["depth20"], SEED_RUNS["depth32"]),
+)
+
+
+MODES = {"BN on one sample": "interlayer_batch1", "BN in evaluation mode": "interlayer"}
+SIZES = {"n = H W": "mean_hw", "n = C H W": "mean"}
+BLOCK = "block05"
+IN_PRINT = {RESIDUAL: 0.20, PLAIN: 2.7e-7}  # means; standard deviations .0024 and 2.4e-8
+BY_ITSELF = (
+    "on one sample any plain block passes, trained or not: J x is zero but for ε / (var + ε), whatever the weights"
+)
+
+
+def interlayer(nets: Nets) -> Iterator[Found]:
+    """ "μ for a residual block is much bigger than that of the corresponding plain block. [...] The 5th out of 9 residual
+    block [...] has a mean 0.20 and standard deviation 0.0024. In comparison, [...] the corresponding plain block has a mean
+    2.7×10^-7 and standard deviation 2.4×10^-8." """
+    for arm in nets.arms(full()):
+        samples = {
+            f"{mode}, {size}": arm.final(f"{family}/{BLOCK}/{field}")
+            for mode, family in MODES.items()
+            for size, field in SIZES.items()
+        }
+        paper = IN_PRINT[arm.kind]
+        test = Factor(paper, 1.5 if arm.kind == RESIDUAL else 3.0)
+        quantity = f"interlayer cushion of block 5 of 9, {arm.kind}"
+        yield arm.label, tested(quantity, paper, test, samples, about=Class.TRAINED)
+    for pair in nets.pairs(full()):  # the two n differ by a factor that is the same for both nets
+        both = {mode: pair.final(f"{family}/{BLOCK}/mean_hw") for mode, family in MODES.items()}
+        ratios = {mode: residual / plain for mode, (plain, residual) in both.items()}
+        more = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
+        yield pair.label, tested("residual / plain", "much bigger", above(10), ratios, **more)
+
+
+def draw_interlayer(results: Results) -> Figure:
+    """Per-sample interlayer cushions of block 5, first seed, in both modes."""
+    figure, (grid,) = figures.canvas(1, 2)
+    arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[:1] for arm in ARMS}
+    for axes, (mode, family) in zip(grid, MODES.items()):
+        samples = {arm: a[f"{family}/{BLOCK}/samples"] for arm, found in arrays.items() for a in found}
+        figures.outlines(axes, samples)
+        axes.set(title=mode, xlabel="interlayer cushion, n = C H W", ylabel="samples")
+    return figure
+
+
+INTERLAYER = Artefact(
+    "interlayer",
+    "interlayer cushions of the fifth block of full nets of depth 20",
+    all_of(interlayer),
+    "μ = √n ‖J x‖ / (‖J‖ ‖x‖) of conv-BN-ReLU-conv-BN(+x)-ReLU. With BN normalising a single sample, J x of a plain "
+    "block is zero up to ε / (var + ε), whatever its weights: that is where 2.7e-7 comes from. In evaluation mode "
+    "plain and residual blocks are alike. fb.resnet.torch's recipe, 164 epochs.",
+    draw_interlayer,
+    runs=(FULL,),
+)
+
+
+NOISES = {  # how much noise is the same amount -> family of keys
+    "the same norm in every net": "noise_absolute",
+    "relative to T(W)": "noise_transferred",
+    "relative to W": "noise",
+}
+STRENGTHS = (0.01, 0.03, 0.1, 0.3)
+
+
+def noise_claims(results: Results) -> list[Claim]:
+    """ "The same amount of noise added to such a network has a smaller effect on the output", tested directly.
+
+    The paper argues so and measures cushions; that noise, its strength and this number are ours.
+    """
+    ratios = {}
+    for convention, family in NOISES.items():
+        plain, residual = (results.final("depth20", arm, f"{family}/response_0.1") for arm in ARMS)
+        ratios[convention] = residual / plain
+    quantity = "change of the output under noise of strength 0.1, residual / plain, depth 20"
+    test = below(1, each=True)
+    return [tested(quantity, "", test, ratios, basis=Basis.OURS, ratio=True)]
+
+
+def draw_noise(results: Results) -> Figure:
+    """Relative change of the output, mean over layers and seeds, against the strength of the noise."""
+    figure, (grid,) = figures.canvas(1, len(NOISES), sharey=True)
+    for axes, (convention, family) in zip(grid, NOISES.items()):
+        for arm in ARMS:
+            found = {s: results.final("depth20", arm, f"{family}/response_{s:g}") for s in STRENGTHS}
+            shown = {s: sample.mean for s, sample in found.items() if sample.count}
+            if shown:
+                axes.loglog(list(shown), list(shown.values()), "o-", ms=3, color=figures.colour(arm), label=arm)
+        axes.set(title=f"noise: {convention}", xlabel="strength s")
+    grid[0].set_ylabel("relative change of the output")
+    figures.legend(grid[0])
+    return figure
+
+
+NOISE = Artefact(
+    "noise",
+    "beyond the paper: noise in the weights of one layer changes the output of residual nets less",
+    noise_claims,
+    "Gaussian noise of norm s √(2 D), s ‖T(W)‖ or s ‖W‖ added to one layer at a time; relative change of the logits, "
+    "median over 50 training images, mean over layers. The paper argues this and measures cushions instead. "
+    + TRAINING,
+    draw_noise,
+    runs=(SEED_RUNS["depth20"],),
+)
