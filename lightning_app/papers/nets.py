@@ -128,10 +128,6 @@ class AnyArm(Arm):
     kind: str
     depth: int | None
 
-    @classmethod
-    def of(cls, label: str, nets: Sequence[Net], recipe: Recipe) -> "AnyArm":
-        return cls(label, tuple(nets), recipe, *described(nets[0].spec.get("net")))
-
     @property
     def names(self) -> set[str]:
         """What was measured of any seed."""
@@ -150,9 +146,7 @@ class AnyArm(Arm):
         run = recipe.run(self.kind, self.depth)
         paper = recipes.recipe(recipe.paper, run.name)
         epochs, last = paper["trainer"]["max_epochs"], min(net.epoch for net in self.nets)
-        of_runs = {
-            net.run.label: net for net in self.nets
-        }.values()  # one net of each run that trained some of the seeds
+        of_runs = {net.run.label: net for net in self.nets}.values()  # one of each run that trained some of the seeds
         configs = (dict(flatten(net.run.config)) | dict(flatten(net.spec)) for net in of_runs)
         if differs := next(filter(None, (_differs(own, dict(flatten(paper)), recipe) for own in configs)), ""):
             return differs
@@ -188,7 +182,8 @@ class AnyNets:
 
     def every(self, recipe: Recipe) -> list[AnyArm]:
         """All arms, of whatever class."""
-        return [AnyArm.of(label, nets, recipe) for label, nets in self.groups.items()]
+        groups = self.groups.items()
+        return [AnyArm(label, tuple(nets), recipe, *described(nets[0].spec.get("net"))) for label, nets in groups]
 
     def arms(self, recipe: Recipe) -> list[AnyArm]:
         return [arm for arm in self.every(recipe) if arm.net == recipe.net and arm.kind and arm.depth]

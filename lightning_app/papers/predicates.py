@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -46,6 +46,9 @@ def _noted(each: bool, of: str, note: str) -> str:
     return f"{f' in every {of}' if each else ''}{f': {note}' if note else ''}"
 
 
+COMPARED = {"above": operator.gt, "at least": operator.ge, "at most": operator.le, "below": operator.lt}
+
+
 @dataclass(frozen=True)
 class Bound(Predicate):
     """A bound on the mean over seeds, or on every seed.
@@ -65,12 +68,9 @@ class Bound(Predicate):
         return f"{self.side} {self.limit:g}{_noted(self.each, self.of, self.note)}"
 
     def _outcome(self, ours: Sample) -> Outcome:
-        compare = {"above": operator.gt, "at least": operator.ge, "at most": operator.le, "below": operator.lt}[
-            self.side
-        ]
         worst = (max if self.side in ("at most", "below") else min)(ours.values) if self.each else ours.mean
         words = f"{worst:.3g}{f' in the worst {self.of}' if self.each and ours.count > 1 else ''}"
-        return holds(compare(worst, self.limit), words)
+        return holds(COMPARED[self.side](worst, self.limit), words)
 
 
 above, below = partial(Bound, "above"), partial(Bound, "below")
@@ -167,8 +167,10 @@ class NextDraw(Predicate):
 class IntervalAbove(Predicate):
     """Is the 95 % bootstrap interval of the mean above zero?"""
 
+    asks: ClassVar[str] = "above 0"
+
     def __str__(self) -> str:
-        return "95 % bootstrap interval of the mean over seeds above 0"
+        return f"95 % bootstrap interval of the mean over seeds {self.asks}"
 
     def __call__(self, ours: Sample) -> Outcome:
         if ours.count < ENOUGH:
@@ -190,8 +192,7 @@ class IntervalAbove(Predicate):
 class IntervalExcludes(IntervalAbove):
     """Does the 95 % bootstrap interval of the mean exclude zero, on either side?"""
 
-    def __str__(self) -> str:
-        return "95 % bootstrap interval of the mean over seeds excludes 0"
+    asks = "excludes 0"
 
     def _holds(self, low: float, high: float) -> bool:
         return low > 0 or high < 0

@@ -13,8 +13,9 @@ from lightning_app.papers.parts import SMOKE, Computation, Scale, Value
 from lightning_app.papers.verdicts import Sample
 from lightning_app.runs.reader import Net
 
-__all__ = ["Planned", "Results"]
+__all__ = ["ArraysRead", "Planned", "Results"]
 
+ArraysRead = dict[str, set[tuple[str, float]]]  # run -> (family, epoch): what evidence must hold
 Pieces = Mapping[str, Mapping[str, np.ndarray]]  # arrays by piece of a computation
 
 
@@ -66,7 +67,7 @@ class Results:
         self.scale = scale
         self._pieces = pieces or {}
         self._trained = trained
-        self.arrays_read: dict[str, set[tuple[str, float]]] = {}  # run -> (family, epoch): what evidence must hold
+        self.arrays_read: ArraysRead = {}
 
     def nets(self, run: str, arm: str) -> list[Net]:
         """The nets of one arm, by seed."""
@@ -115,12 +116,11 @@ class Results:
         values = [line.iloc[0] if len(line) else None for line in lines]
         return self._of_seeds(run, arm, values, f"{name} was not measured in {run}")
 
-    def _of_seeds(
-        self, run: str, arm: str, values: Sequence[float | None], unmeasured: str, missing: str = ""
-    ) -> Sample:
+    def _of_seeds(self, run: str, arm: str, values: Sequence[float | None], lost: str, missing: str = "") -> Sample:
+        """``lost``: what is missing where a seed has no value."""
         known = [value for value in values if value is not None]
         if not values or len(known) < len(values):
-            return Sample(missing=unmeasured if values else f"no run of {run}")
+            return Sample(missing=lost if values else f"no run of {run}")
         return self._sample(known, missing or self._few_seeds(run, arm))
 
     def known(self, *values: float) -> Sample:

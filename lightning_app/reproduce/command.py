@@ -262,7 +262,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="python main.py reproduce",
         description="Reproduce tables, figures and statements of the papers: runs, figure, paper against ours, verdict.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
     parser.add_argument(OPTION, action="store_true", help=HELP)
@@ -273,9 +272,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")
     parser.add_argument("--no-train", action="store_true", help="train nothing, judge the runs that exist")
-    parser.add_argument(
-        "--only", type=lambda text: text.split(","), metavar="RUN,...", help="make only these runs or computations now"
-    )
+    names, only = "RUN,...", "make only these runs or computations now"
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar=names, help=only)
     parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
     return parser

@@ -1,7 +1,6 @@
 """One artefact, from its runs and computations to its evidence, its record, and the files made of these."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lightning_app.common.provenance import made_with
 from lightning_app.common.signals import stopping
 from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Artefact, Paper, Scale
 from lightning_app.papers.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
+from lightning_app.papers.results import ArraysRead
 from lightning_app.papers.verdicts import in_words
 from lightning_app.plots import figures
 from lightning_app.reproduce import tables
@@ -120,7 +120,7 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
     """
     trainings = trainings_of(paper, artefact, scale)
     alive = {job.name for job in trainings if any(run.lies_in(runs) for run in job.found(runs, out))}
-    read: dict[str, set[tuple[str, float]]] = {}
+    read: ArraysRead = {}
     for other in paper.artefacts:
         if other.has(scale) and alive & {*other.parts}:
             for name, arrays in _arrays_read(paper, other, scale, runs, out).items():
@@ -128,9 +128,7 @@ def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, ou
     return any([job.keep(runs, out, read.get(job.name, set())) for job in jobs_of(paper, artefact, scale)])
 
 
-def _arrays_read(
-    paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path
-) -> Mapping[str, set[tuple[str, float]]]:
+def _arrays_read(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> ArraysRead:
     """By run, the (family, epoch) of arrays that an artefact's claims and figure read."""
     results = evidence_of(paper, artefact, scale, runs, out).results
     artefact.claims(results)

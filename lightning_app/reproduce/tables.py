@@ -13,10 +13,8 @@ from lightning_app.papers.records import number, reduced_of, value, verdict_of, 
 
 __all__ = ["frame", "shown", "texts", "write_tables"]
 
-COLUMNS = [
-    *("quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"),
-    *("verdict", "why", "test", "reduced", "seeds"),
-]
+COLUMNS = ["quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"]
+COLUMNS += ["verdict", "why", "test", "reduced", "seeds"]
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -71,10 +69,8 @@ def write_tables(table: pd.DataFrame, folder: Path, head: str) -> None:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """As people read it: four digits, mean ± sd (n) in one column; reduced scale where it was run."""
-    ours = [
-        brief(row.ours) if pd.isna(row.ours) else f"{brief(row.ours, sd=row.sd)} ({row.n})"
-        for row in table.itertuples()
-    ]
+    rows = table.itertuples()
+    ours = [brief(row.ours) if pd.isna(row.ours) else f"{brief(row.ours, sd=row.sd)} ({row.n})" for row in rows]
     first = table["verdict"] != ""
     read = pd.DataFrame(
         {

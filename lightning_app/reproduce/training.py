@@ -28,29 +28,6 @@ __all__ = ["Found", "RunFailed", "TrainingJob"]
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
 # checked where the claim reads them.
 OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check_val_every_n_epoch")
-# Digest -> the one under which commit 5294020 and those before it trained the same: they hashed what is looked at, too.
-EARLIER = {
-    "363f52347e6362d4": "a3abc04591b02f37",  # yu-tomasi/depth20
-    "896ce67d03ca3ba1": "ba3793286f3f8a3b",  # yu-tomasi/depth32
-    "6a9aec4ed7afb424": "468159c8b4f998a2",  # yu-tomasi/plain44
-    "9df1a317691ec120": "c90783f5be069ab0",  # yu-tomasi/residual44
-    "acfdc14bdb0d61f9": "f7f9b825ca76017d",  # yu-tomasi/equivalent20
-    "840ba2c9414e08cf": "b49185f569b9b919",  # yu-tomasi/equivalent32
-    "d08d5745b8d8b393": "65c3dccedbbde472",  # yu-tomasi/equivalent44
-    "4107b53f01c405f8": "0972dc73487f19d6",  # yu-tomasi/fig2
-    "1bd16eb3854eff9e": "fe3daea6af6adf92",  # yu-tomasi/full20
-    "571720c3c1155e25": "8dfbfb7a988d813a",  # li-et-al/fig9_20
-    "d8b5ea84451ccf81": "801ffd57dc6175e2",  # li-et-al/fig9_38
-    "6fb6b4a739f80958": "fa9aec4f1cf60f06",  # li-et-al/fig9_56
-    "512f1a0ba9b4ebe8": "60d8717019b73df7",  # li-et-al/fig9_110
-    "6f3843daefde68c0": "690fc22abd8b3c34",  # littwin-wolf/separable
-    "8679661a4ee64b56": "0d850b2ed7325778",  # littwin-wolf/fast
-    "b5c29f18015e83fa": "e21f8374954f9948",  # littwin-wolf/unnormalised_separable
-    "d490cf8474e06649": "cd785f6cb590266a",  # littwin-wolf/unnormalised_overlapping
-    "e13248a1bb0d3f87": "3aaabf27d4470a53",  # littwin-wolf/cifar10
-    "0ee186eb6877cdcb": "24bebde4d10a4940",  # littwin-wolf/cifar100
-    "ba7342932a04b60b": "c7c8b10fd63627d2",  # littwin-wolf/overlapping
-}
 
 
 class RunFailed(Exception):
@@ -174,7 +151,7 @@ class TrainingJob(Job):
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
-        return (config.get("run") or {}).get("plan") in (self.digest, EARLIER.get(self.digest, self.digest))
+        return (config.get("run") or {}).get("plan") == self.digest
 
     def decides(self, key: str) -> bool:
         """Does the plan's own YAML say what an option of place is to be, like one CPU for equal rounding?"""

@@ -177,10 +177,8 @@ def _guarded(lines: Iterable[Compared], folder: Path) -> Iterator[Compared]:
     except UserError as error:
         yield Compared("evidence", str(error))
     except BROKEN as error:
-        said = " ".join(str(error).split())
-        yield Compared(
-            "record", f"{folder / RECORD} is not as `reproduce` writes it ({type(error).__name__}: {said}): restore it"
-        )
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        yield Compared("record", f"{folder / RECORD} is not as `reproduce` writes it ({said}): restore it")
 
 
 def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
@@ -404,7 +402,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="python main.py verify",
         description="Judge every committed verdict again, from its evidence: no data, no training.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artefacts", nargs="*", metavar="PAPER[/ARTEFACT]", help="what to verify (default: all)")
     where, what = Path("results"), "folder of results (results)"

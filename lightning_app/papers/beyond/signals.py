@@ -12,7 +12,6 @@ plain nets, and much less so in residual ones (Balduzzi et al. 2017).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,9 +176,7 @@ def signal_claims(results: Results) -> list[Claim]:
         }
 
     def apart(one: str, other: str) -> dict[str, Sample]:
-        cosines = (
-            [results.of(PROFILES, itemgetter("neighbours"), f"{kind}-{L}") for L in DEPTHS] for kind in (one, other)
-        )
+        cosines = ([results.of(PROFILES, "neighbours", f"{kind}-{depth}") for depth in DEPTHS] for kind in (one, other))
         return {f"depth {depth}": a - b for depth, a, b in zip(DEPTHS, *cosines)}
 
     def rate(field: str, at: int = 0, sign: int = 1) -> Callable[..., np.ndarray]:
@@ -204,10 +201,8 @@ def signal_claims(results: Results) -> list[Claim]:
     off = "over its closed form, a layer"
     backward_rate, small = rate("gradient", 0, -1), at_most(0.1, each=True)
     uncured = at_least(0.2, note="training has not cured it")
-    still_growing, changed = (
-        of(rate("gradient", 1, -1), "full-plain", depths=deep),
-        of(change, "plain-small", depths=deep),
-    )
+    still_growing = of(rate("gradient", 1, -1), "full-plain", depths=deep)
+    changed = of(change, "plain-small", depths=deep)
     cosines = of(lambda arrays, depth: arrays["neighbours"], *KINDS)
     return [
         predicted(f"ln of E z² {off}, at the last convolution", near, of(forwards, *CLOSED, "residual")),

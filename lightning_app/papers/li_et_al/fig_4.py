@@ -155,7 +155,6 @@ def _grows(results: Results, net: str) -> Claim:
 
 def _law(results: Results, net: str, law: str) -> Claim:
     """Which of two laws leaves the smaller residuals of log cond10, seed by seed."""
-    # changed after a look (2026-11-23): described. The paper states no law, so that a fit of ours judged no claim of it.
     other = {"exponential": "power", "power": "exponential"}[law]
     fits = {"exponential": exponential, "power": power}
 

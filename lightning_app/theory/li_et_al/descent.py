@@ -81,8 +81,8 @@ class SampleProblem:
                 f"a net of d x d matrices maps inputs (m, d) to targets (m, d), got {tuple(x.shape)} and "
                 f"{tuple(y.shape)}."
             )
-        if mid not in _DERIVATIVES:
-            raise UserError(f"mid is one of {', '.join(_DERIVATIVES)}, got {mid!r}.")
+        if mid not in _ACTIVATIONS:
+            raise UserError(f"mid is one of {', '.join(_ACTIVATIONS)}, got {mid!r}.")
         self.dtype = x.dtype
         self.x, self.y = x.T.contiguous(), y.to(x.dtype).T.contiguous()  # (d, m)
         self.shortcut = shortcut
@@ -97,58 +97,29 @@ class SampleProblem:
         if len(weights) > RUNS:
             losses, gradients = zip(*(self.loss_and_gradient(some) for some in weights.split(RUNS)))
             return torch.cat(losses), torch.cat(gradients)
-        weights = weights.movedim(0, 2).contiguous()  # (R, n, k, d, d): products of k matrices want them side by side
-        if self.shortcut or weights.shape[1] == 1:
-            loss, gradient = self._mean(weights)
-        else:
-            loss, gradient = self._mean(_folded(weights))
-            gradient = _unfolded(gradient, weights)
-        return loss, gradient.movedim(2, 0)
-
-    def _mean(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (k,) and gradient of weights (R, n, k, d, d), over all samples."""
-        k, samples = weights.shape[2], self.x.shape[1]
+        k, d, samples = len(weights), *self.x.shape
         loss, gradient = weights.new_zeros(k, dtype=torch.float64), torch.zeros_like(weights)
-        size = max(LEAST_PIECE, CACHED // (weights.numel() // weights.shape[-1]))
+        size = max(LEAST_PIECE, CACHED // (weights.numel() // d))
         for x, y in zip(self.x.split(size, 1), self.y.split(size, 1)):
-            self._add(weights, x.expand(k, -1, -1), y, loss, gradient)
-        return loss / (2 * samples), gradient.div_(samples)
+            with torch.enable_grad():
+                w = weights.detach().requires_grad_()
+                errors = (self._outputs(w.movedim(0, 2), x.expand(k, -1, -1)) - y).square().sum((1, 2))
+                gradient += torch.autograd.grad(errors.sum(), w)[0]
+            loss += errors.detach().double()
+        return loss / (2 * samples), gradient.div_(2 * samples)
 
-    def _add(self, weights: Tensor, x: Tensor, y: Tensor, loss: Tensor, gradient: Tensor) -> None:
-        """Add the samples' squared errors, and the gradients of half of them, in place. x (k, d, piece), y (d, piece)."""
-        inputs: list[Tensor] = []  # of every matrix, in forward order
-        for *earlier, last in weights:
+    def _outputs(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Of weights (R, n, k, d, d) and inputs (k, d, piece)."""
+        folded = weights if self.shortcut or weights.shape[1] == 1 else _folded(weights)
+        for *earlier, last in folded:
             hidden = x
             for w in earlier:
-                inputs.append(hidden)
                 hidden = _ACTIVATIONS[self.mid](w @ hidden)
-            inputs.append(hidden)
             x = torch.baddbmm(x, last, hidden) if self.shortcut else last @ hidden
-        error = x - y
-        loss += error.square().sum((1, 2)).double()
-        for unit, unit_gradient in zip(weights.unbind()[::-1], gradient.unbind()[::-1]):
-            error = self._backward(unit, unit_gradient, error, inputs)
-
-    def _backward(self, unit: Tensor, gradient: Tensor, error: Tensor, inputs: list[Tensor]) -> Tensor:
-        """From the derivative by the unit's output to that by its input. Pops from ``inputs``, adds to ``gradient``."""
-        delta = error
-        for place in reversed(range(len(unit))):
-            given = inputs.pop()
-            gradient[place].baddbmm_(delta, given.mT)
-            if place:
-                delta = _DERIVATIVES[self.mid](unit[place].mT @ delta, given)
-        if not inputs:
-            return error  # nobody asks for the derivative by the data
-        return torch.baddbmm(error, unit[0].mT, delta) if self.shortcut else unit[0].mT @ delta
+        return x
 
 
 _ACTIVATIONS = {"identity": lambda x: x, "relu": Tensor.relu_, "tanh": Tensor.tanh_}
-# From the derivative by an activation's output to that by its input, given the output. Multiplying by a mask is slow.
-_DERIVATIVES = {
-    "identity": lambda delta, output: delta,
-    "relu": lambda delta, output: delta.mul_(output.sign()),
-    "tanh": lambda delta, output: delta.mul_(1 - output.square()),
-}
 
 
 def _folded(weights: Tensor) -> Tensor:
@@ -159,19 +130,6 @@ def _folded(weights: Tensor) -> Tensor:
     firsts = torch.cat([weights[:1, 0], weights[1:, 0] @ weights[:-1, -1]])
     earlier = torch.cat([firsts.unsqueeze(1), weights[:, 1:-1]], 1).flatten(0, 1)
     return torch.cat([earlier, weights[-1:, -1]]).unsqueeze(0)
-
-
-def _unfolded(gradient: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of ``weights`` from that of their `_folded`."""
-    units, n = weights.shape[:2]
-    *earlier, last = gradient[0]
-    earlier = torch.stack(earlier).unflatten(0, (units, n - 1))
-    joint, result = earlier[1:, 0], torch.empty_like(weights)
-    result[:, :-1] = earlier
-    result[1:, 0] = joint @ weights[:-1, -1].mT
-    result[:-1, -1] = weights[1:, 0].mT @ joint
-    result[-1, -1] = last
-    return result
 
 
 @torch.no_grad()

@@ -117,11 +117,10 @@ def _products(by_column: Tensor, by_row: Tensor, crossed: Tensor, count: int, ou
     d = len(by_row) // count
     H = by_row.new_empty(count * d * d, count * d * d) if out is None else out
     rows = H.view(count, d, d, -1)  # b, j, i
-    over_q = [matrix.view(count, d, count, d, 1) for matrix in (by_column, crossed)]
-    over_k = [matrix.reshape(count, d, count, 1, d) for matrix in (by_row, crossed.mT)]
-    column, row_column, row, column_row = (
-        spread.expand(count, d, count, d, d).reshape(count, d, -1) for spread in over_q + over_k
-    )
+    over = [matrix.view(count, d, count, d, 1) for matrix in (by_column, crossed)]  # over q
+    over += [matrix.reshape(count, d, count, 1, d) for matrix in (by_row, crossed.mT)]  # over k
+    full = (count, d, count, d, d)
+    column, row_column, row, column_row = (spread.expand(full).reshape(count, d, -1) for spread in over)
     for b in range(count):
         torch.mul(column[b, :, None], row[b, None], out=rows[b])
         rows[b].addcmul_(row_column[b, None], column_row[b, :, None])

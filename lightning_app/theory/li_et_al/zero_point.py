@@ -21,19 +21,7 @@ from torch import Tensor
 from lightning_app.common.errors import UserError
 from lightning_app.theory.li_et_al.shortcut import Activation, ShortcutForm
 
-__all__ = ["Spectrum", "ZeroPoint", "zero_point"]
-
-
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """Eigenvalues and how often each occurs; equal ones may be listed apart."""
-
-    values: Tensor  # (g,) float64, ascending
-    multiplicities: Tensor  # (g,) int64, their sum is the number of parameters
-
-    def all(self) -> Tensor:
-        """Every eigenvalue as often as it occurs, ascending."""
-        return self.values.repeat_interleave(self.multiplicities)
+__all__ = ["ZeroPoint", "zero_point"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +33,6 @@ class ZeroPoint:
     factor: float  # c: the loss is its value at 0 plus c sum_r <M, W^{r,n} ... W^{r,1}> and terms of order n + 1
     diagonal: Tensor  # (q, q): the Hessian's block of any unit; q parameters a unit
     below: Tensor  # (q, q): its block of a later unit (rows) and an earlier one (columns); 0 for n >= 2
-
-    @property
-    def order(self) -> int:
-        """Zero is a stationary point of this order: all derivatives of orders 1 to n - 1 vanish (Definition 4)."""
-        return self.form.n - 1
 
     def gradient(self) -> Tensor:
         """(R q,): ``a M`` in every unit for n = 1, else 0."""
@@ -63,19 +46,16 @@ class ZeroPoint:
         return H + H.mT + torch.kron(torch.eye(len(ones), dtype=ones.dtype, device=ones.device), self.diagonal)
 
     @cached_property
-    def spectrum(self) -> Spectrum:
-        """Of the Hessian. n = 2: ``+-|c| s_a(M)``, R d times each, and R d times 0 with the bias. n >= 3: 0. n = 1 has no
-        closed form for general M: the eigenvalues of the matrix, one by one."""
-        units, d = self.form.units, len(self.M)
+    def eigenvalues(self) -> Tensor:
+        """Of the Hessian, (R q,), ascending. n = 2: ``+-|c| s_a(M)``, R d times each, and R d times 0 with the bias. n >= 3: 0.
+        n = 1 has no closed form for general M: the eigenvalues of the matrix, one by one."""
         if self.form.n == 1:
-            values = torch.linalg.eigvalsh(self.hessian())
-            return Spectrum(values, torch.ones_like(values, dtype=torch.long))
+            return torch.linalg.eigvalsh(self.hessian())
         if self.form.n > 2:
-            return Spectrum(self.M.new_zeros(1), torch.tensor([units * len(self.diagonal)]))
+            return self.M.new_zeros(self.form.units * len(self.diagonal))
         values = abs(self.factor) * torch.linalg.svdvals(self.M)
-        zeros = self.M.new_zeros(int(self.form.bias))
-        values = torch.cat([-values, zeros, values.flip(0)])
-        return Spectrum(values, torch.full((len(values),), units * d))
+        values = torch.cat([-values, self.M.new_zeros(int(self.form.bias)), values.flip(0)])
+        return values.repeat_interleave(self.form.units * len(self.M))
 
 
 def zero_point(form: ShortcutForm, x: Tensor, y: Tensor) -> ZeroPoint:

@@ -53,7 +53,7 @@ def zero_point_deviations(
     return Deviations(
         gradient=_distance(grad(loss)(zero), theory.gradient()),
         hessian=_distance(H, theory.hessian()),
-        eigenvalues=_distance(torch.linalg.eigvalsh(H), theory.spectrum.all()),
+        eigenvalues=_distance(torch.linalg.eigvalsh(H), theory.eigenvalues),
         lower_orders=max(lower),
         leading=max(leading),
     )

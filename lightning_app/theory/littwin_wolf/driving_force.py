@@ -128,9 +128,7 @@ class Theorem3:
     energy: float  # -1/2 d||g||^2 / dlambda_l, by autograd, from the same; relative
     skipped: bool  # is l in the block?
     norms: float  # ||g_p|| / ||g_m||, where dL/dlambda_l = 0, as are the next two
-    drive: (
-        float  # ||g_m + g_p||^2, or ||g_p||^2 + g_p . g_m for a skipped layer, over ||g||^2: > 0 pushes |lambda_l| up
-    )
+    drive: float  # ||g_m + g_p||^2, or of a skipped layer ||g_p||^2 + g_p . g_m, over ||g||^2: > 0 pushes |lambda_l| up
     growth: float  # of |lambda_l| by its step after that of w, relative; > 0 is Eq. 24 or 25
     predicted: float  # the same from the drive, (mu/lambda_l)^2 times it, but for O(mu^3)
 

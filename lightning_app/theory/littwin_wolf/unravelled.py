@@ -169,9 +169,8 @@ def lemma_2(net: SharedWeights, draws: int, generator: torch.Generator) -> Lemma
         alpha = starts * (net.Lambda**r / net.psi(r))  # (Lambda^r, d), rows of sum 1 under A3
         exact, squares = alpha.square().sum(1), (x @ alpha.mT).square()
         errors = squares.std(0) / draws**0.5
-        found.append(
-            (exact.min(), exact.max(), ((squares.mean(0) - exact) / errors).abs().max(), (alpha @ signs).square().min())
-        )
+        off = ((squares.mean(0) - exact) / errors).abs()
+        found.append((exact.min(), exact.max(), off.max(), (alpha @ signs).square().min()))
     smallest, largest, sampled, opposite = map(torch.stack, zip(*found))
     return Lemma2(float(smallest.min()), float(largest.max()), float(sampled.max()), float(opposite.min()))
 
