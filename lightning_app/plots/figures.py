@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from lightning_app.plots.drawing import histogram, over_seeds
 from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style
 
-__all__ = ["FORMATS", "INK", "band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
+__all__ = ["COLOURS", "FORMATS", "INK", "Axes", "Figure"]
+__all__ += ["band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
 
 FORMATS = ("pdf", "svg", "png")
 PANEL = (3.6, 2.9)  # inches

@@ -1,19 +1,16 @@
 """What needs no training: closed forms and constructions of the papers, executable. Pure functions on tensors."""
 
 from lightning_app.theory.li_et_al.detour import detour
-from lightning_app.theory.li_et_al.lemmas import (
-    directional_derivatives,
-    lemma_1,
-    lemma_2,
-    lemma_3,
-    lemma_4,
-)
-from lightning_app.theory.li_et_al.linear import gradient, hessian, loss, loss_and_gradient
-from lightning_app.theory.li_et_al.moments import Moments
+from lightning_app.theory.li_et_al.lemmas import directional_derivatives, lemma_1, lemma_2, lemma_3, lemma_4
+from lightning_app.theory.li_et_al.linear import Moments, gradient, hessian, loss, loss_and_gradient
 from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
 from lightning_app.theory.li_et_al.small_norm import SmallNormNet, moving_unit, perturbed_labels, small_norm_net
-from lightning_app.theory.li_et_al.zero_point import ZeroPoint, zero_point
-from lightning_app.theory.li_et_al.zero_point_checks import orthogonal_equivalence, zero_point_deviations
+from lightning_app.theory.li_et_al.zero_point import (
+    ZeroPoint,
+    orthogonal_equivalence,
+    zero_point,
+    zero_point_deviations,
+)
 from lightning_app.theory.littwin_wolf import driving_force, hamiltonian, spin_glass, unravelled
 
 # linear nets (Li et al. 2016, section 3)

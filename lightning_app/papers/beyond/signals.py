@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import Predicate, Within, above, at_least, at_most, shown, tested
@@ -223,7 +222,7 @@ def signal_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_signals(results: Results) -> Figure:
+def draw_signals(results: Results) -> figures.Figure:
     """Forward and backward profiles by layer, seed by seed, a row a depth; closed forms dashed."""
     times = [("activation", 0, "RMS of z, initialisation"), ("gradient", 0, "RMS of dL/dz, initialisation")]
     times += [("gradient", 1, f"RMS of dL/dz, after {STEPS} steps")]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_app.theory.li_et_al.descent import Problem
-    from lightning_app.theory.li_et_al.moments import Moments
+    from lightning_app.theory.li_et_al.linear import Moments
 
 WHITENING = (
     "MNIST's training images, centred, on their ten leading principal components (eigenvalues descending, largest |loading| "
@@ -35,7 +35,7 @@ class Whitened:
 
     @cached_property
     def moments(self) -> "Moments":
-        from lightning_app.theory.li_et_al.moments import Moments
+        from lightning_app.theory.li_et_al.linear import Moments
 
         return Moments.of(self.x, self.y)
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.li_et_al.data import SUBSET, WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_7_8 import EPOCHS, LINEAR, best_of, piece_of
@@ -77,7 +76,7 @@ def fig_2_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_fig_2(results: Results) -> Figure:
+def draw_fig_2(results: Results) -> figures.Figure:
     """Mean over seeds by epoch, one line a depth, darker the deeper."""
     figure, (grid,) = figures.canvas(1, len(ACTIVATIONS), sharey=True)
     computed = results.computed(NORMS)
@@ -142,7 +141,7 @@ def _slope(convention: str, by_depth: Mapping[int, Sample], test: Predicate) -> 
     return Reading(convention, ours, replace(outcome, why=str(line), finding=f"{convention}: {line}"))
 
 
-def draw_fig_3(results: Results) -> Figure:
+def draw_fig_3(results: Results) -> figures.Figure:
     """Left linear nets, right with ReLU at mid: means over seeds with their range, both axes logarithmic."""
     figure, (grid,) = figures.canvas(1, 2, sharey=True)
     looks = (("o-", "residual-0"), ("s--", "residual-2"), ("o-", "residual-0"))

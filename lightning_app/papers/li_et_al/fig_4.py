@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, XAVIER, Net, draw_curve
@@ -205,7 +204,7 @@ def _range(ours: Sample) -> str:
     return f"{ours.range}; > {CUT:g} in {beyond} of {ours.count} seeds" if beyond else ours.range
 
 
-def draw_fig_4(results: Results) -> Figure:
+def draw_fig_4(results: Results) -> figures.Figure:
     """cond10 by depth as in the paper, logarithmic; beside it the two that grow slowly, on linear axes."""
     figure, ((left, right),) = figures.canvas(1, 2)
     computed = results.computed(INITIAL)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_4 import SPECTRUM, Spectrum, cond10
@@ -110,7 +108,7 @@ def _at_setting(quantity: str, paper: str, test: Predicate, ours: Sample) -> Cla
     return Claim(quantity, paper, str(test), readings, varies=Varies.SETTING, ratio=True)
 
 
-def draw_fig_5(results: Results) -> Figure:
+def draw_fig_5(results: Results) -> figures.Figure:
     """As in the paper the largest |λ| and the 10th percentile against the loss, here its gap to the optimum; right cond10."""
     figure, (grid,) = figures.canvas(1, 3)
     panels = {
@@ -127,7 +125,7 @@ def draw_fig_5(results: Results) -> Figure:
     return figure
 
 
-def _against_gap(axes: Axes, name: str, arrays: Arrays, values: np.ndarray) -> None:
+def _against_gap(axes: figures.Axes, name: str, arrays: Arrays, values: np.ndarray) -> None:
     """One line a seed, the way training goes."""
     look = style(name)
     for seed, (gaps, line) in enumerate(zip(arrays["losses"] - arrays["optimum"], values)):
@@ -193,7 +191,7 @@ def _early_share(arrays: Arrays) -> np.ndarray:
     return np.divide(index[:, 0] - index[:, tenth], fall, out=np.full(len(fall), np.nan), where=fall > 0)
 
 
-def draw_fig_6(results: Results) -> Figure:
+def draw_fig_6(results: Results) -> figures.Figure:
     """Left the index against the loss; right the 2-shortcut net's index and gradient norm over the first epochs."""
     figure, ((left, right),) = figures.canvas(1, 2)
     computed = results.computed(SPECTRA)
@@ -207,7 +205,7 @@ def draw_fig_6(results: Results) -> Figure:
     return figure
 
 
-def _draw_dynamics(axes: Axes, arrays: Arrays, until: int = 150) -> None:
+def _draw_dynamics(axes: figures.Axes, arrays: Arrays, until: int = 150) -> None:
     """First seed; the gradient norm has its own axis."""
     index, gradient = arrays["index"][0, : until + 1], arrays["gradient_norms"][0, : until + 1]
     axes.plot(index, color=style(TWO).colour, label="index")

@@ -2,8 +2,6 @@
 
 import math
 
-from matplotlib.figure import Figure
-
 from lightning_app.papers.li_et_al.nets import SHORTCUT_1, SHORTCUT_2, SHORTCUT_3, XAVIER, style
 from lightning_app.papers.parts import Artefact, Run
 from lightning_app.papers.predicates import above, below, tested
@@ -34,7 +32,7 @@ def fig_9_claims(results: Results) -> list[Claim]:
     return [tested(*row, ratio=True) for row in rows]
 
 
-def draw_fig_9(results: Results) -> Figure:
+def draw_fig_9(results: Results) -> figures.Figure:
     """Final test error, and training risk, by depth: means over seeds with standard deviations."""
     figure, (grid,) = figures.canvas(1, 2)
     for axes, (name, title) in zip(grid, (("test/error", "test error"), ("train/risk", "training risk (nats)"))):

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import SHORTCUT_2, draw_curve
@@ -63,7 +62,12 @@ def theorem_1_claims(results: Results) -> list[Claim]:
     bounded = "max(‖U‖_F, ‖V‖_F) / (2π/ρ √(2m/L)), at the L where it is largest"
     bound = at_most(1, each=True, note="the bound of Eq. 6, rebuilt")
     near = Within(-0.5, 0.02, "O(1/√L) of Eq. 7, rebuilt")
-    exponent, falling = results.of(SMALL_NORM, _exponents), "exponent of L in the largest norm"
+
+    def exponents(*pieces: Arrays) -> list[float]:
+        layers, norms = (np.stack([arrays[key] for arrays in pieces], axis=1) for key in ("layers", "norm"))
+        return [power(depths, by_depth).slope for depths, by_depth in zip(layers, norms)]
+
+    exponent, falling = results.of(SMALL_NORM, exponents), "exponent of L in the largest norm"
     return [
         tested(exact, "a global minimum", below(EXACT, each=True), error, basis=Basis.REBUILT),
         tested(bounded, "", bound, excess, rho, basis=Basis.REBUILT),
@@ -71,12 +75,7 @@ def theorem_1_claims(results: Results) -> list[Claim]:
     ]
 
 
-def _exponents(*pieces: Arrays) -> list[float]:
-    layers, norms = (np.stack([arrays[key] for arrays in pieces], axis=1) for key in ("layers", "norm"))
-    return [power(depths, by_depth).slope for depths, by_depth in zip(layers, norms)]
-
-
-def draw_theorem_1(results: Results) -> Figure:
+def draw_theorem_1(results: Results) -> figures.Figure:
     """The largest norm by depth, and its bound, both axes logarithmic."""
     figure, ((axes,),) = figures.canvas()
     if there := [*results.computed(SMALL_NORM).values()]:
@@ -121,11 +120,8 @@ def _by_lemma(found: dict[int, Any]) -> dict[str, Any]:
     return {f"{lemma}/{key}": value for lemma, each in found.items() for key, value in asdict(each).items()}
 
 
-GEOMETRIC = Computation(
-    "lemmas-1-2",
-    geometric_lemmas,
-    {"points": {"points": POINTS, "steps": 64, "noise": 0.1, "seeds": 20, "limit": 1000}},
-)
+SPHERES = {"points": {"points": POINTS, "steps": 64, "noise": 0.1, "seeds": 20, "limit": 1000}}
+GEOMETRIC = Computation("lemmas-1-2", geometric_lemmas, SPHERES)
 DERIVATIVES = Computation(
     "lemmas-3-4",
     derivative_lemmas,
@@ -149,11 +145,9 @@ STATEMENTS = {  # what must be 0, or at most 0
     "4/losses": "Lemma 4: losses of two units at any two places, others 0",
     "4/hessians": "Lemma 4: Hessians of two units at any two places, at zero",
 }
-SAID = {  # by the text, as far as it kept them
+SAID = {  # by the text, as far as it kept them; Eqs. 13 and 14, of the norms in Lemma 1, are lost
     "1/target": "changes one column of its input",
     "1/others": "one column",
-    "1/norms": "",  # Eqs. 13 and 14, lost
-    "1/bias": "",
     "2/length": "the length of the path is smaller than …",
     "2/step": "each step shorter than …",
     "2/gap": "preserving a minimum distance",
@@ -170,11 +164,11 @@ def lemmas_claims(results: Results) -> list[Claim]:
     claims = []
     for key, quantity in STATEMENTS.items():
         rebuilt = key[0] in "12"
-        ours = results.each(GEOMETRIC if rebuilt else DERIVATIVES, lambda arrays, key=key: arrays[key])
+        ours = results.each(GEOMETRIC if rebuilt else DERIVATIVES, key)
         kinds: dict[str, Any] = {} if rebuilt else {"note": "n = 1, 2, 3, linear and tanh", "of": "net"}
         test = Equal(0.0, each=True, **kinds) if key in BIT_FOR_BIT else at_most(EXACT, each=True, **kinds)
         basis = Basis.REBUILT if rebuilt else Basis.PAPER
-        claims.append(tested(quantity, SAID[key], test, ours, basis=basis))
+        claims.append(tested(quantity, SAID.get(key, ""), test, ours, basis=basis))
     return claims
 
 

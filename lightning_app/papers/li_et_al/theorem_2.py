@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import WIDTH, draw_curve
@@ -64,7 +63,7 @@ def _form(units: int, n: int, form: Form) -> "ShortcutForm":
 @on_whitened
 def at_zero(data: Whitened, n: int, form: Form, units: Sequence[int], width: int, samples: int) -> Arrays:
     """Largest deviations of the closed form from autograd, by the number of units: arrays (units,)."""
-    from lightning_app.theory.li_et_al.zero_point_checks import zero_point_deviations
+    from lightning_app.theory.li_et_al.zero_point import zero_point_deviations
 
     x, y = data.x[:samples, :width], data.y[:samples, :width]
     return columns(zero_point_deviations(_form(count, n, form), x, y) for count in units)
@@ -117,7 +116,7 @@ def equivalence(data: Whitened, depth: int, seeds: int) -> Arrays:
     import torch
 
     from lightning_app.networks.shortcut import draw
-    from lightning_app.theory.li_et_al.zero_point_checks import orthogonal_equivalence
+    from lightning_app.theory.li_et_al.zero_point import orthogonal_equivalence
 
     draws = [draw((depth, WIDTH, WIDTH), "orthogonal", 1.0, torch.Generator().manual_seed(s)) for s in range(seeds)]
     return {"deviation": np.array([orthogonal_equivalence(matrices, data.moments) for matrices in draws])}
@@ -215,7 +214,7 @@ def _of_one(results: Results) -> list[Claim]:
     ]
 
 
-def draw_theorem_2(results: Results) -> Figure:
+def draw_theorem_2(results: Results) -> figures.Figure:
     """Condition number at zero by the number of units: constant for n = 2, growing for n = 1."""
     forms = ("linear", "ReLU at pre")
     figure, (grid,) = figures.canvas(1, len(forms), sharey=True)

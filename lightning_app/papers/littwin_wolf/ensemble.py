@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.littwin_wolf import training
 from lightning_app.papers.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, by_setting, claim, seen
@@ -71,7 +69,7 @@ def _by_epoch(results: Results, setting: Setting, name: str) -> pd.DataFrame:
     return depth / longest
 
 
-def draw_ensemble(results: Results) -> Figure:
+def draw_ensemble(results: Results) -> figures.Figure:
     """Four measures of depth by epoch, means over seeds; below, whose weights they are: E||f_r||^2 at start and end."""
     figure, grid = figures.canvas(3, len(MEASURES))
     for row, (group, settings) in zip(grid, GROUPS.items()):
@@ -93,7 +91,7 @@ def draw_ensemble(results: Results) -> Figure:
 SHOWN = (*NORMALISED[:3], UNNORMALISED[0])
 
 
-def _draw_lengths(axes: Axes, results: Results, setting: Setting) -> None:
+def _draw_lengths(axes: figures.Axes, results: Results, setting: Setting) -> None:
     for epoch, label, shade in ((0, "start", "other-0"), (None, "end", "residual-0")):
         saved = results.arrays(setting.run.name, setting.arm, "depth", epoch)
         shares = [arrays["depth/outputs"] / arrays["depth/outputs"].sum() for arrays in saved]

@@ -14,7 +14,6 @@ import math
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value, columns
 from lightning_app.papers.predicates import Within, above, shown, tested
@@ -118,7 +117,7 @@ def _by_kind(results: Results, value: Value, kinds: list[str]) -> dict[str, Samp
     }
 
 
-def draw_eq_22(results: Results) -> Figure:
+def draw_eq_22(results: Results) -> figures.Figure:
     """E N^2 by layer, means over seeds with their range, against a line of slope 1 from the first layer."""
     figure, (grid,) = figures.canvas(1, len(WIDTHS), sharey=True)
     shades = dict(zip(KINDS, ("residual-0", "residual-2", "other-0", "plain-0")))

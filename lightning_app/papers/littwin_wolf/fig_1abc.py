@@ -6,8 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value
 from lightning_app.papers.predicates import Share, Within, at_least, at_most, below, noted, tested
@@ -79,7 +77,7 @@ def _mass_near_the_top(arrays: Arrays) -> float:
     return (arrays["weights"][np.abs(r - arrays["argmax"]) <= BAND * DEPTH] ** 2).sum()
 
 
-def _draw_histogram(results: Results, key: str) -> Figure:
+def _draw_histogram(results: Results, key: str) -> figures.Figure:
     """eps_r by r, as bars."""
     figure, ((axes,),) = figures.canvas()
     if arrays := results.computed(WEIGHTS).get(key):
@@ -141,9 +139,7 @@ def _multiples(of: int, near: Sequence[int]) -> list[int]:
 
 
 DEEP = Computation(
-    "deepest-weight",
-    deepest,
-    {f"beta{k}": {"a": a, "b": b, "depths": _multiples(a + b, FEW)} for k, (a, b) in PAIRS},
+    "deepest-weight", deepest, {f"beta{k}": {"a": a, "b": b, "depths": _multiples(a + b, FEW)} for k, (a, b) in PAIRS}
 )
 
 
@@ -173,7 +169,7 @@ def _off(arrays: Arrays) -> np.ndarray:
     return np.abs(arrays["argmax"][:, 1] - arrays["share"] * arrays["depths"])
 
 
-def draw_theorem_1(results: Results) -> Figure:
+def draw_theorem_1(results: Results) -> figures.Figure:
     """argmax / p by depth, with its limits."""
     figure, ((axes,),) = figures.canvas()
     for name, arrays in _by_ratio(results, DEEP).items():
@@ -191,7 +187,7 @@ def _by_ratio(results: Results, of: Computation) -> dict[str, Arrays]:
     return {name: there[f"beta{name}"] for name in RATIOS if f"beta{name}" in there}
 
 
-def _draw_line(axes: Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
+def _draw_line(axes: figures.Axes, name: str, x: np.ndarray, y: np.ndarray) -> None:
     look = LOOKS[name]
     axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label=f"β = {name}")
 
@@ -262,7 +258,7 @@ def _slope(arrays: Arrays) -> float:
     return (more - less) / (late - early)
 
 
-def draw_theorem_2(results: Results) -> Figure:
+def draw_theorem_2(results: Results) -> figures.Figure:
     """What is outside of the band, by depth."""
     figure, ((axes,),) = figures.canvas()
     for name, arrays in _by_ratio(results, BANDS).items():
@@ -329,7 +325,7 @@ def lemma_4_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_lemma_4(results: Results) -> Figure:
+def draw_lemma_4(results: Results) -> figures.Figure:
     """The deepest weight as a function of the scale, a staircase."""
     figure, ((axes,),) = figures.canvas()
     if arrays := results.computed(REACHED).get("p100"):

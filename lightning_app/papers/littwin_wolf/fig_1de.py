@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.littwin_wolf import training
 from lightning_app.papers.littwin_wolf.training import DURATION, EPOCHS, UNNORMALISED, claim, grown, rising
@@ -50,7 +48,7 @@ def fig_1d_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_fig_1d(results: Results) -> Figure:
+def draw_fig_1d(results: Results) -> figures.Figure:
     """Mean |lambda| by layer, one line an epoch, darker the later, as in the paper; medians over seeds."""
     runs = training.runs_of(SETTINGS)
     figure, grid = figures.canvas(len(runs), max(sum(setting.run == run for setting in SETTINGS) for run in runs))
@@ -70,7 +68,7 @@ def draw_fig_1d(results: Results) -> Figure:
 LINES = 6
 
 
-def draw_layers(axes: Axes, curves: Sequence[pd.DataFrame], layers: Sequence[int]) -> None:
+def draw_layers(axes: figures.Axes, curves: Sequence[pd.DataFrame], layers: Sequence[int]) -> None:
     """A number by layer at `LINES` epochs from the first to the last, the later the darker. Medians over seeds: one may explode.
 
     Args:
@@ -113,7 +111,7 @@ def fig_1e_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_fig_1e(results: Results) -> Figure:
+def draw_fig_1e(results: Results) -> figures.Figure:
     """||w|| by epoch, one panel a setting: mean over seeds, one standard deviation, extremes."""
     figure, grid = figures.canvas(2, 2, sharex=True)
     for axes, setting in zip(grid.flat, UNNORMALISED):

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value
 from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, shown, tested
@@ -216,7 +214,7 @@ def _length_1(results: Results) -> Claim:
     return shown(quantity, "", "what leaving out length 1 does", ours, basis=Basis.OURS)
 
 
-def draw_fig_1f(results: Results) -> Figure:
+def draw_fig_1f(results: Results) -> figures.Figure:
     """theta against beta as in the paper; beside it the numbers counted on small samples."""
     figure, ((left, right),) = figures.canvas(1, 2)
     for arrays in results.computed(COMPLEXITY).values():
@@ -235,7 +233,7 @@ def draw_fig_1f(results: Results) -> Figure:
     return figure
 
 
-def _draw_counts(axes: Axes, computed: Mapping[str, Arrays]) -> None:
+def _draw_counts(axes: figures.Axes, computed: Mapping[str, Arrays]) -> None:
     there = {beta: computed[piece] for beta, piece in COUNTED.items() if piece in computed}
     for (words, group), look in zip(GROUPS.items() if there else (), styles(("residual", "plain", "other"))):
         counts = [group(arrays["counts"]) for arrays in there.values()]

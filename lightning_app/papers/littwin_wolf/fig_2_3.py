@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from lightning_app.papers.littwin_wolf.fig_1de import draw_layers
 from lightning_app.papers.littwin_wolf.training import layer
@@ -70,7 +69,7 @@ def fig_3_claims(results: Results) -> list[Claim]:
     return claims
 
 
-def _draw(results: Results, by_layer: str, mean: str, words: str) -> Figure:
+def _draw(results: Results, by_layer: str, mean: str, words: str) -> figures.Figure:
     """Left by layer, one line an epoch, darker the later; right the mean over layers by epoch. Rows: the two data sets."""
     figure, grid = figures.canvas(2, 2)
     for (left, right), (title, run) in zip(grid, RUNS.items()):

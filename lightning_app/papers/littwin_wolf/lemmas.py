@@ -23,7 +23,6 @@ EVEN: dict[str, dict[str, Any]] = {  # nets where all configurations have as man
     "by-input-Lambda-d": {"shared": "by_input", "p": 3, "n": 4, "d": 2, "Lambda": 2},
 }
 DRAWN = {"drawn": {"shared": "unevenly", "p": 4, "n": 4, "d": 3, "Lambda": 2}}  # A3 on average only
-EVERY = [*EVEN, *DRAWN]
 
 
 def lemmas(source: Source, shared: str, p: int, n: int, d: int, Lambda: int, draws: int, seeds: int) -> Arrays:

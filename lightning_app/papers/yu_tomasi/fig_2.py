@@ -3,8 +3,6 @@
 import math
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Artefact
 from lightning_app.papers.predicates import IntervalAbove, epochs_to, matched, noted, tested
@@ -53,7 +51,7 @@ def _at_end(results: Results, symbol: str, name: str) -> Claim:
     return Claim(quantity, "", test, readings)
 
 
-def draw_fig_2(results: Results) -> Figure:
+def draw_fig_2(results: Results) -> figures.Figure:
     """L and E over epochs as in the paper; E against L and its difference, plain minus residual: "with same training loss"."""
     figure, ((left, right), (against, difference)) = figures.canvas(2, 2)
     for arm in ARMS:
@@ -71,7 +69,7 @@ def draw_fig_2(results: Results) -> Figure:
     return figure
 
 
-def _draw_at_risk(results: Results, against: Axes, difference: Axes) -> None:
+def _draw_at_risk(results: Results, against: figures.Axes, difference: figures.Axes) -> None:
     """Nothing where no run has reached anything yet."""
     errors = error_at_risk(*(_risks_and_errors(results, arm) for arm in ARMS))
     if not len(errors.levels):

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from matplotlib.figure import Figure
-
 from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import Factor, above, at_most, below, tested
@@ -46,7 +44,7 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
     return first.map(lambda *layers: sum(layers), *others)
 
 
-def draw_fig_3(results: Results) -> Figure:
+def draw_fig_3(results: Results) -> figures.Figure:
     """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading."""
     figure, grid = figures.canvas(len(CUSHIONS), 2)
     for column, depth in enumerate((20, 32)):
@@ -99,7 +97,7 @@ def interlayer(nets: Nets) -> Iterator[Found]:
         yield pair.label, tested("residual / plain", "much bigger", above(10), ratios, **more)
 
 
-def draw_interlayer(results: Results) -> Figure:
+def draw_interlayer(results: Results) -> figures.Figure:
     """Per-sample interlayer cushions of block 5, first seed, in both modes."""
     figure, (grid,) = figures.canvas(1, 2)
     arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[:1] for arm in ARMS}
@@ -144,7 +142,7 @@ def noise_claims(results: Results) -> list[Claim]:
     return [tested(quantity, "", test, ratios, basis=Basis.OURS, ratio=True)]
 
 
-def draw_noise(results: Results) -> Figure:
+def draw_noise(results: Results) -> figures.Figure:
     """Relative change of the output, mean over layers and seeds, against the strength of the noise."""
     figure, (grid,) = figures.canvas(1, len(NOISES), sharey=True)
     for axes, (convention, family) in zip(grid, NOISES.items()):

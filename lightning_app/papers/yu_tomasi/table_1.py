@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from matplotlib.figure import Figure
-
 from lightning_app.papers.nets import Found, Nets, Pair, all_of
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import All, Factor, NextDraw, Within, above, judged, tested
@@ -167,11 +165,11 @@ def penalties(nets: Nets) -> Iterator[Found]:
         yield arm.label, tested(quantity, paper, test, ratios, about=Class.TRAINED)
 
 
-def draw_table_1(results: Results) -> Figure:
+def draw_table_1(results: Results) -> figures.Figure:
     return draw_against_depth(results, run_of, TABLE_1_IN_PRINT)
 
 
-def draw_against_depth(results: Results, run: Callable[[str, int], str], table: Table) -> Figure:
+def draw_against_depth(results: Results, run: Callable[[str, int], str], table: Table) -> figures.Figure:
     """L and E by depth: the paper's as open circles, ours as dots with standard deviations."""
     figure, ((left, right),) = figures.canvas(1, 2)
     for axes, symbol, title in ((left, "L", "training loss L (nats)"), (right, "E", "test error E")):

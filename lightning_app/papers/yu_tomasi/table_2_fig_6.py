@@ -1,7 +1,6 @@
 """Table 2 and Fig. 6: plain and residual nets that start as the same function stay together, and how slowly they part."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import Factor, above, at_most, below, shown, tested
@@ -74,7 +73,7 @@ def _second_layer(results: Results, run: str, depth: int) -> Claim:
     return tested(quantity, SECOND_LAYER, Factor(SECOND_LAYER, 10), ours)
 
 
-def draw_table_2(results: Results) -> Figure:
+def draw_table_2(results: Results) -> figures.Figure:
     return draw_against_depth(results, lambda arm, depth: EQUIVALENT[depth].name, TABLE_2_IN_PRINT)
 
 
@@ -118,7 +117,7 @@ def _divergence(results: Results) -> list[np.ndarray]:
     return results.history(EQUIVALENT[20].name, PLAIN, "twin", ("twin/steps/number", "twin/steps/divergence"))
 
 
-def draw_fig_6(results: Results) -> Figure:
+def draw_fig_6(results: Results) -> figures.Figure:
     """Left and middle as in the paper, L of both nets and their difference; right the weights' divergence by step."""
     run = EQUIVALENT[20].name
     figure, ((left, middle, right),) = figures.canvas(1, 3)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from matplotlib.figure import Figure
 from scipy import stats
 
 from lightning_app.papers.nets import Found, Nets, all_of
@@ -273,7 +272,7 @@ def expected_above(cut: float) -> float:
 LOOKS = {PLAIN: ("p (plain)", "weight_mass"), RESIDUAL: ("t = T(r) (residual)", "weight_mass_transferred")}
 
 
-def draw_fig_7(results: Results) -> Figure:
+def draw_fig_7(results: Results) -> figures.Figure:
     """Top: all weights, the y axis cut at 800 as in the paper; bottom: ID entries of t. Left: epoch 0; right: last."""
     figure, grid = figures.canvas(2, 2)
     for column, epoch in enumerate((0, None)):

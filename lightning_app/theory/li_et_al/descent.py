@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.theory.li_et_al import linear
-from lightning_app.theory.li_et_al.moments import Moments
+from lightning_app.theory.li_et_al.linear import Moments
 
 __all__ = ["Descent", "LinearProblem", "Problem", "SampleProblem", "descend"]
 
