@@ -150,12 +150,17 @@ class Claim:
     quantity: str
     paper: float | str  # as printed, nothing of ours; "" where the paper has no such number or statement
     test: str  # in words, with its tolerance, fixed before any run
-    readings: tuple[Reading, ...]  # the first is the one that this project takes for the paper's
+    readings: tuple[Reading, ...]
     about: Class | None = None  # None: what the artefact says
     basis: Basis = Basis.PAPER
     varies: Varies = Varies.CONVENTION
     power: str = ""  # what the test would let pass, where that is much
     ratio: bool = False  # an ordering or a dimensionless ratio, which reduced scale may judge
+
+    @property
+    def ours(self) -> Sample:
+        """Under the first reading, the one this project takes for the paper's."""
+        return self.readings[0].ours
 
 
 HELD = {Basis.PAPER: Verdict.REPRODUCED, Basis.REBUILT: Verdict.REBUILT, Basis.OURS: Verdict.CHECKED}

@@ -12,7 +12,7 @@ plain nets, and much less so in residual ones (Balduzzi et al. 2017).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def _profile(seed: int, kind: str, depth: int, batch: int, steps: int, points: i
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         residual, full = "residual" in kind, "full" in kind
-        init = None if kind == "residual" else "kwi"
+        init: Literal["kwi"] | None = None if kind == "residual" else "kwi"
         net = CifarResNet(depth, residual) if full else SimplifiedNet(depth, residual, init=init)
         if kind == "plain-small":
             for layer in layers_of(net)[1:-1]:

@@ -11,7 +11,6 @@ is 0 where each unit's branch has a random sign, which a lambda of -1 gives it; 
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -34,12 +33,22 @@ BLOCKS = 10
 SEEDS, SAMPLES = 20, 2000
 
 
-def moments(source: Source, seeds: int, **asked: Any) -> Arrays:
+def moments(
+    source: Source,
+    centred: bool,
+    signs: bool,
+    equal: bool,
+    inputs: int,
+    width: int,
+    blocks: int,
+    samples: int,
+    seeds: int,
+) -> Arrays:
     """Of nets at initialisation on normal inputs, by seed and block: E N^2, the branch's own share of it, and sigma.
 
     Arrays (seeds, blocks): ``squares`` E N_l^2, ``branch`` E relu^2 / sigma^2, ``sigma``; means over samples and units.
     """
-    return columns(_moments(seed, **asked) for seed in range(seeds))
+    return columns(_moments(seed, centred, signs, equal, inputs, width, blocks, samples) for seed in range(seeds))
 
 
 def _moments(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value
+from lightning_app.papers.parts import Arrays, Artefact, Computation, Source
 from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
@@ -149,7 +149,7 @@ def _limit(results: Results) -> Claim:
 def _rises_at_finite_size(results: Results) -> list[Claim]:
     """Expected and counted. Samples of the couplings are the "seeds" of the test of what was counted."""
 
-    def least(means: Value) -> Sample:
+    def least(means: Callable[[Arrays], float | np.ndarray]) -> Sample:
         """Ratio from one beta to the next."""
 
         def ratio(*pieces: Arrays) -> float:
