@@ -162,7 +162,11 @@ def _rises_at_finite_size(results: Results) -> list[Claim]:
     counted = f"counted on sampled Hamiltonians, Λ = {LAMBDA}, p = {P}, same couplings: more at β = {high:g} than at β = {low:g}"
     expected = f"Kac-Rice means at Λ = {LAMBDA}, p = {P}: least ratio from one β to the next, over all indices"
     differ = {words: _differences(results, less, more, group) for words, group in GROUPS.items()}
-    steps = {words: least(lambda a, of=group: of(a["counts"]).mean()) for words, group in GROUPS.items()}
+
+    def mean_of(group: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], float]:
+        return lambda arrays: float(group(arrays["counts"]).mean())
+
+    steps = {words: least(mean_of(group)) for words, group in GROUPS.items()}
     same, over = above(1, note="on the same sampled spectra"), ", ".join(f"{beta:g}" for beta in COUNTED)
     monotone, every = "least ratio of the counted means from one β to the next", above(1, note=f"β = {over}")
     return [
