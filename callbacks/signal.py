@@ -69,7 +69,8 @@ class Signal(Measure):
           that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.
         * ``gradient_correlation`` is of neighbours in the batch, a random draw where training shuffles: B pairs, so that it is
           known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
-          label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out.
+          label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out, and
+          where memory allows only a part of the samples at a time, neighbours are those within a part.
         * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
           updates.

@@ -173,7 +173,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
         (("--trainer.strategy", "foo"), ("foo",)),
         (("--trainer.gradient_clip_val", "1"), ("set model.gradient_clip_val",)),
-        (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs >= 1",)),
+        (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs of save_checkpoint must be at least 1, got 0",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),

@@ -116,12 +116,13 @@ def test_two_processes_with_every_callback_say_what_one_says(everything, strateg
     one, two = (everything / "runs" / "g" / name for name in ("one", strategy))
     if strategy == "seeds":
         _same_bits(one, two)
-    else:  # sums over ranks are added in another order; of twins' steps rank zero sees its own share
+    else:  # sums over ranks are added in another order; rank zero's share of twins' steps, neighbours within a share
         ours, theirs = (
             RunFolder(folder).log().set_index(["member", "epoch", "name"])["value"] for folder in (one, two)
         )
         assert set(ours.index) == set(theirs.index)
-        same = [key for key in ours.index if not key[2].startswith(("cost/", "time/", "twin/"))]
+        apart = ("cost/", "time/", "twin/")
+        same = [key for key in ours.index if not key[2].startswith(apart) and "gradient_correlation" not in key[2]]
         assert len(same) > 1000
         assert np.allclose(ours[same], theirs[same], rtol=1e-7, atol=1e-9, equal_nan=True)
 

@@ -18,9 +18,9 @@ from lightning_app.papers.parts import PAPER, SMOKE, Source
 from lightning_app.papers.verdicts import Verdict
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.statistics.paired import ENOUGH
-from tests.helpers import ROOT, command
+from tests.helpers import ROOT, built, command
 from tests.reproduce.conftest import tiny_cifar10
-from tests.test_configs import build, check_recipe_of_fb_resnet_torch
+from tests.test_configs import check_recipe_of_fb_resnet_torch
 
 KEY = "littwin-wolf"
 CONFIGS = ROOT / "configs" / "papers" / KEY
@@ -72,9 +72,9 @@ def test_artefacts_of_trained_nets_say_that_their_duration_is_ours(key):
 
 
 @pytest.mark.parametrize("run", ["separable", "mixture"])
-def test_nets_and_data_of_appendix_c(run, monkeypatch, tmp_path):
+def test_nets_and_data_of_appendix_c(run, tmp_path):
     folder = CONFIGS if run == "separable" else ROOT / "configs"
-    cli = build(monkeypatch, tmp_path, "--config", str(folder / f"{run}.yaml"))
+    cli = built("fit", "--config", folder / f"{run}.yaml", cwd=tmp_path)
     data = cli.datamodule
     assert type(data) is GaussianMixture
     assert (data.samples, data.dimensions, data.classes, data.batch_size) == (10_000, 50, 10, 50)
@@ -86,8 +86,8 @@ def test_nets_and_data_of_appendix_c(run, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "data", "classes"), [("cifar10", CIFAR10, 10), ("cifar100", CIFAR100, 100)])
-def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(CONFIGS / f"{name}.yaml"))
+def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, tmp_path):
+    cli = built("fit", "--config", CONFIGS / f"{name}.yaml", cwd=tmp_path)
     ((_, net),) = cli.model.members
     assert (len(net.layers()), net.residual, net.fc.out_features) == (32, True, classes)
     assert (type(cli.datamodule), cli.datamodule.num_classes) == (data, classes)
@@ -95,8 +95,8 @@ def test_figures_2_and_3_train_the_resnet_of_depth_32(name, data, classes, monke
     assert cli.model.configure_optimizers()["lr_scheduler"]["scheduler"].milestones.keys() == {fig_2_3.DROP, 121}
 
 
-def test_the_user_s_resnet_on_cifar_100(monkeypatch, tmp_path):
-    cli = build(monkeypatch, tmp_path, "--config", str(ROOT / "configs" / "full_res32_cifar100.yaml"))
+def test_the_user_s_resnet_on_cifar_100(tmp_path):
+    cli = built("fit", "--config", ROOT / "configs" / "full_res32_cifar100.yaml", cwd=tmp_path)
     ((_, net),) = cli.model.members
     assert (len(net.layers()), net.fc.out_features, type(cli.datamodule)) == (32, 100, CIFAR100)
     assert cli.datamodule.mean == CIFAR100.MEAN
