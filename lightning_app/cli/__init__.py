@@ -3,11 +3,11 @@
 import importlib
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lightning_app.cli.help import brief, overview
 from lightning_app.cli.ranks import LOST, is_lost_rank, lost_rank
-from lightning_app.common.answer import OPTION, answering
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.memory import keep_freed_memory
 from lightning_app.common.signals import requeue, stopping
@@ -62,9 +62,9 @@ def _other(home: str, words: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     stopping.listen()
     keep_freed_memory()
-    words = [word for word in argv if word != OPTION]
+    words = [word for word in argv if word != "--json"]
     try:
-        with answering(words != argv) as answer:
+        with _answering(words != argv) as answer:
             code = _run(words, answer)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
@@ -105,6 +105,15 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
         print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _answering(asked: bool) -> AbstractContextManager[dict[str, Any]]:
+    """``--json``, which most runs do without: they need not load it."""
+    if not asked:
+        return nullcontext({})
+    from lightning_app.common.answer import answering
+
+    return answering(True)
 
 
 def _fail(message: str, code: int = 2) -> int:

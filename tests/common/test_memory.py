@@ -59,6 +59,6 @@ def test_training_asks_for_it_before_it_imports_anything(monkeypatch):
     called = []
     monkeypatch.setattr(cli.stopping, "listen", lambda: None)
     monkeypatch.setattr(cli, "keep_freed_memory", lambda: called.append("keep"))
-    monkeypatch.setattr(cli, "_run", lambda argv: called.append(argv[0]) or 0)
+    monkeypatch.setattr(cli, "_run", lambda argv, answer: called.append(argv[0]) or 0)
     assert cli.main(["fit"]) == 0
     assert called == ["keep", "fit"]

@@ -109,8 +109,8 @@ def pickled_npy(mark: Path) -> bytes:
     return _saved(lambda file: np.save(file, np.array([Payload(mark)], dtype=object), allow_pickle=True))
 
 
-def pickled_npz(mark: Path) -> bytes:
-    return _saved(lambda file: np.savez(file, allow_pickle=True, a=np.array([Payload(mark)], dtype=object)))
+def pickled_npz(mark: Path, name: str = "a") -> bytes:
+    return _saved(lambda file: np.savez(file, allow_pickle=True, **{name: np.array([Payload(mark)], dtype=object)}))
 
 
 def pickled_checkpoint(mark: Path) -> bytes:

@@ -82,7 +82,7 @@ def test_a_report_that_cannot_be(run, capsys, name, content):
 
 def test_a_report_without_what_is_damaged(run, capsys, tmp_path):
     array = run.path / "measurements" / "epoch=0002" / "cushion.npz"
-    array.write_bytes(pickled_npz(tmp_path / "executed"))
+    array.write_bytes(pickled_npz(tmp_path / "executed", "a/cushion/layer01/samples"))  # others are not read
     (run.path / "layers.csv").write_bytes(b"\xff")
     (run.path / "notes.txt").mkdir()
     assert main(["report", str(run.path)]) == 0
