@@ -15,6 +15,7 @@ really injected, relative to the noise, sees no eps either.
 import math
 from collections.abc import Callable
 from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Predicate, Within, above, at_most, tested
+from lightning_app.papers.predicates import Within, above, at_most, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
@@ -179,10 +180,6 @@ def _factors(kind: str, convolutions: int, time: int) -> int:
     return convolutions if time == 0 or kind == "RMSNorm" else 1
 
 
-def _less(factors: int, exponent: float) -> float:
-    return exponent - factors
-
-
 def normalised_claims(results: Results) -> list[Claim]:
     """No sentence of a paper; see the module's docstring for where the predictions come from."""
 
@@ -200,56 +197,33 @@ def normalised_claims(results: Results) -> list[Claim]:
             for kind in kinds
         }
 
-    def predicted(quantity: str, test: Predicate, samples: dict[str, Sample]) -> Claim:
-        return tested(quantity, "", test, samples, basis=Basis.OURS, varies=Varies.SETTING)
+    def over(name: str) -> Callable[..., Any]:
+        return lambda one, other: one[name][:, USUAL] / other[name][:, USUAL]
+
+    def exponent(name: str) -> Callable[..., Any]:
+        return lambda arrays: slope(arrays[name])
 
     claims = []
     for convolutions, words in ((1, "one convolution"), (2, "two convolutions")):
-        for time, when in enumerate(TIMES):
-            where = f"blocks of {words}, {when}"
-            exponents = of(lambda plain: slope(plain["cushion"]), time, convolutions, False)
-            off = {kind: exponents[kind].map(partial(_less, _factors(kind, convolutions, time))) for kind in SCALE_FREE}
+        for time, (when, about) in enumerate(zip(TIMES, (Class.INITIALISATION, Class.TRAINED))):
+            where, at = f"blocks of {words}, {when}", (time, convolutions)
+            found = of(exponent("cushion"), *at, False)
+            off = {kind: found[kind].map(partial(add, -_factors(kind, convolutions, time))) for kind in found}
+            running = of(over("cushion"), *at, True, False, kinds=NORMS[-1:])
+            near, gap = at_most(10, each=True, note="no such gap"), "mu with skip over mu without"
+            rows = {
+                "exponent of mu in eps without skip, less the number of its factors": (Within(0, 0.1, each=True), off),
+                "exponent of mu in eps with skip": (Within(0, 0.01, each=True), of(exponent("cushion"), *at, True)),
+                f"{gap}, eps 1e-5": (above(1000, each=True), of(over("cushion"), *at, True, False)),
+                f"{gap}, BatchNorm with running statistics": (near, running),
+                "exponent of the response to noise in eps without skip": (
+                    *(Within(0, 0.02, each=True), of(exponent("response"), *at, False)),
+                ),
+                "response to noise without skip over response with it": (near, of(over("response"), *at, False, True)),
+            }
             claims += [
-                predicted(
-                    f"exponent of mu in eps without skip, less the number of its factors, {where}",
-                    Within(0, 0.1, each=True),
-                    off,
-                ),
-                predicted(
-                    f"exponent of mu in eps with skip, {where}",
-                    Within(0, 0.01, each=True),
-                    of(lambda skip: slope(skip["cushion"]), time, convolutions, True),
-                ),
-                predicted(
-                    f"mu with skip over mu without, eps 1e-5, {where}",
-                    above(1000, each=True),
-                    of(
-                        lambda skip, plain: skip["cushion"][:, USUAL] / plain["cushion"][:, USUAL],
-                        *(time, convolutions, True, False),
-                    ),
-                ),
-                predicted(
-                    f"mu with skip over mu without, BatchNorm with running statistics, {where}",
-                    at_most(10, each=True, note="no such gap"),
-                    of(
-                        lambda skip, plain: skip["cushion"][:, USUAL] / plain["cushion"][:, USUAL],
-                        *(time, convolutions, True, False),
-                        kinds=NORMS[-1:],
-                    ),
-                ),
-                predicted(
-                    f"exponent of the response to noise in eps without skip, {where}",
-                    Within(0, 0.02, each=True),
-                    of(lambda plain: slope(plain["response"]), time, convolutions, False),
-                ),
-                predicted(
-                    f"response to noise without skip over response with it, {where}",
-                    at_most(10, each=True, note="no abyss between them"),
-                    of(
-                        lambda plain, skip: plain["response"][:, USUAL] / skip["response"][:, USUAL],
-                        *(time, convolutions, False, True),
-                    ),
-                ),
+                tested(f"{quantity}, {where}", "", test, samples, about=about, basis=Basis.OURS, varies=Varies.SETTING)
+                for quantity, (test, samples) in rows.items()
             ]
     return claims
 

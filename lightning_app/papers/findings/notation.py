@@ -71,8 +71,8 @@ MEASURES = {  # words -> key, and the ways under which it is predicted to stay
 def changes(source: Source, piece: str, depth: int, epochs: int, samples: int, limit: int | None, seeds: int) -> Arrays:
     """Of a net and the same function written differently, by seed: the relative change of each measure, (seeds, 2).
 
-    Columns are nets before and after training. Of a measure by layer the largest change. NaN where one of the two has no
-    such number, or where both are 0.
+    Columns are nets before and after training. Of a measure by layer the largest change. NaN where no number is to be
+    compared.
     """
     return columns(_changes(seed, piece, depth, epochs, samples, limit) for seed in range(seeds))
 
@@ -103,12 +103,18 @@ def _of_two(net: "nn.Module", piece: str, images: Any, labels: Any) -> Iterator[
     one, two = (_measured(each, images, labels) for each in (net, other))
     for words, (key, _) in MEASURES.items():
         pattern = re.compile(re.escape(key).replace(r"\*", "[^/]+"))
-        both = [name for name in one.keys() & two.keys() if pattern.fullmatch(name)]
-        yield words, max((_change(one[name], two[name]) for name in both), default=math.nan)
+        both = [(one[name], two[name]) for name in one.keys() & two.keys() if pattern.fullmatch(name)]
+        yield words, max((_change(*pair) for pair in both if not all(map(math.isnan, pair))), default=math.nan)
 
 
 def _change(one: float, other: float) -> float:
-    """|a - b| / max(|a|, |b|)."""
+    """|a - b| / max(|a|, |b|): 1 where only one of them is a number.
+
+    >>> _change(2.0, -2.0), _change(0.0, 0.0), _change(3.0, math.nan)
+    (2.0, 0.0, 1.0)
+    """
+    if math.isnan(one + other):
+        return 1.0
     size = max(abs(one), abs(other))
     return abs(one - other) / size if size else 0.0
 
@@ -160,7 +166,7 @@ def _claim(results: Results, words: str, way: str) -> Claim:
         f"{net}, {time}": results.of(CHANGES, lambda arrays, column=column: arrays[words][:, column], piece)
         for column, time in times
         for piece, (net, of_piece) in PAIRS.items()
-        if of_piece == way
+        if of_piece == way and not (piece == "folded-plain" and "depth" in words)  # there it is the number of layers
     }
     test = at_most(SAME, each=True, note=note) if stays else at_least(CHANGED, each=True, note=note)
     by = "T" if way == T else "absorbing BatchNorm"
