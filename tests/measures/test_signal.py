@@ -1,11 +1,13 @@
 """Signals by layer: against automatic differentiation, finite differences, laws of scale and closed forms."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
@@ -153,6 +155,26 @@ class Blocks(nn.Module):
         self.branch = out.clone()
         out += self.down(x)
         return self.relu(out)
+
+
+@pytest.mark.parametrize("make", [partial(SimplifiedNet, 8, residual=True), partial(CifarResNet, 8)])
+def test_nothing_waits_for_the_device_until_the_end(make):
+    """Tensors without values stand for those of a device that is still at work: whoever asks for a number is refused."""
+    x, y = (each.float() if each.is_floating_point() else each for each in data())
+    with FakeTensorMode() as device:
+        net = make()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        watch = SignalWatch(net)
+        F.cross_entropy(net(device.from_tensor(x)), device.from_tensor(y)).backward()
+        optimizer.step()
+        watch.close()
+        assert watch.error is None and {key.partition("/")[2] for key in watch._sums} >= {
+            "activation",
+            "gradient",
+            "dead",
+        }
+        with pytest.raises(DataDependentOutputException):
+            watch.stop()
 
 
 def test_branch_and_stream_in_place_with_a_layer_called_twice():
