@@ -2,38 +2,26 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.calls import PAIRS, Inputs, answering, joined, pair_of, wants_labels
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
+from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy
 from lightning_app.measures.curvature.hessian import MEMORY
 
 log = logging.getLogger(__name__)
 
-Batch = tuple[Tensor, Tensor]  # inputs (B, ...), labels (B, ...)
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean loss of the batch
+Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
 State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
 
 RECALIBRATION = 256  # samples whose statistics a normalisation gets that has seen none
-PAIRS = "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels)."
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy in nats; a UserError for labels that are no classes."""
-    if labels.is_floating_point():
-        raise UserError(
-            f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels), or pass "
-            "`loss`."
-        )
-    return F.cross_entropy(outputs, labels)
 
 
 class MeasureContext:
@@ -48,8 +36,10 @@ class MeasureContext:
 
     Args:
         net: the network. In place of one on a device without float64 (Apple's GPU) a copy on the CPU is measured.
-        probe: batches of fixed samples, pairs of tensors (inputs, labels). Iterated anew whenever samples are requested.
-        loss: (outputs, labels) -> mean loss of a batch, without penalty.
+        probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, see `pair_of`. Iterated anew whenever
+            samples are requested.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty, with `outputs_of` what the net returns. Without one it
+            is the loss that the net returns where its ``forward`` takes ``labels``, else cross-entropy.
         name: of the net, different for each net of a run.
         epoch: completed epochs; within one with a fraction.
         arm: the net's architecture in a bank of nets.
@@ -75,7 +65,7 @@ class MeasureContext:
         others: Mapping[str, str] | None = None,
     ) -> None:
         self.net = _where_float64_is(net)
-        self.loss = loss
+        self.loss = ReturnedLoss() if loss is cross_entropy and wants_labels(self.net) else loss
         self.name = name
         self.epoch = epoch
         self.arm = arm
@@ -90,7 +80,7 @@ class MeasureContext:
         """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
 
         Raises:
-            UserError: if a batch is no pair of tensors, or the net has no parameters.
+            UserError: for a batch that is nothing of this, or a net without parameters.
         """
         return self._in_pieces(self._moved())
 
@@ -104,7 +94,7 @@ class MeasureContext:
         largest = max((len(labels) for _, labels in batches), default=0)
         return list(self._in_pieces(_joined(_spread(batches, count), largest)))
 
-    def example(self) -> Tensor:
+    def example(self) -> Tensor | Inputs:
         """The inputs of one sample (1, ...), to see which layers a forward pass calls."""
         return next(self._moved())[0][:1]
 
@@ -112,7 +102,7 @@ class MeasureContext:
         """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
         if not needs_recalibration(self.net):
             return self.net
-        inputs = torch.cat([inputs for inputs, _ in self.samples(RECALIBRATION)])
+        inputs = joined([inputs for inputs, _ in self.samples(RECALIBRATION)])
         return recalibrated(self.net, inputs, self.max_batch)
 
     def gradient(self) -> dict[str, Tensor]:
@@ -131,12 +121,13 @@ class MeasureContext:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         for inputs, labels in self.batches():
-            with torch.enable_grad():
+            with torch.enable_grad(), answering(self.net):
                 loss = self.loss(self.net(inputs), labels)
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
+            terms = counted(labels, self.loss)
             for name, one in zip(weights, found):
-                sums[name] += one * len(labels)
-            count += len(labels)
+                sums[name] += one * terms
+            count += terms
         return {name: one / count for name, one in sums.items()}
 
     @property
@@ -166,16 +157,14 @@ class MeasureContext:
         like = next(self.net.parameters(), None)
         if like is None:
             raise UserError(f"there is nothing to measure in a {type(self.net).__name__} without parameters.")
-        found = False
+        found, returned = False, isinstance(self.loss, ReturnedLoss)
         for batch in self._probe:
+            inputs, labels = pair_of(batch, self.net, with_labels=returned)
+            inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
+            if isinstance(self.loss, ReturnedLoss) and not found:
+                self.loss.look(self.net, inputs)
             found = True
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise UserError(f"probe batches are pairs (inputs, labels), got {described(batch)}: {PAIRS}")
-            inputs, labels = batch
-            if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
-                got = f"{described(inputs)} and {described(labels)}"
-                raise UserError(f"probe batches are two tensors (inputs, labels), got {got}: {PAIRS}")
-            yield inputs.to(like.device, like.dtype if inputs.is_floating_point() else None), labels.to(like.device)
+            yield inputs, labels.to(like.device)
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
 
@@ -191,13 +180,6 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
 @cache
 def _say_where(device: str, other: str) -> None:
     log.warning(f"the device {device} has no float64: nets are measured on the {other}, on copies.")
-
-
-def described(thing: Any) -> str:
-    """What something is, for an error message."""
-    if isinstance(thing, dict):
-        return f"a dict with {', '.join(map(str, thing))}"
-    return f"{len(thing)} of them" if isinstance(thing, (tuple, list)) else f"a {type(thing).__name__}"
 
 
 def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
@@ -216,10 +198,18 @@ def _joined(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
     groups: list[list[Batch]] = []
     for batch in batches:
         waiting = groups[-1] if groups else []
-        alike = waiting and all((a.shape[1:], a.dtype) == (b.shape[1:], b.dtype) for a, b in zip(batch, waiting[0]))
+        alike = waiting and _form(batch) == _form(waiting[0])
         if not alike or sum(len(labels) for _, labels in (*waiting, batch)) > size:
             groups.append([])
         groups[-1].append(batch)
     for group in groups:
         inputs, labels = zip(*group)
-        yield torch.cat(inputs), torch.cat(labels)
+        yield joined(inputs), torch.cat(labels)
+
+
+def _form(batch: Batch) -> list[Any]:
+    """Shapes and types of a sample."""
+    inputs, labels = batch
+    return [
+        (each.shape[1:], each.dtype) for each in (*(inputs.tensors if isinstance(inputs, Inputs) else [inputs]), labels)
+    ]

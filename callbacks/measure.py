@@ -24,6 +24,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext, State
 from callbacks.log import folders_of, log_results
 from callbacks.protocol import contexts_of
+from lightning_app.common.calls import answering
 from lightning_app.common.errors import MachineError, UserError, at_least
 from lightning_app.common.isolation import evaluating
 from lightning_app.common.numbers import whole
@@ -341,7 +342,8 @@ def epochs_done(trainer: pl.Trainer) -> float:
 
 @contextmanager
 def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
-    """Evaluation mode, gradients as given, no autocast, attention written out; afterwards everything is as it was.
+    """Evaluation mode, gradients as given, no autocast, attention written out, one tensor of outputs (`answering`); afterwards
+    everything is as it was.
 
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
     mode, what a measure draws is not drawn from training's random stream, and what it leaves in ``.grad`` is removed.
@@ -354,7 +356,8 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         for parameter in grads:
             parameter.grad = None
-        with evaluating(net), torch.set_grad_enabled(gradients), autocast, sdpa_kernel(SDPBackend.MATH):
+        written_out = sdpa_kernel(SDPBackend.MATH)
+        with evaluating(net), answering(net), torch.set_grad_enabled(gradients), autocast, written_out:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -104,7 +104,7 @@ class NoiseStability(Measure):
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, few = context.net, context.samples(self.samples)
-        injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed)
+        injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed, loss=context.loss)
         results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}
         for scale, responses in injected.items():
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)

@@ -1,7 +1,7 @@
 """Measure one net in a notebook or a test: no trainer, no run folder, no command line."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,12 +9,14 @@ import yaml
 from torch import Tensor, nn
 
 import callbacks
-from callbacks.context import Loss, MeasureContext, cross_entropy, described
+from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
 from callbacks.measure import Measure, is_fatal, reason
 from callbacks.protocol import BATCH
+from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.provenance import configs
+from lightning_app.measures.core.losses import Loss, cross_entropy
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def measure(
 
     Args:
         net: maps inputs (B, ...) to outputs (B, ...).
-        inputs: (n, ...), a tensor or array, prepared as the net takes them.
+        inputs: (n, ...), a tensor or array, prepared as the net takes them; or a dict or tuple of them.
         labels: (n, ...), classes, or what the loss takes.
         measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error. None: those of
             ``configs/measure.yaml``, without those that cannot, which a warning names.
@@ -50,7 +52,7 @@ def measure(
         UserError: for inputs that are not as many as the labels, or what is no measure.
     """
     chosen = shipped() if measures is None else [measures] if isinstance(measures, Measure) else [*measures]
-    batches = _batches(_tensor("inputs", inputs), _tensor("labels", labels))
+    batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
         if not isinstance(one, Measure):
@@ -81,8 +83,13 @@ def _tensor(what: str, values: Any) -> Tensor:
         raise UserError(f"expected {what} as one tensor or array, got {described(values)}: stack them.") from error
 
 
-def _batches(inputs: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    if not len(inputs.shape) or inputs.shape[:1] != labels.shape[:1] or not len(inputs):
-        got = f"shapes {tuple(inputs.shape)} and {tuple(labels.shape)}"
-        raise UserError(f"expected inputs (n, ...) and as many labels (n, ...), n at least 1, got {got}.")
+def _batches(net: nn.Module, inputs: Any, labels: Tensor) -> list[tuple[Any, Tensor]]:
+    if isinstance(inputs, Mapping):
+        inputs = {name: _tensor(name, value) for name, value in inputs.items()}
+    elif not isinstance(inputs, (list, tuple)) or not any(isinstance(each, Tensor) for each in inputs):
+        inputs = _tensor("inputs", inputs)
+        if not inputs.ndim or inputs.shape[:1] != labels.shape[:1] or not len(inputs):
+            got = f"shapes {tuple(inputs.shape)} and {tuple(labels.shape)}"
+            raise UserError(f"expected inputs (n, ...) and as many labels (n, ...), n at least 1, got {got}.")
+    inputs, labels = pair_of((inputs, labels), net)
     return [*zip(inputs.split(BATCH), labels.split(BATCH), strict=True)]

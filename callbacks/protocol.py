@@ -9,8 +9,12 @@
 A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
 normalised) is left out, unless ``members`` or ``loss`` say otherwise.
 
-A loader yields pairs (inputs, labels). Samples of a training set are taken once and kept, so that every epoch is measured on
-the same ones; if the set augments at random, its draws are seeded.
+A loader yields pairs (inputs, labels), or dicts with ``labels``: `pair_of`. The loss is given one tensor: `outputs_of` what the
+net returns. A net whose ``forward`` takes ``labels``, as those of transformers do, is given them, and the loss that it returns
+is the default in place of the cross-entropy.
+
+Samples of a training set are taken once and kept, so that every epoch is measured on the same ones; if the set augments at
+random, its draws are seeded.
 """
 
 import inspect
@@ -24,11 +28,13 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from callbacks.context import PAIRS, Loss, MeasureContext, cross_entropy, described
+from callbacks.context import MeasureContext
+from lightning_app.common.calls import PAIRS, described
 from lightning_app.common.errors import UserError
+from lightning_app.measures.core.losses import Loss, classes_second, cross_entropy
 from lightning_app.runs.members import members_of
 
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
@@ -94,7 +100,20 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
     return cross_entropy
 
 
+class _OfTokens:
+    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
+
+    def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
+        self._criterion = criterion
+        self.ignore_index = criterion.ignore_index
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self._criterion(classes_second(outputs, labels), labels)
+
+
 def _of_two_arguments(loss: Loss, where: str) -> Loss:
+    if isinstance(loss, nn.CrossEntropyLoss):
+        return _OfTokens(loss)
     try:
         inspect.signature(loss).bind(None, None)
     except ValueError:  # a builtin tells nobody what it takes

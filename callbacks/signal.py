@@ -10,6 +10,8 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
 from callbacks.protocol import why_unseen
+from lightning_app.common.calls import answering
+from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
 
@@ -212,11 +214,13 @@ def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen
 def _of_probe(context: MeasureContext) -> Seen:
     """Where nothing is trained: of the probe samples, in evaluation mode, without an update."""
     net, batches = context.recalibrated(), list(context.batches())
-    total = sum(len(labels) for _, labels in batches)
-    watch = SignalWatch(net, samples=total)
+    total = sum(counted(labels, context.loss) for _, labels in batches)
+    watch = SignalWatch(net, samples=sum(len(labels) for _, labels in batches))
     try:
         for inputs, labels in batches:
-            (context.loss(net(inputs), labels) * (len(labels) / total)).backward()
+            with answering(net):  # before training the net may be a copy of the context's
+                loss = context.loss(net(inputs), labels)
+            (loss * (counted(labels, context.loss) / total)).backward()
     except BaseException:
         watch.close()
         raise

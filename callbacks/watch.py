@@ -16,13 +16,14 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
-from callbacks.context import Loss, cross_entropy, described
 from callbacks.log import log_results
 from callbacks.measure import Measure, Steps, epochs_done, reason
 from callbacks.notebook import shipped
 from callbacks.signal import Signal
+from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger
 from lightning_app.runs.members import members_of
@@ -56,15 +57,17 @@ class Watch:
 
     Args:
         net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
-        probe: batches of fixed samples, pairs (inputs, labels) as the net takes them; read once. With ``pair_of`` any others.
+        probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, as the net takes them; read once. With
+            ``pair_of`` any others.
         optimizer: whose steps count. Without one, call ``step()`` on what the ``with`` statement gives after each step.
         every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
         folder: of the run, a new one unless ``steps_done``.
         measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. Copies are used, so
             that the same objects may measure elsewhere too. None: those of ``configs/measure.yaml`` and `Signal`. What cannot
             be measured of a net is noted in the run folder.
-        loss: (outputs, labels) -> mean loss of a batch, without penalty.
-        pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["input_ids"], batch["labels"])``.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty, of one tensor of outputs (the ``logits`` of what the net
+            returns). Without one: the loss that a net whose ``forward`` takes ``labels`` returns itself, else cross-entropy.
+        pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["pixels"], batch["digit"])``.
         steps_per_epoch: where the log's epochs end. Without it an epoch of the log is 1,000 steps.
         steps_done: of an earlier part of this training, whose numbers are in the same folder. What measures such as
             `DistanceFromStart` keep goes on with ``measures=earlier.measures``.
@@ -199,7 +202,7 @@ class Watch:
             trainer = transformers.Trainer(model, ..., callbacks=[skipscope.watch.in_transformers(batches, every=100)])
 
         Args:
-            options: of `Watch`. ``loss`` gets what the model returns, such as a ``ModelOutput``, and the labels.
+            options: of `Watch`.
         """
         from transformers import TrainerCallback
 

@@ -19,11 +19,12 @@ import torch
 import yaml
 
 import callbacks
-from callbacks.context import Loss, MeasureContext, cross_entropy
+from callbacks.context import MeasureContext
 from lightning_app.cli import main
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.common.signals import stopping
 from lightning_app.datamodules import Digits
+from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder

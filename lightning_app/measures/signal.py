@@ -25,6 +25,7 @@ from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures.core.hooks import RELUS
@@ -95,7 +96,9 @@ class SignalWatch:
         )  # tensor -> layers on its longest way here, and the last one
         self._calls = _Calls(self)
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
-        self._handles = [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True)]
+        self._handles = (
+            [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
+        )
         for layer in self._layers if passes else ():
             self._handles.append(layer.module.register_forward_hook(_hook(self._layer, layer)))
         if passes:
@@ -123,13 +126,13 @@ class SignalWatch:
 
     # -- in the passes ------------------------------------------------------------------------------------------------
 
-    def _enter(self, net: nn.Module, inputs: tuple) -> None:
+    def _enter(self, net: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
         if torch.compiler.is_compiling():  # by torch.compile, which would make what is done here a part of the graph
             return
         self._looking = torch.is_grad_enabled()
         if self._looking:
             self.missed = False
-            for x in _tensors(inputs):
+            for x in _tensors((*inputs, *named.values())):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
             self._calls.__enter__()
 
@@ -257,8 +260,8 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
             found.append(value)
         elif isinstance(value, (tuple, list)):
             found += _tensors(value)
-        elif isinstance(value, dict):
-            found += _tensors(list(value.values()))
+        elif isinstance(value, (dict, Inputs)):
+            found += value.tensors if isinstance(value, Inputs) else _tensors(list(value.values()))
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from lightning_app.common.calls import Inputs, call
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating, unwrapped
 from lightning_app.networks.layers import Layer, layers_of
@@ -26,7 +27,7 @@ class Surveyed:
     reason: str  # why it has no cushion; "" where it has one
 
 
-def survey(net: nn.Module, sample: Tensor) -> tuple[Surveyed, ...]:
+def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
     """All weights of two or more dimensions, in the order in which the net uses them; what it never calls comes last.
 
     Args:
@@ -79,7 +80,7 @@ def _reason(module: nn.Module, kind: str, layer: Layer | None, calls: int) -> st
     return ""
 
 
-def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[nn.Module]:
+def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor | Inputs) -> Counter[nn.Module]:
     """How often each module is called, in the order of first calls."""
     calls: Counter[nn.Module] = Counter()
 
@@ -90,7 +91,7 @@ def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor) -> Counter[
     try:
         with evaluating(net):
             calls[net] += net in modules  # below, its own hook is passed by
-            net.forward(sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
+            call(net.forward, sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(

@@ -49,21 +49,6 @@ def test_few_samples_of_each_batch_are_joined_where_their_shapes_allow():
     assert [tuple(inputs.shape) for inputs, _ in padded.samples(8)] == [(3, 3), (2, 4), (3, 4)]
 
 
-@pytest.mark.parametrize(
-    ("batch", "got"),
-    [
-        (
-            {"pixels": torch.zeros(1), "label": torch.zeros(1)},
-            r"pairs \(inputs, labels\), got a dict with pixels, label",
-        ),
-        (((torch.zeros(1),) * 2, torch.zeros(1)), r"two tensors \(inputs, labels\), got 2 of them and a Tensor"),
-    ],
-)
-def test_batches_that_are_no_pairs_of_tensors_are_refused(batch, got):
-    with pytest.raises(UserError, match=got + ": give the datamodule or the LightningModule a method probe_loader"):
-        next(MeasureContext(nn.Linear(1, 1), [batch]).batches())
-
-
 def test_a_net_without_parameters_and_a_probe_without_samples_are_refused():
     with pytest.raises(UserError, match="nothing to measure in a ReLU without parameters"):
         MeasureContext(nn.ReLU(), probe([(1, 3)])).samples(1)

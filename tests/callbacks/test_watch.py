@@ -480,15 +480,18 @@ def test_mistakes_are_said_before_training(tmp_path, options, said):
 
 @pytest.mark.slow
 def test_in_a_trainer_of_transformers_with_batches_and_outputs_of_its_own(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
+    import transformers
 
     tokens = torch.randint(0, 50, (16, 12), generator=torch.Generator().manual_seed(0))
     samples = [{"input_ids": row, "labels": row} for row in tokens]
     sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
-    def trained(*callbacks) -> nn.Module:
+    def untrained() -> nn.Module:
         torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+    def trained(*callbacks) -> nn.Module:
+        model = untrained()
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path / "theirs"), max_steps=6, per_device_train_batch_size=4, report_to=[], use_cpu=True,
             save_strategy="no", disable_tqdm=True, logging_strategy="no",
@@ -496,18 +499,17 @@ def test_in_a_trainer_of_transformers_with_batches_and_outputs_of_its_own(tmp_pa
         transformers.Trainer(model, arguments, train_dataset=samples, callbacks=[*callbacks]).train()
         return model
 
-    def loss(output, labels):
-        return F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-
     callback = skipscope.watch.in_transformers(
         [{"input_ids": tokens, "labels": tokens}], every="powers_of_2", folder=tmp_path / "run",
-        measures=[Signal(), Scalar("norm", weight_norm)],
-        pair_of=lambda batch: (batch["input_ids"], batch["labels"]), loss=loss,
+        measures=[Signal(), LayerCushion(), Scalar("norm", weight_norm)],
     )  # fmt: skip
     assert same_weights(trained(callback), trained())
     log = skipscope.open_run(tmp_path / "run").log()
     assert sorted(log.query("name == 'norm'")["step"]) == [0, 1, 2, 4, 6]
     assert sorted(log.query("name == 'signal/layer01/weight'")["step"]) == [0, 1, 2, 4, 6]
+    fresh = untrained().eval()
+    risk = fresh(input_ids=tokens, labels=tokens).loss.item()
+    assert list(log.query("name == 'probe/risk' and step == 0")["value"]) == pytest.approx([risk], rel=1e-6)
 
 
 def weight_norm(context) -> float:

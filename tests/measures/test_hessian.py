@@ -248,11 +248,6 @@ class Once(torch.autograd.Function):
         return g * 2
 
 
-class Pair(nn.Linear):
-    def forward(self, x):
-        return super().forward(x), x
-
-
 class OnceNet(nn.Linear):
     def forward(self, x):
         return Once.apply(super().forward(x))
@@ -282,7 +277,6 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
         (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
         (lambda: Hessian(weight_normed(), [images()]), NOT_SYMMETRIC),
         (lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]), NOT_SYMMETRIC),
-        (lambda: Hessian(Pair(2, 2), TWO), "returns a tuple"),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),
     ],
 )

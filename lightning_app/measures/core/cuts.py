@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from lightning_app.common.calls import blank
 from lightning_app.measures.core.hooks import WatchRelus, hooked, nearly_same, shared_copy
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
@@ -54,7 +55,7 @@ class CutNet:
 
         Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image.
         """
-        passage = _Passage(self._net, self._places[cut], signal)(torch.zeros_like(self._images[:1]), weights)
+        passage = _Passage(self._net, self._places[cut], signal)(blank(self._images[:1]), weights)
         return [passage.signals[place] for place in (*self._places[cut + 1 :], -1)]
 
     def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
@@ -71,7 +72,7 @@ class CutNet:
     def _is_cut(self, place: int, clean: list[Tensor]) -> bool:
         """Whether all that comes after is the same on black images, when this signal is."""
         few = slice(2)
-        found = _Passage(self._net, place, clean[place][few])(torch.zeros_like(self._images[few])).signals
+        found = _Passage(self._net, place, clean[place][few])(blank(self._images[few])).signals
         return all(
             nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[place + 1 :], clean[place + 1 :])
         )

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import sample_norms, shared_copy
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy, wrong
 from lightning_app.networks.layers import Layer
 
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
@@ -38,8 +38,8 @@ class LayerNorms:
 class ProbeResult:
     """What one forward pass over the probe data tells."""
 
-    loss: float  # mean over samples, of the cross-entropy in nats
-    error: float  # fraction misclassified, 0..1; NaN where the labels are no classes
+    loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats
+    error: float  # fraction of them misclassified, 0..1; NaN where the labels are no classes
     count: int  # samples
     layers: dict[str, LayerNorms]  # by layer name
 
@@ -50,7 +50,7 @@ def probe_forward(
     layers: Sequence[Layer],
     batches: Iterable[tuple[Tensor, Tensor]],
     compile: bool = False,
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    loss: Loss = cross_entropy,
 ) -> ProbeResult:
     """Loss, error and the norms at all layers, in one pass over the data.
 
@@ -68,9 +68,9 @@ def probe_forward(
     of the same images (docs/speed.md, "measures"); uncompiled about twice one.
     """
     net, taps = _instrument(net, layers)
-    results, size, count = [], None, 0
+    results, size, count, terms = [], None, 0, 0
     for images, labels in batches:
-        size, count = size or len(images), count + len(images)
+        size, count, terms = size or len(images), count + len(images), terms + counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, images, labels, loss)
         # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
@@ -78,13 +78,13 @@ def probe_forward(
         results.append((risk, errors, torch.stack([torch.stack(three) for three in norms]) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
-    losses, wrong, of_batches = zip(*results)
+    losses, wrongs, of_batches = zip(*results)
     stacked = [of_batch for of_batch in of_batches if of_batch is not None]
     by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
     called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
     found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
-    risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrong).sum())
-    return ProbeResult(loss=risk_sum / count, error=wrong_sum / count, count=count, layers=found)
+    risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
+    return ProbeResult(loss=risk_sum / terms, error=wrong_sum / terms, count=count, layers=found)
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
@@ -125,16 +125,16 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _step(
-    net: nn.Module, taps: list[Any], images: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+    net: nn.Module, taps: list[Any], images: Tensor, labels: Tensor, loss: Loss
 ) -> tuple[Tensor, Tensor, list[Norms]]:
     """Sum of losses, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
         tap.probe_norms = None
     logits = _wide(net(images))
-    risk = loss(logits, labels).double() * len(labels)
-    classes = logits.ndim == 2 and labels.ndim == 1 and not labels.is_floating_point()
-    wrong = (logits.argmax(1) != labels).sum() if classes else torch.full((), math.nan, device=logits.device)
-    return risk, wrong, [tap.probe_norms for tap in taps if tap.probe_norms is not None]
+    risk = loss(logits, labels).double() * counted(labels, loss)
+    errors = wrong(logits, labels, loss)
+    errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
+    return risk, errors, [tap.probe_norms for tap in taps if tap.probe_norms is not None]
 
 
 @functools.cache

@@ -20,25 +20,27 @@ import contextlib
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lightning_app.common.calls import made_answering
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean over the samples, ()
-Pairs = Iterable[tuple[Tensor, ...]]  # (inputs, labels)
+Pairs = Iterable[tuple[Any, ...]]  # (inputs, labels), inputs a tensor or `Inputs`
 
 CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images, which stay in a CPU's cache
 COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
+GRAPH = 2**30  # bytes of one chunk's graph: of large nets it holds few samples
 NOT_TWICE = "cannot be differentiated twice"
 CHECKED = 8  # samples on which the loss, and the symmetry of H, are tried
 # Of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more.
@@ -68,11 +70,16 @@ class Hessian:
     Args:
         net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go; compiled or not.
         batches: (inputs, labels) on the net's device, in any batch size: the Hessian is of all of them together.
-        loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their sizes.
+        loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their samples, or by the
+            tokens whose label counts (`counted`).
         names: parameters to differentiate in; None for all trainable ones. A diagonal block then, and cheaper.
         double: in float64, on a copy of the net.
         memory: bytes for kept graphs. Chunks that do not fit are computed anew in every product, at 3.5 instead of
             2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
+
+    Attributes:
+        chunk: samples that are differentiated at once, at most: as many as `CHUNK` numbers and a graph of `GRAPH` bytes hold, so
+            that memory does not grow with the samples. A net of 100 million parameters needs 0.4 GB for each vector beside it.
 
     Raises:
         UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, a net that
@@ -88,23 +95,29 @@ class Hessian:
         self,
         net: nn.Module,
         batches: Pairs,
-        loss: Loss = F.cross_entropy,
+        loss: Loss = cross_entropy,
         names: Sequence[str] | None = None,
         double: bool = False,
         memory: int = MEMORY,
     ) -> None:
         self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
         check_evaluating(self._net, "a Hessian")
+        made_answering(self._net)
         self._loss = loss
         self.parameters = _chosen(self._net, names)
         self._weights = list(self.parameters.values())
-        self._chunks = _chunks(batches, self.like.dtype)
-        self._samples = sum(len(labels) for _, labels in self._chunks)
-        if not self._samples:
+        self._chunks = _cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
+        if not self._terms:
             raise UserError("a Hessian needs at least one sample, got none.")
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
-        kept = self._how_many_fit(memory)
+        of_number = self._graph_of_number()
+        self._chunks = _cut(
+            self._chunks, self.like.dtype, lambda inputs: int(GRAPH // max(1, of_number * inputs[:1].numel()))
+        )
+        self.chunk = max(len(labels) for _, labels in self._chunks)
+        kept = self._how_many_fit(memory, of_number)
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
         self._anew = self._chunks[kept:]
         self._check_symmetry()
@@ -158,11 +171,11 @@ class Hessian:
             torch._foreach_add_(total, self._backward(self._gradient(*chunk), parts, batched, keep=False))
         return total
 
-    def _gradient(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def _gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, ...]:
         """This chunk's share of the gradient, with its graph."""
         unfused = sdpa_kernel(SDPBackend.MATH)  # attention otherwise has no second derivative
         with _twice(self._net), torch.enable_grad(), unfused, BilinearConvolutions(self._weights):
-            share = self._of(inputs, labels) * (len(labels) / self._samples)
+            share = self._of(inputs, labels) * (counted(labels, self._loss) / self._terms)
             gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         if any(node.name() == DEAD_END for node in _graph(gradient)):
             raise UserError(
@@ -170,15 +183,9 @@ class Hessian:
             )
         return gradient
 
-    def _of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _of(self, inputs: Any, labels: Tensor) -> Tensor:
         """The mean loss of some samples."""
-        outputs = self._net(inputs)
-        if not isinstance(outputs, Tensor):
-            kind = type(outputs).__name__
-            raise UserError(
-                f"a Hessian needs a net that returns one tensor, {type(self._net).__name__} returns a {kind}. {ADVICE}"
-            )
-        return self._loss(*_in_dtype(self._loss_dtype, outputs, labels))
+        return self._loss(*_in_dtype(self._loss_dtype, self._net(inputs), labels))
 
     def _few(self) -> tuple[Tensor, ...]:
         return tuple(part[:CHECKED] for part in self._chunks[0])
@@ -239,24 +246,29 @@ class Hessian:
     def _asymmetry(self, times: Callable[[list[Tensor]], list[Tensor]]) -> float:
         """|u.Hv - v.Hu| relative to ||Hu|| + ||Hv||, the largest of three pairs of Gaussian vectors; NaN counts as 0."""
         generator = torch.Generator().manual_seed(0)
-        drawn = [torch.randn(self.size, generator=generator, dtype=torch.float64) for _ in range(3)]
+        drawn = (torch.randn(self.size, generator=generator, dtype=torch.float64) for _ in range(3))
         vectors = [vector.to(self.like.dtype) for vector in drawn]  # on the CPU: MPS has no float64
-        products = [_flat(times(self._parts(vector.to(self.like.device)))).cpu().double() for vector in vectors]
+        products = [_flat(times(self._parts(vector.to(self.like.device)))).cpu() for vector in vectors]
         found = 0.0
         for (u, hu), (v, hv) in itertools.combinations(zip(vectors, products), 2):
-            size = float(hu.norm() + hv.norm())
-            found = max(found, float((u.double() @ hv - v.double() @ hu).abs()) / size if size else 0.0)
+            size = math.sqrt(_dot(hu, hu)) + math.sqrt(_dot(hv, hv))
+            found = max(found, abs(_dot(u, hv) - _dot(v, hu)) / size if size else 0.0)
         return found
 
     @torch.no_grad()
     def _check_loss(self) -> None:
         """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
         inputs, labels = self._few()
-        whole, parts = self._of(inputs, labels), [self._of(*one) for one in zip(inputs.split(1), labels.split(1))]
-        mean = torch.stack(parts).mean()
+        ones = [
+            (*one, terms) for one in zip(inputs.split(1), labels.split(1)) if (terms := counted(one[1], self._loss))
+        ]
+        sizes = torch.tensor([terms for *_, terms in ones], dtype=torch.float64)
+        losses = torch.stack([self._of(one, label).double().cpu() for one, label, _ in ones])
+        whole, mean = self._of(inputs, labels).double().cpu(), losses @ sizes / sizes.sum()
         if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise UserError(
-                f"a Hessian needs a loss that is a mean over samples, without weights: of {len(labels)} samples it is "
+                "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
+                f"weights: of {len(labels)} samples it is "
                 f"{float(whole):.4g}, and the mean of their losses {float(mean):.4g}. {ADVICE}"
             )
 
@@ -270,8 +282,8 @@ class Hessian:
             products = torch.autograd.grad(outputs, self._weights, vectors, **options)
         return [torch.zeros_like(part) if p is None else p for p, part in zip(products, parts)]
 
-    def _how_many_fit(self, memory: int) -> int:
-        """How many chunks' graphs can be kept, from what the graph of one sample holds."""
+    def _graph_of_number(self) -> float:
+        """Bytes that a graph holds for each number of its inputs, from the graph of one sample."""
         inputs, labels = self._chunks[0]
         storages = {}
 
@@ -283,8 +295,13 @@ class Hessian:
             self._gradient(inputs[:1], labels[:1])
         for weight in self._net.parameters():
             storages.pop(weight.untyped_storage().data_ptr(), None)
-        sizes = itertools.accumulate(len(of_chunk) for _, of_chunk in self._chunks)
-        return sum(size * sum(storages.values()) <= memory for size in sizes)
+        return sum(storages.values()) / max(1, inputs[:1].numel())
+
+    def _how_many_fit(self, memory: int, of_number: float) -> int:
+        """How many chunks' graphs can be kept, each with its gradient."""
+        gradient = self.size * self.like.element_size()
+        sizes = itertools.accumulate(of_number * inputs.numel() + gradient for inputs, _ in self._chunks)
+        return sum(size <= memory for size in sizes)
 
 
 class Restricted:
@@ -337,19 +354,24 @@ def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Paramet
     return chosen
 
 
-def _chunks(batches: Pairs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """The samples in pieces of at most `CHUNK` numbers, whatever the loader's batch size."""
-    pieces: list[tuple[Tensor, Tensor]] = []
+def _cut(batches: Pairs, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
+    """The samples in pieces of at most so many, whatever the loader's batch size."""
+    pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
-        size = max(1, CHUNK // max(1, inputs[:1].numel()))
         inputs, labels = _in_dtype(dtype, inputs, labels)
+        size = max(1, at_most(inputs))
         pieces += zip(inputs.split(size), labels.split(size))
     return [(inputs, labels) for inputs, labels in pieces if len(labels)]
 
 
-def _in_dtype(dtype: torch.dtype, *tensors: Tensor) -> list[Tensor]:
+def _in_dtype(dtype: torch.dtype, *tensors: Any) -> list[Any]:
     """Those that are no integers in this precision. All: torch 2.11 has no gradient of float64 outputs and float32 targets."""
-    return [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+    return [tensor.to(dtype=dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    """In float64, in pieces: vectors of a large net are not copied whole."""
+    return sum(float(a.double() @ b.double()) for a, b in zip(one.split(2**22), other.split(2**22)))
 
 
 @contextlib.contextmanager

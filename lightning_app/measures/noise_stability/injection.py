@@ -18,12 +18,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.identity import id_entries
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
+from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
 from lightning_app.networks.layers import Layer, layers_of
 
 Scale = Literal["relative", "transferred", "absolute"]
@@ -53,6 +53,7 @@ def noise_injection(
     scales: Sequence[Scale] = SCALES,
     draws: int = 2,
     seed: int = 0,
+    loss: Loss = cross_entropy,
 ) -> dict[Scale, NoiseResponses]:
     """Relative change of the output, layer by layer, when ``A' = A + s norm G / ||G||_F`` for a Gaussian G.
 
@@ -66,6 +67,7 @@ def noise_injection(
         scales: see the module.
         draws: noises a layer.
         seed: of the noises, beside a layer's place among the net's layers.
+        loss: says which label a token is compared with; risk is the cross-entropy, whatever it is.
 
     For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 
@@ -82,7 +84,7 @@ def noise_injection(
                 continue
             for norm in {norms[layer.name][scale] for scale in scales}:
                 noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
-                responses = [_response(cuts, layer, labels, s * noise) for noise in noises for s in strengths]
+                responses = [_response(cuts, layer, labels, s * noise, loss) for noise in noises for s in strengths]
                 by_draw = torch.stack(responses).unflatten(0, (draws, len(strengths)))  # (draws, S, 3, B)
                 found.setdefault((layer.name, norm), []).append(by_draw.cpu())
     called = [layer.name for layer in layers if layer.name in cuts.cut_after]
@@ -114,14 +116,12 @@ def _unit_noise(weight: Tensor, stream: tuple[int, ...]) -> Tensor:
     return (noise / noise.norm()).to(weight)
 
 
-def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor) -> Tensor:
+def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor, loss: Loss) -> Tensor:
     """Relative change of the output, changes of loss and of error, by sample: (3, B) float64."""
     clean = cuts.signals[-1]
     noisy = cuts.output_with(layer.name, {layer.weight_name: layer.weight + noise})
     change = sample_norms(noisy - clean) / sample_norms(clean)
-    loss, clean_loss = (F.cross_entropy(each.double(), labels, reduction="none") for each in (noisy, clean))
-    wrong, clean_wrong = ((each.argmax(1) != labels).double() for each in (noisy, clean))
-    return torch.stack([change, loss - clean_loss, wrong - clean_wrong])
+    return torch.cat([change[None], of_samples(noisy, labels, loss) - of_samples(clean, labels, loss)])
 
 
 def _responses(

@@ -55,7 +55,7 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
             raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
         calls[module] = Call(came[module], (y > 0).to(y.dtype), y[:1].clone())
 
-    if images.ndim == 4:
+    if isinstance(images, Tensor) and images.ndim == 4:
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
     with normalising(bn_mode, net), hooked(names, enter, leave):
         net(images)

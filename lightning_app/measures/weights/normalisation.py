@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
+from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import tensors_in, unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
@@ -148,7 +149,7 @@ def effective_scale(norm: Normalisation) -> float:
 
 
 @torch.no_grad()
-def normalisations_of(net: nn.Module, image: Tensor) -> tuple[Normalisation, ...]:
+def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisation, ...]:
     """Every normalisation layer that the net's forward pass calls, in its order.
 
     These are PyTorch's (BatchNorm, SyncBatchNorm, InstanceNorm, GroupNorm, LayerNorm, RMSNorm) and any module that

@@ -1,0 +1,240 @@
+"""How measures call any net: with whatever a batch holds, for one tensor of outputs and, where the net computes it, the loss.
+
+A net may take several tensors, by position or by name, and may return a ``ModelOutput`` (transformers), a tuple or a mapping.
+Measures know samples that can be cut and joined, and one tensor: `Inputs` are the samples, `answering` makes the net take them
+and return the tensor, and `pair_of` makes a batch what measures know.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
+
+LABELS = ("labels", "label")  # in a batch that is a mapping
+OUTPUTS = ("logits", "last_hidden_state")  # of what a net returns, the first that is there
+IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
+RETURNED = "_returned_loss"  # on the outputs: the loss that the net itself returned with them
+PAIRS = (
+    "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels), or dicts with "
+    "labels among them."
+)
+
+
+class Inputs:
+    """Samples of several tensors, as a net takes them: by position, by name, or both. Each tensor has a row a sample.
+
+    They are cut, moved and converted like one tensor; conversions are of what is no integer.
+
+    >>> both = Inputs(named={"tokens": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)})
+    >>> len(both), [len(part) for part in both.split(1)], both[:1].named["tokens"].tolist()
+    (2, [1, 1], [[1, 2]])
+    """
+
+    def __init__(self, placed: Sequence[Tensor | None] = (), named: Mapping[str, Tensor | None] | None = None) -> None:
+        self.placed, self.named = tuple(placed), dict(named or {})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [each for each in (*self.placed, *self.named.values()) if each is not None]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the first tensor."""
+        return self.tensors[0].shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    def numel(self) -> int:
+        return sum(each.numel() for each in self.tensors)
+
+    def is_floating_point(self) -> bool:
+        return any(each.is_floating_point() for each in self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, rows: Any) -> Self:
+        return self._each(lambda each: each[rows])
+
+    def split(self, size: int) -> list[Self]:
+        return [self[start : start + size] for start in range(0, len(self), size)]
+
+    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
+        return self._each(lambda each: each.to(device, dtype if each.is_floating_point() else None))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return _over([self], lambda parts: change(parts[0]))
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Samples of several pieces one after the other: tensors, or `Inputs`."""
+    return _over(parts, torch.cat) if isinstance(parts[0], Inputs) else torch.cat([*parts])
+
+
+def blank(inputs: Any) -> Any:
+    """As many samples of zeros."""
+    return inputs._each(torch.zeros_like) if isinstance(inputs, Inputs) else torch.zeros_like(inputs)
+
+
+def _over(parts: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
+    def changed(values: Sequence[Tensor | None]) -> Tensor | None:
+        return None if any(value is None for value in values) else change(list(values))  # type: ignore[arg-type]
+
+    first = parts[0]
+    placed = [changed(values) for values in zip(*(part.placed for part in parts))]
+    return type(first)(placed, {name: changed([part.named[name] for part in parts]) for name in first.named})
+
+
+def call(function: Callable[..., Any], inputs: Any) -> Any:
+    """``function(inputs)``, with the several tensors of `Inputs` in their places."""
+    return function(*inputs.placed, **inputs.named) if isinstance(inputs, Inputs) else function(inputs)
+
+
+@contextmanager
+def answering(net: nn.Module) -> Iterator[None]:
+    """Within it, the net takes `Inputs` as well as what it took before, and returns one tensor (`outputs_of`).
+
+    A loss that it returned with the outputs is their `returned_loss`. A net that returns a tensor is as it was.
+    """
+    handles = made_answering(net)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def made_answering(net: nn.Module) -> list[Any]:
+    """The same for good, or until these handles are removed."""
+    nets = {id(each): each for each in (net, unwrapped(net)) if not isinstance(each, torch.jit.ScriptModule)}
+    handles = [each.register_forward_pre_hook(_unpack, with_kwargs=True) for each in nets.values()]
+    return handles + [each.register_forward_hook(_outputs) for each in nets.values()]
+
+
+def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """Forward hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
+    if len(args) == 1 and isinstance(args[0], Inputs):
+        return args[0].placed, args[0].named | kwargs
+    return None
+
+
+def _outputs(net: nn.Module, args: tuple, returned: Any) -> Tensor | None:
+    return None if isinstance(returned, Tensor) else outputs_of(returned, type(net).__name__)
+
+
+def outputs_of(returned: Any, who: str = "a net") -> Tensor:
+    """The one tensor that measures look at: ``logits``, else ``last_hidden_state``, else the first with a row a sample.
+
+    Raises:
+        UserError: if there is none.
+
+    >>> found = outputs_of((torch.tensor(0.5), torch.ones(3, 2)))  # a loss first, as transformers' tuples
+    >>> found.shape, returned_loss(found)
+    (torch.Size([3, 2]), tensor(0.5000))
+    """
+    if isinstance(returned, Tensor):
+        return returned
+    named = returned if isinstance(returned, Mapping) else {}
+    values = [*named.values()] if named else [*returned] if isinstance(returned, (tuple, list)) else []
+    known = [named.get(name, getattr(returned, name, None)) for name in OUTPUTS]
+    found = next((each for each in (*known, *values) if isinstance(each, Tensor) and each.ndim), None)
+    if found is None:
+        raise UserError(
+            f"measures need one tensor of outputs, {who} returns {described(returned)}: let it return a tensor, or one named "
+            f"{' or '.join(OUTPUTS)}."
+        )
+    first = values[0] if values and not named else None
+    loss = named.get("loss", getattr(returned, "loss", first))
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        found = found.view_as(found)  # the attribute is on this tensor, not on one that the net keeps
+        setattr(found, RETURNED, loss.reshape(()))
+    return found
+
+
+def returned_loss(outputs: Tensor) -> Tensor | None:
+    """What the net returned as its loss with these outputs, (); None if it returned none."""
+    return getattr(outputs, RETURNED, None)
+
+
+def wants_labels(net: nn.Module) -> bool:
+    """Whether its ``forward`` has an argument ``labels``, as the nets of transformers with a loss of their own."""
+    return "labels" in inspect.signature(unwrapped(net).forward).parameters
+
+
+def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any, Tensor]:
+    """(inputs, labels) of a batch: a tensor, or `Inputs` as the net takes them, and one tensor.
+
+    Args:
+        batch: (inputs, labels), where inputs may be a tensor, a tuple or a mapping of them; a mapping with ``labels``; or a tuple
+            whose last tensor is the labels.
+        with_labels: the labels are also among the inputs, for a net that computes its loss itself.
+
+    Raises:
+        UserError: for anything else.
+    """
+    if isinstance(batch, Mapping):
+        labels = next((batch[name] for name in LABELS if name in batch), None)
+        inputs: Any = {name: value for name, value in batch.items() if name not in LABELS}
+    elif isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        *several, labels = batch
+        inputs = several[0] if len(several) == 1 else several
+    else:
+        raise UserError(
+            f"probe batches are pairs (inputs, labels) or dicts with labels, got {described(batch)}: {PAIRS}"
+        )
+    if not isinstance(labels, Tensor) or not labels.ndim:
+        raise UserError(
+            "the labels of a probe batch are a tensor with a row a sample, got "
+            f"{described(labels)} in {described(batch)}: {PAIRS}"
+        )
+    if isinstance(inputs, Tensor) and not with_labels:
+        return inputs, labels
+    if isinstance(inputs, Inputs):
+        made = inputs
+    elif isinstance(inputs, Mapping):
+        made = Inputs(named=inputs)
+        _check_names(made, net)
+    else:
+        made = Inputs(inputs if isinstance(inputs, (tuple, list)) else [inputs])
+    wrong = [
+        each for each in (*made.placed, *made.named.values()) if each is not None and not _has_rows(each, len(labels))
+    ]
+    if wrong or not made.tensors:
+        got = described(wrong[0]) if wrong else "none"
+        raise UserError(
+            f"the inputs of a probe batch are tensors with a row for each of its {len(labels)} labels, got {got} in "
+            f"{described(batch)}: {PAIRS}"
+        )
+    return (Inputs(made.placed, made.named | {"labels": labels}) if with_labels else made), labels
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == rows
+
+
+def _check_names(inputs: Inputs, net: nn.Module) -> None:
+    taken = inspect.signature(unwrapped(net).forward).parameters
+    if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
+        return
+    if unknown := [name for name in inputs.named if name not in taken]:
+        raise UserError(
+            f"a batch has {', '.join(inputs.named)} for the forward of {type(unwrapped(net)).__name__}, which takes "
+            f"{', '.join(taken)} and not {unknown[0]}: {PAIRS}"
+        )
+
+
+def described(thing: Any) -> str:
+    """What something is, for an error message."""
+    if isinstance(thing, Mapping):
+        return f"a dict with {', '.join(map(str, thing))}"
+    if isinstance(thing, Tensor):
+        return f"a tensor {tuple(thing.shape)}"
+    return f"{len(thing)} of them" if isinstance(thing, (tuple, list)) else f"a {type(thing).__name__}"
