@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from lightning_app.papers.findings import normalised, notation
+from lightning_app.measures import effective_depth
+from lightning_app.networks import ResidualMLP
+from lightning_app.papers.findings import common_depth, normalised, notation
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
 from lightning_app.papers.parts import Source
 
@@ -56,3 +59,33 @@ def test_the_identity_has_all_of_the_loss_left_and_descent_loses_some():
     assert found["remaining"].shape == (2, 2, 3)
     assert found["remaining"][:, 0] == pytest.approx(1.0)
     assert (found["remaining"][:, 1] < 1).all()
+
+
+def test_many_nets_at_once_compute_what_each_does_alone():
+    for norm in ("none", "before_relu"):
+        nets = [common_depth._net(5, norm, start, 0).train() for start in (0.5, 2.0)]
+        weights, _ = torch.func.stack_module_state(nets)
+        x = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(0))
+        alone = torch.stack([net(each) for net, each in zip(nets, x)])
+        assert torch.allclose(common_depth._outputs(weights, x), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_wide_net_before_training_has_the_depth_of_the_law():
+    x, blocks = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)), 4
+    for start in (0.5, 2.0):
+        found = []
+        for seed in range(3):
+            torch.manual_seed(seed)
+            net = ResidualMLP(64, 500, blocks, classes=500, norm="none").eval()
+            for block in net.block_list()[1:]:
+                block.linear.weight.data.mul_(start)
+            found.append(effective_depth(net, [(x, torch.arange(4))], gradient_samples=1).effective)
+        assert np.mean(found) == pytest.approx(common_depth.wide_depth(start, blocks), rel=0.02)
+
+
+def test_depths_of_small_trainings_have_a_row_each_start():
+    asked = {"data": "CIFAR-10", "norm": "before_relu", "optimizer": "SGD", "starts": (0.5,)}
+    found = common_depth.depths(SOURCE, **asked, epochs=1, limit=64, seeds=2)
+    assert "stand in" in str(found.pop("data"))
+    assert all(values.shape == (2, 1, 6) and np.isfinite(values).all() for values in found.values())
+    assert (found["loss"][:, :, -1] < found["loss"][:, :, 0]).all()
