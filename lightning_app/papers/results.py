@@ -107,8 +107,12 @@ class Results:
 
     def initial(self, run: str, arm: str, name: str) -> Sample:
         """A number before training: complete as soon as the run has begun."""
-        values = [net.series(name).get(0) for net in self.nets(run, arm)]
-        return self._of_seeds(run, arm, values, f"{name} was not measured at epoch 0 of {run}")
+        return self.at(run, arm, name, 0)
+
+    def at(self, run: str, arm: str, name: str, epoch: int) -> Sample:
+        """A number after an epoch: complete as soon as that epoch is over."""
+        values = [net.series(name).get(epoch) for net in self.nets(run, arm)]
+        return self._of_seeds(run, arm, values, f"{name} was not measured at epoch {epoch} of {run}")
 
     def first(self, run: str, arm: str, name: str) -> Sample:
         """The first value of a number that is about one moment early in training, not about an epoch."""

@@ -17,7 +17,7 @@ from lightning_app.papers.parts import PAPER as PAPER_SCALE
 from lightning_app.papers.parts import SMOKE
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.papers.yu_tomasi import PAPER
-from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, SEED_RUNS
+from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, FULL_EARLY, SEED_RUNS
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT as TABLE_1
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import (
     ROWS,
@@ -165,6 +165,7 @@ CLAIMS = {artefact.key: claims_of(artefact) for artefact in PAPER.artefacts}
 def test_what_is_about_initialisation():
     about = {quantity: claim.about for claims in CLAIMS.values() for quantity, claim in claims.items()}
     epoch_0 = {f"{words}, {symbol}_0" for words in ROWS.values() for symbol in "pt"} | {"entries above 0.7, p_0"}
+    epoch_0 |= {quantity for quantity in about if quantity.endswith("after epoch 0")}
     assert {quantity for quantity, each in about.items() if each is Class.INITIALISATION} == epoch_0
     assert {*about.values()} == {Class.INITIALISATION, Class.TRAINED}
 
@@ -400,6 +401,30 @@ def test_interlayer_in_batch_of_one_only(leave, made):
 
     leave(FULL, numbers)
     assert set(made("interlayer").values()) == {Verdict.ARTEFACT}
+
+
+def test_interlayer_cushions_are_judged_at_each_epoch_that_is_over(leave, made):
+    """One block in evaluation mode is 2.5 times another after epoch 1; a block of one sample only 5 times after epoch 3."""
+
+    def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
+        alone = {f"interlayer_batch1/block{b:02d}/mean_hw": 0.2 if arm == "residual" else 3e-7 for b in range(1, 10)}
+        running = {f"interlayer/block{b:02d}/mean_hw": 0.3 for b in range(1, 10)}
+        if arm == "plain" and epoch == 1:
+            running["interlayer/block07/mean_hw"] = 0.12
+        if arm == "plain" and epoch == 3:
+            alone["interlayer_batch1/block02/mean_hw"] = 0.04
+        return alone | running
+
+    leave(FULL_EARLY, numbers, epochs=(0, 1, 2, 3), finished=False)
+    verdicts = made("interlayer-early", files=True)
+    by = {
+        (words.partition(",")[0][:8], words.rpartition(" ")[2], "evaluation" in words): v
+        for words, v in verdicts.items()
+    }
+    assert by["interlay", "0", False] == by["residual", "0", False] == by["residual", "0", True] == Verdict.CHECKED
+    assert by["residual", "1", True] == Verdict.NOT_REPRODUCED and by["residual", "1", False] == Verdict.CHECKED
+    assert by["residual", "3", False] == Verdict.NOT_REPRODUCED and by["interlay", "3", False] == Verdict.CHECKED
+    assert {v for (_, epoch, _), v in by.items() if epoch == "10"} == {Verdict.NOT_TESTED}
 
 
 def test_fig_7(leave, made):

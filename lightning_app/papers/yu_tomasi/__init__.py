@@ -6,7 +6,7 @@ no number. Paper scale trains three seeds where the paper shows one, so that the
 
 from lightning_app.papers.parts import Paper
 from lightning_app.papers.yu_tomasi.fig_2 import FIG_2
-from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import FIG_3, INTERLAYER, NOISE
+from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import FIG_3, INTERLAYER, INTERLAYER_EARLY, NOISE
 from lightning_app.papers.yu_tomasi.nets import KEY
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1
 from lightning_app.papers.yu_tomasi.table_2_fig_6 import FIG_6, TABLE_2
@@ -17,5 +17,5 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     KEY,
     "Yu & Tomasi (2019), Identity Connections in Residual Nets Improve Noise Stability.",
-    (TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, NOISE),
+    (TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, INTERLAYER_EARLY, NOISE),
 )

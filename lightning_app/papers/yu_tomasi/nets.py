@@ -15,6 +15,7 @@ SEED_RUNS = {name: Run(name, seeds=3, reduced=SHORT) for name in ("depth20", "de
 EQUIVALENT = {depth: Run(f"equivalent{depth}") for depth in DEPTHS}
 FIG_2 = Run("fig2", seeds=13, reduced=Reduced(epochs=40, milestones=(24, 32), seeds=13))
 FULL = Run("full20", seeds=3)
+FULL_EARLY = Run("full20early", seeds=3)  # the first 10 of its 164 epochs
 
 DECIDING = (  # what nets must have in common with the paper's; of any momentum, which the paper does not give
     *("data.class_path", "data.init_args.train_limit", "data.init_args.test_limit", "data.init_args.batch_size"),
