@@ -7,9 +7,13 @@ know of any of this: what it does not say has the defaults below.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 PAPER_BATCH = 128  # B of the cost as Yu & Tomasi's tables count it, where no datamodule gives its own
-OF_DATA = ("batch_size", "sample_shape", "num_classes", "eval_splits", "channels_last")
+OF_DATA = ("batch_size", "sample_shape", "sample_dtype", "num_classes", "eval_splits", "channels_last")
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class BatchPlan:
     seeds: tuple[int, ...] | None = None  # a training batch is {seed: batch}, a data stream each; None: one bare batch
     channels_last: bool | None = None  # memory format of weights and images; None: not decided
     batch_size: int = PAPER_BATCH  # samples of a training batch, over all ranks
-    sample_shape: tuple[int, ...] | None = None  # (C, H, W) of images, (d,) of vectors; None: not known
+    sample_shape: tuple[int, ...] | None = None  # (C, H, W) of images, (d,) of vectors, (T,) of tokens; None: not known
+    sample_dtype: "torch.dtype | None" = None  # int64 of tokens; None: that of the weights
     num_classes: int | None = None
     eval_splits: tuple[str, ...] = ("val",)  # names of the evaluation loaders, in their order
 

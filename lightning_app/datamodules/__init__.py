@@ -1,7 +1,7 @@
-"""Image and vector sets that live on the compute device, and batches of them that depend on nothing but (seed, epoch, step).
+"""Image, vector and token sets on the compute device, and batches of them that depend on nothing but (seed, epoch, step).
 
 A data set is one class: `ImageData` with ``load()`` for images, `torchvision_data` for what torchvision downloads (a `Source`,
-its mean and its standard deviation), `VectorData` for vectors.
+its mean and its standard deviation), `VectorData` for vectors, `TokenData` for tokens.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_app.datamodules.images import ImageData
     from lightning_app.datamodules.loaders import EpochLoader
     from lightning_app.datamodules.mixture import GaussianMixture
+    from lightning_app.datamodules.tokens import KHop, ModularAddition, TokenData, Tokens
     from lightning_app.datamodules.torchvision_data import CIFAR10, CIFAR100, SVHN, FashionMNIST
     from lightning_app.datamodules.vectors import VectorData
     from lightning_app.datamodules.whitened import WhitenedDigits, WhitenedMNIST, Whitening

@@ -228,22 +228,26 @@ class ResidentData(pl.LightningDataModule, ABC):
     def _rows(self) -> dict[str, Tensor]:
         """Which of the source's samples are trained on, and which are for validation and test; each ascending."""
         labels = self.splits.train_labels
-        if self.val_size >= len(labels):
+        train, val = self.divided(labels)
+        if not len(train):
             raise UserError(
                 f"val_size must leave some of the {len(labels)} training samples to train on, got {self.val_size}: "
                 "choose a smaller one."
             )
-        val = stratified_mask(labels, self.val_size, self.split_seed, _VAL)
-        train = (~val).nonzero().flatten()
         if self.train_limit is not None and self.train_limit < len(train):
             train = train[stratified_rows(labels[train], self.train_limit, self.split_seed, _LIMIT)]
         test_labels = self.splits.test_labels
         size = len(test_labels) if self.test_limit is None else min(self.test_limit, len(test_labels))
         return {
             "train": train,
-            "val": val.nonzero().flatten(),
+            "val": val,
             "test": stratified_rows(test_labels, size, self.split_seed, _TEST),
         }
+
+    def divided(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the source's training samples (N,) to train on, and rows set aside for validation, each ascending."""
+        val = stratified_mask(labels, self.val_size, self.split_seed, _VAL)
+        return (~val).nonzero().flatten(), val.nonzero().flatten()
 
     @property
     def _device(self) -> torch.device:

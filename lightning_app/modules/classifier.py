@@ -197,7 +197,7 @@ class ImageClassifier(pl.LightningModule):
     def _planned(self, stage: str) -> BatchPlan:
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
         plan = BatchPlan.for_data(self._datamodule)
-        check_outputs(self.members, plan.sample_shape, plan.num_classes)
+        check_outputs(self.members, plan.sample_shape, plan.num_classes, plan.sample_dtype)
         wanted = plan.channels_last if self.channels_last is None else self.channels_last
         plan = replace(
             plan,

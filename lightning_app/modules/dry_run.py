@@ -12,8 +12,12 @@ from lightning_app.modules.members import Member
 SAMPLES = 2  # with one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 
-def check_outputs(members: Sequence[Member], shape: Sequence[int] | None, classes: int | None) -> None:
+def check_outputs(
+    members: Sequence[Member], shape: Sequence[int] | None, classes: int | None, dtype: torch.dtype | None = None
+) -> None:
     """Do all nets map samples of this shape to so many logits? Nothing is checked where one of both is not known.
+
+    A sample has the dtype, None for that of the weights.
 
     Raises:
         UserError: naming the first that does not, and what to set.
@@ -22,7 +26,7 @@ def check_outputs(members: Sequence[Member], shape: Sequence[int] | None, classe
         return
     for name, net in members:
         try:
-            got = tuple(_output(net, shape).shape)
+            got = tuple(_output(net, shape, dtype=dtype).shape)
         except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
@@ -85,9 +89,14 @@ def choose_memory_format(
     return True
 
 
-def _output(net: nn.Module, shape: Sequence[int], layout: torch.memory_format = torch.contiguous_format) -> Tensor:
+def _output(
+    net: nn.Module,
+    shape: Sequence[int],
+    layout: torch.memory_format = torch.contiguous_format,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """The net's output for samples of zeros, in evaluation mode; the net and the random state stay as they are."""
-    images = next(net.parameters()).new_zeros(SAMPLES, *shape).contiguous(memory_format=layout)
+    images = next(net.parameters()).new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
     with evaluating(net):
         return net.forward(images)  # not net(image), which may be compiled
 

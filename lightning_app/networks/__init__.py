@@ -31,5 +31,6 @@ if TYPE_CHECKING:
     from lightning_app.networks.shortcut import ShortcutNet, draw
     from lightning_app.networks.simplified import SimplifiedNet
     from lightning_app.networks.tracing import Surveyed, measurable, survey
+    from lightning_app.networks.transformers import GPT, ViT
 
 __getattr__ = lazy(__name__)

@@ -1,0 +1,302 @@
+"""Tokens: a text of the user's, and two tasks of known depth that need no file. One prediction a sample, after its last token.
+
+So every net that maps tokens (B, T) to logits (B, classes) is a classifier like those of images. The alphabet of the tokens is
+that of the labels: class c is token c.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_app.common.errors import UserError, at_least
+from lightning_app.datamodules.base import ResidentData, Splits
+from lightning_app.datamodules.loaders import Resident
+from lightning_app.datamodules.vectors import ResidentVectors
+
+TRAIN, TEST = range(2)  # independent streams of a seed
+BLOCK = 4096  # sequences drawn at a time
+
+
+class ResidentTokens(ResidentVectors):
+    """One split's sequences on one device, in as few bytes as they came."""
+
+    @override
+    def batch(self, starts: Tensor) -> Tensor:
+        """The tokens (B, T) int64 of some rows."""
+        return super().batch(starts).long()
+
+
+class TokenData(ResidentData):
+    """Batches ``(tokens, labels)``: int64 (B, T), and the token that follows or answers, int64 (B,).
+
+    A subclass implements `load` and `sample_shape`. Takes the arguments of `ResidentData`.
+    """
+
+    eval_batch_size = 500
+    sample_dtype: ClassVar[torch.dtype] = torch.int64
+
+    @override
+    def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
+        return ResidentTokens(samples.to(self._device), labels.to(self._device))
+
+
+class Tokens(TokenData):
+    """Every token of a text, to be predicted from the ones before it: windows of ``context`` tokens, and the next one.
+
+    The text is divided by position: the last ``test_share`` of it is for testing, and what `val_size` sets aside are the last
+    windows before that. No window shares a token with one of another split. Windows overlap, so an epoch of a text of n
+    tokens has about n / stride samples; `train_limit` draws some of them.
+
+    Takes the arguments of `ResidentData` too. The text lies in memory once; a part of its windows (`val_size`, `train_limit`
+    or `test_limit`) is a copy of ``context`` times as many tokens.
+
+    Args:
+        path: of the text.
+        root: not used.
+        level: a token is a "byte", one of 256, or a "character" of UTF-8; classes are then those that the text has.
+        context: tokens of a window, T.
+        stride: tokens from the start of a window to that of the next.
+        test_share: of the text, at its end.
+
+    Raises:
+        UserError: for a text that cannot be read, is not UTF-8 where characters are asked for, or is too short.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        root: str = "data",
+        level: Literal["byte", "character"] = "byte",
+        context: int = 64,
+        stride: int = 1,
+        test_share: float = 0.1,
+        **of_data: Any,
+    ) -> None:
+        super().__init__(root=root, **of_data)
+        if not 0 < test_share < 1:
+            raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
+        self.path = Path(path)
+        self.level = level
+        self.context = at_least(1, context=context)
+        self.stride = at_least(1, stride=stride)
+        self.test_share = test_share
+
+    @override
+    def load(self) -> Splits:
+        tokens, names = _bytes(self.path) if self.level == "byte" else _characters(self.path)
+        cut = len(tokens) - round(self.test_share * len(tokens))
+        parts = tokens[:cut], tokens[cut:]
+        if min(map(len, parts)) <= self.context:
+            raise UserError(
+                f"a window of {self.context} tokens and the next one need more than that for training and for testing, but "
+                f"{self.path} has {len(parts[0]):,} and {len(parts[1]):,} {self.level}s: use a longer text, a smaller "
+                "data.context or another data.test_share."
+            )
+        train, test = map(self._windows, parts)
+        return Splits(*train, *test, names)
+
+    def _windows(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """A view (n, T) of the tokens, and what follows each window, (n,) int64."""
+        return tokens[:-1].unfold(0, self.context, self.stride), tokens[self.context :: self.stride].long()
+
+    @override
+    def divided(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """By position: the last windows are for validation, and those that reach into them are for nothing."""
+        first = max(0, len(labels) - self.val_size)
+        gap = self.context // self.stride if self.val_size else 0
+        return torch.arange(max(0, first - gap)), torch.arange(first, len(labels))
+
+    @property
+    @override
+    def sample_shape(self) -> tuple[int, ...]:
+        """(context,)."""
+        return (self.context,)
+
+
+def _bytes(path: Path) -> tuple[Tensor, tuple[str, ...]]:
+    return torch.from_numpy(np.frombuffer(_read(path), np.uint8).copy()), tuple(map(str, range(256)))
+
+
+def _characters(path: Path) -> tuple[Tensor, tuple[str, ...]]:
+    """Their places in the sorted alphabet of the text, int32, and the alphabet as Python would quote it."""
+    try:
+        text = _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is no UTF-8: byte {error.start:,} is {error.object[error.start]:#04x}. Convert the file, or read it byte "
+            "by byte with data.level byte."
+        ) from error
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    alphabet, places = np.unique(points, return_inverse=True)
+    return torch.from_numpy(places.astype(np.int32)), tuple(repr(chr(point))[1:-1] for point in alphabet)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # a name with a null character is no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"the text {path} cannot be read: {reason}. Set data.path to a file of text.") from error
+
+
+class KHop(TokenData):
+    """k-hop induction (Sanford, Hsu & Telgarsky 2024, "Transformers, parallel computation, and logarithmic depth").
+
+    find(i) is the last place j <= i whose predecessor is the token at i, X_{j-1} = X_i; the answer is the token at
+    find(find(... find(N))), k times from the last token. One hop is an induction head: what followed when this token was last
+    seen? A transformer of floor(log2 k) + 2 layers can do it (their Theorem 4.2), and they give evidence that fewer layers
+    need a width that grows with N.
+
+    Sequences are uniform among those where no two neighbours are equal, which would be a hop to where one stands, and where
+    all k places exist. Guessing is wrong about 1 - 1 / letters of the time. Everything is a pure function of ``seed``; fewer
+    samples are the first of more.
+
+    Takes the arguments of `ResidentData` too.
+
+    Args:
+        root: not used; there is no file.
+        hops: k.
+        letters: size of the alphabet.
+        length: tokens of a sequence, N.
+        samples: training sequences.
+        test_samples: test sequences.
+        seed: of the sequences.
+
+    Raises:
+        UserError: for sizes of which fewer than one sequence in a thousand has k hops.
+    """
+
+    def __init__(
+        self,
+        root: str = "data",
+        hops: int = 2,
+        letters: int = 4,
+        length: int = 24,
+        samples: int = 20_000,
+        test_samples: int = 2_000,
+        seed: int = 0,
+        **of_data: Any,
+    ) -> None:
+        super().__init__(root=root, **of_data)
+        self.hops = at_least(1, hops=hops)
+        self.letters = at_least(3, letters=letters)  # of two, neighbours that differ leave one sequence
+        self.length = at_least(2, length=length)
+        self.samples = at_least(1, samples=samples)
+        self.test_samples = at_least(1, test_samples=test_samples)
+        self.seed = at_least(0, seed=seed)
+
+    @override
+    def load(self) -> Splits:
+        train, test = (self._draw(stream, size) for stream, size in ((TRAIN, self.samples), (TEST, self.test_samples)))
+        return Splits(*train, *test, tuple(map(str, range(self.letters))))
+
+    def _draw(self, stream: int, size: int) -> tuple[Tensor, Tensor]:
+        """(size, N) uint8 or int32 and answers (size,) int64."""
+        random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream,)))
+        kept: list[tuple[Tensor, Tensor]] = []
+        while (have := sum(len(answers) for _, answers in kept)) < size:
+            steps = random.integers(1, self.letters, (BLOCK, self.length))
+            steps[:, 0] = random.integers(0, self.letters, BLOCK)
+            tokens = torch.from_numpy(steps.cumsum(1) % self.letters)
+            places = hop(tokens, self.hops)
+            exist = places > 0
+            kept.append((tokens[exist], tokens.gather(1, places.unsqueeze(1)).squeeze(1)[exist]))
+            if have + len(kept[-1][1]) < BLOCK * len(kept) / 1000:
+                raise UserError(
+                    f"hardly any sequence of {self.length} tokens of {self.letters} letters has {self.hops} hops: choose a "
+                    "larger data.length, or fewer data.hops or data.letters."
+                )
+        tokens, answers = (torch.cat(parts)[:size] for parts in zip(*kept))
+        return tokens.to(torch.uint8 if self.letters <= 256 else torch.int32), answers
+
+    # Known without drawing anything.
+
+    @property
+    @override
+    def num_classes(self) -> int:
+        return self.letters
+
+    @property
+    @override
+    def sample_shape(self) -> tuple[int, ...]:
+        """(length,)."""
+        return (self.length,)
+
+
+def hop(tokens: Tensor, hops: int) -> Tensor:
+    """find^k of the last place, (B,) int64, counted from 0; 0 where one of the k places does not exist.
+
+    Args:
+        tokens: (B, N) int64.
+        hops: k.
+
+    >>> hop(torch.tensor([[1, 2, 0, 1, 0, 2]]), 1)  # after the 2 came a 0
+    tensor([2])
+    >>> hop(torch.tensor([[1, 2, 0, 1, 0, 2]]), 2)  # and before that, 0 was not seen
+    tensor([0])
+    """
+    count, length = tokens.shape
+    places = torch.full((count,), length - 1)
+    after = torch.arange(1, length)  # a place, and the token before it
+    for _ in range(hops):
+        here = tokens.gather(1, places.unsqueeze(1))
+        found = (tokens[:, :-1] == here) & (after <= places.unsqueeze(1)) & (places > 0).unsqueeze(1)
+        places = (found * after).amax(1)
+    return places
+
+
+class ModularAddition(TokenData):
+    """a + b mod p: the tokens (a, b, =) and the sum, over all p^2 pairs (Power et al. 2022; Nanda et al. 2023).
+
+    A random ``train_share`` of the pairs is for training, all others for testing. The token "=" is p; it is a class that is
+    never right. Everything is a pure function of ``seed``.
+
+    Takes the arguments of `ResidentData` too.
+
+    Args:
+        root: not used; there is no file.
+        modulus: p.
+        train_share: of the pairs.
+        seed: of which pairs these are.
+
+    Raises:
+        UserError: for a share that leaves no pair to train or to test on.
+    """
+
+    def __init__(
+        self, root: str = "data", modulus: int = 97, train_share: float = 0.5, seed: int = 0, **of_data: Any
+    ) -> None:
+        super().__init__(root=root, **of_data)
+        self.modulus = at_least(2, modulus=modulus)
+        self.seed = at_least(0, seed=seed)
+        if not 1 <= train_share * modulus**2 <= modulus**2 - 1:
+            raise UserError(
+                f"data.train_share is a share of the {modulus**2} pairs that leaves some to train and some to test on, got "
+                f"{train_share}."
+            )
+        self.train_share = train_share
+
+    @override
+    def load(self) -> Splits:
+        p = self.modulus
+        order = np.random.default_rng(self.seed).permutation(p**2)
+        a, b = torch.from_numpy(order // p), torch.from_numpy(order % p)
+        tokens, sums = torch.stack([a, b, torch.full_like(a, p)], dim=1), (a + b) % p
+        cut = int(self.train_share * p**2)
+        return Splits(tokens[:cut], sums[:cut], tokens[cut:], sums[cut:], (*map(str, range(p)), "="))
+
+    @property
+    @override
+    def num_classes(self) -> int:
+        """p + 1."""
+        return self.modulus + 1
+
+    @property
+    @override
+    def sample_shape(self) -> tuple[int, ...]:
+        """(3,)."""
+        return (3,)

@@ -1,0 +1,238 @@
+"""A small GPT and a small ViT, plain or residual: what is there to say about identities in a transformer.
+
+A block is attention and a two-layer perceptron. Around each of the two leads an identity, or none does, and a LayerNorm is in
+front of it, behind it, or nowhere. Queries, keys, values and the output map are linear layers of their own, so that measures see
+each of them. No dropout: what a net computes is a function of its weights and its input.
+"""
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.common.errors import UserError, at_least
+from lightning_app.networks.layers import Layer, number_layers
+
+Skip = Literal["none", "identity", "scaled"]
+Norm = Literal["pre", "post", "none"]
+Activation = Literal["gelu", "relu"]
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+CHOICES = {"skip": get_args(Skip), "norm": get_args(Norm), "activation": tuple(ACTIVATIONS)}
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention of several heads (Vaswani et al. 2017), (B, T, d) -> (B, T, d).
+
+    Args:
+        width: d.
+        heads: among which d is divided.
+        causal: a token sees itself and what came before it.
+    """
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.heads = heads
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            each(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (B, heads, T, d / heads)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Branch(nn.Module):
+    """One map with what surrounds it: ``x + a map(norm(x))`` (norm "pre"), ``norm(x + a map(x))`` ("post"), (B, T, d).
+
+    Args:
+        width: d.
+        map: of (B, T, d) to the same.
+        skip: "none" leaves the x out, "scaled" has a = 1 / sqrt(branches) instead of 1.
+        norm: where the LayerNorm is.
+        branches: of the whole net.
+    """
+
+    def __init__(self, width: int, map: nn.Module, skip: Skip, norm: Norm, branches: int) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.map = map
+        self.after = nn.LayerNorm(width) if norm == "post" else nn.Identity()
+        self.skip = skip
+        self.scale = branches**-0.5 if skip == "scaled" else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.map(self.before(x))
+        if self.skip == "scaled":
+            out = out * self.scale
+        return self.after(out if self.skip == "none" else x + out)
+
+
+class TokenEmbedding(nn.Module):
+    """Learned vectors of tokens and of their places, (B, T) -> (B, T, width), as in Radford et al. (2019)."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.empty(context, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] > len(self.places):
+            raise UserError(
+                f"this GPT takes at most {len(self.places)} tokens, got {tokens.shape[1]}: set the net's context to as many."
+            )
+        return self.tokens(tokens) + self.places[: tokens.shape[1]]
+
+
+class PatchEmbedding(nn.Module):
+    """A linear map of patches, and learned places, (B, C, H, W) -> (B, T, width), as in Dosovitskiy et al. (2021)."""
+
+    def __init__(self, image_size: int, patch: int, channels: int, width: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self.places = nn.Parameter(torch.empty((image_size // patch) ** 2, width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.patches(images).flatten(2).transpose(1, 2) + self.places
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks and readout: logits (B, classes), from the last token if causal, else from the mean of all.
+
+    ``skip`` "none" is a plain net; "identity" is the usual one; "scaled" multiplies each branch by 1 / sqrt(2 depth), with which
+    the stream keeps its size at any depth (Hayou et al. 2021, "Stable ResNet": 1 / sqrt of the number of branches, which are two
+    a block here). It has no parameters, so that all three have the same ones.
+
+    Matrices are N(0, 1 / inputs) and biases 0; tokens and places are N(0, 1/2), so that their sum has variance 1. With ``norm``
+    "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        width: int,
+        depth: int,
+        heads: int,
+        classes: int,
+        causal: bool,
+        skip: Skip,
+        norm: Norm,
+        activation: Activation,
+        hidden: int | None,
+    ) -> None:
+        super().__init__()
+        if width % at_least(1, heads=heads):
+            raise UserError(f"width must be a multiple of heads, got {width} and {heads}.")
+        for name, value in {"skip": skip, "norm": norm, "activation": activation}.items():
+            if value not in CHOICES[name]:
+                raise UserError(f"{name} is one of {', '.join(CHOICES[name])}, got {value!r}.")
+        self.residual = skip != "none"
+        self.causal = causal
+        inner = 4 * width if hidden is None else at_least(1, hidden=hidden)
+
+        def block() -> nn.Module:
+            perceptron = nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), nn.Linear(inner, width))
+            maps = Attention(width, heads, causal), perceptron
+            return nn.Sequential(*(Branch(width, map, skip, norm, 2 * depth) for map in maps))
+
+        self.embedding = embedding
+        self.blocks = nn.Sequential(*(block() for _ in range(at_least(1, depth=depth))))
+        self.last_norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.readout = nn.Linear(width, at_least(1, classes=classes))
+        self._initialise()
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        for layer in self.layers():
+            nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
+            nn.init.zeros_(layer.module.get_parameter("bias"))
+        for name, vectors in self.embedding.named_parameters():
+            if name in ("tokens.weight", "places"):
+                nn.init.normal_(vectors, std=0.5**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.last_norm(self.blocks(self.embedding(x)))  # (B, T, width)
+        return self.readout(stream[:, -1] if self.causal else stream.mean(1))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """All convolutions and linear layers in forward order, the readout last. A skip leads around several, so none has one."""
+        kinds = (nn.Conv2d, nn.Linear)
+        return number_layers([(n, each, False, False) for n, each in self.named_modules() if isinstance(each, kinds)])
+
+    def block_list(self) -> list[nn.Module]:
+        """Attention and perceptron of each block in forward order, each with what surrounds it."""
+        return [module for module in self.blocks.modules() if isinstance(module, Branch)]
+
+
+class GPT(Transformer):
+    """A causal transformer that predicts the token after the last, (B, T) int64 -> logits (B, vocabulary).
+
+    The readout is not tied to the embedding.
+
+    Args:
+        vocabulary: number of tokens, and of classes.
+        context: the longest sequence, T.
+        width: d.
+        depth: blocks.
+        heads: of an attention.
+        skip: around attention and perceptron: see `Transformer`.
+        norm: LayerNorm in front of a branch, behind the sum, or none.
+        activation: of the perceptron.
+        hidden: its inner units; None for 4 d.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 256,
+        context: int = 64,
+        width: int = 64,
+        depth: int = 4,
+        heads: int = 4,
+        skip: Skip = "identity",
+        norm: Norm = "pre",
+        activation: Activation = "gelu",
+        hidden: int | None = None,
+    ) -> None:
+        sizes = at_least(1, vocabulary=vocabulary), at_least(1, context=context), at_least(1, width=width)
+        super().__init__(TokenEmbedding(*sizes), width, depth, heads, vocabulary, True, skip, norm, activation, hidden)
+
+
+class ViT(Transformer):
+    """A transformer on patches of images, (B, C, H, W) -> logits (B, num_classes) of the mean over all patches.
+
+    The mean, instead of a class token, is Beyer et al.'s (2022, "Better plain ViT baselines for ImageNet-1k").
+
+    Args:
+        image_size: height and width of the images.
+        patch: side of a patch, which divides it.
+        in_channels: C.
+        num_classes: number of logits.
+        width: d.
+        depth: blocks.
+        heads: of an attention.
+        skip: around attention and perceptron: see `Transformer`.
+        norm: LayerNorm in front of a branch, behind the sum, or none.
+        activation: of the perceptron.
+        hidden: its inner units; None for 4 d.
+    """
+
+    def __init__(
+        self,
+        image_size: int = 32,
+        patch: int = 4,
+        in_channels: int = 3,
+        num_classes: int = 10,
+        width: int = 64,
+        depth: int = 4,
+        heads: int = 4,
+        skip: Skip = "identity",
+        norm: Norm = "pre",
+        activation: Activation = "gelu",
+        hidden: int | None = None,
+    ) -> None:
+        if at_least(1, image_size=image_size) % at_least(1, patch=patch):
+            raise UserError(f"image_size must be a multiple of patch, got {image_size} and {patch}.")
+        patches = PatchEmbedding(image_size, patch, in_channels, at_least(1, width=width))
+        super().__init__(patches, width, depth, heads, num_classes, False, skip, norm, activation, hidden)

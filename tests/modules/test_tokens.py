@@ -1,0 +1,64 @@
+"""A bank of transformers on tokens: each net as if alone, a resume in the middle of an epoch, and what does not fit."""
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from lightning_app.common.errors import UserError
+from lightning_app.datamodules import Digits, KHop, ModularAddition
+from lightning_app.modules import Arm
+from lightning_app.networks import GPT, ViT
+from tests.helpers import classifier, digits, fit, same_weights, trainer
+
+KINDS = {
+    "GPT": (GPT, {"vocabulary": 12, "context": 3}, lambda: ModularAddition(modulus=11, batch_size=16)),
+    "ViT": (ViT, {"image_size": 8, "patch": 4}, lambda: digits(image_size=8)),
+}
+
+
+def bank(kind: str, *skips: str, seeds=2):
+    net, options, _ = KINDS[kind]
+
+    def arm(skip: str) -> Arm:
+        return Arm(net=lambda: net(**options, width=8, depth=1, heads=2, skip=skip))
+
+    return classifier({skip: arm(skip) for skip in skips or ("none", "identity", "scaled")}, seeds=seeds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_is_the_same_net_alone_and_a_run_that_stopped_goes_on_as_the_one_that_did_not(kind, tmp_path):
+    make = KINDS[kind][2]
+    whole = fit(bank(kind), data=make())
+    alone = fit(bank(kind, "scaled", seeds=[1]), data=make())
+    assert same_weights(whole.nets["scaled-seed01"], alone.members[0].net)
+    assert not same_weights(whole.nets["scaled-seed00"], whole.nets["identity-seed00"])
+    save = ModelCheckpoint(tmp_path, filename="middle", every_n_train_steps=3, save_top_k=1)
+    fit(bank(kind), epochs=1, data=make(), enable_checkpointing=True, callbacks=[save], max_steps=3)
+    resumed = bank(kind)
+    trainer(2).fit(resumed, datamodule=make(), ckpt_path=tmp_path / "middle.ckpt")
+    assert all(same_weights(one.net, other.net) for one, other in zip(whole.members, resumed.members))
+
+
+def test_risk_and_error_are_means_over_sequences():
+    data = KHop(samples=70, test_samples=33, hops=1, length=8, batch_size=16)
+    module = fit(classifier(net=lambda: GPT(4, 8, 8, 1, 2)), epochs=1, data=data)
+    tokens, labels = data.of_split("test")
+    with torch.no_grad():
+        logits = module.members[0].net(tokens.long())
+    numbers = module.metrics()["net"]
+    assert numbers["test/risk"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-6)
+    assert numbers["test/error"] == pytest.approx(float((logits.argmax(1) != labels).double().mean()))
+
+
+@pytest.mark.parametrize(
+    ("net", "data", "message"),
+    [
+        (lambda: GPT(5, 8), lambda: KHop(length=8), r"outputs \(5,\) for a sample, the data have 4 classes"),
+        (lambda: GPT(4, 8), lambda: KHop(length=9), r"cannot take samples of shape \(9,\) .*at most 8 tokens, got 9"),
+        (lambda: GPT(10, 32), Digits, "cannot take samples of shape"),
+        (ViT, lambda: KHop(length=8), "cannot take samples of shape"),
+    ],
+)
+def test_a_net_that_does_not_fit_the_tokens_is_told_before_training(net, data, message):
+    with pytest.raises(UserError, match=message):
+        fit(classifier(net=net), data=data())
