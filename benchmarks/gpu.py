@@ -7,12 +7,15 @@
 Needs CIFAR-10 as ``cifar10/train_images.npy`` (and its three sisters) below ``--root``, and a C compiler for torch.compile;
 neither jsonargparse nor wandb nor curvlinops. Parts, by importance, each of one or more cases:
 
+* ``roofline``: what the device reaches in products of matrices, in copies and in launches, and so the least time of a step.
 * ``proof``: is a member of a bank the net trained alone, by the loop and by our CUDA graph, compiled and not? The largest
-  ||u_bank - u_alone|| / ||u_alone|| of the updates after 1 and 5 steps, in float32 without tf32 and in float64. Where
-  float64 is much closer, it is the signs of ReLUs that differ and not the nets. Goal: 1e-4.
-* ``steps``: a training step (the risk's gradient, the penalty's, SGD) on one batch that stays the same: eager, by the loop and
-  in the graph, of 1, 13 and 26 nets.
-* ``epochs``: the same through Lightning with data and metrics, and against the script that most public repositories have.
+  ||u_bank - u_alone|| / ||u_alone|| of the updates after 3 and 8 steps (the graph's are the third and later ones), in float32
+  without tf32 and in float64. Where float64 is much closer, it is the signs of ReLUs that differ and not the nets. Goal: 1e-4.
+* ``steps``: a training step with its batch, penalty, SGD and sums: eager as a user writes it, by the loop and in one graph, of
+  1, 13 and 26 nets, and which share of the least time that is.
+* ``streams``: 13 nets in one graph, so many side by side.
+* ``epochs``: the same through Lightning, against a bare loop of replays, and against the script that most public
+  repositories have.
 * ``measuring``: what is measured after an epoch, against the epoch.
 
 Each case is a process of its own, since a capture that breaks can take later ones along, and it is cut off when the time is
@@ -41,22 +44,42 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, load_cifar10, made_by, quiet
+from benchmarks.harness import (
+    Comparison,
+    Ratio,
+    Results,
+    Row,
+    interleave,
+    load_cifar10,
+    made_by,
+    quiet,
+    synchronize,
+    ticks,
+)
 from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, Resident, bank, by_hand, public_script, sgd, through_lightning
 from benchmarks.solo import differences
+from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import Float32, use_float32
+from lightning_app.common.isolation import Float32, tensors_in, use_float32
+from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
-from lightning_app.modules.backends import Graph, Loop, Pass
-from lightning_app.modules.cost import Penalty, add_gradients
+from lightning_app.modules import whole_step
+from lightning_app.modules.backends import Loop, Pass
+from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
+from lightning_app.modules.members import Member
+from lightning_app.modules.whole_step import STREAMS, Feed, Part, WholeStep, captured, streams_for
 from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
 GRACE = 5.0  # seconds between asking a case to end and ending it
 DEPTH = 20
 MANY = 26
-EAGER, PUBLIC = "1 net, eager", "1 net, public script"
+STREAM_COUNTS = (1, 2, 4, 8, STREAMS)
+EAGER, PUBLIC, BARE = "1 net, eager", "1 net, public script", "bare loop of replays"
+GOALS = [("1 net, graph", EAGER, 0.2), ("13 nets, graph", EAGER, 1.0), ("13 nets, graph", "1 net, graph", 6)]
 Step = Callable[[], object]
 
 
@@ -72,16 +95,17 @@ class Size:
     measured: int = 12_800  # with loss, error and cushions
     probed: int = 1000  # images of interlayer cushions and the Hessian
     rounds: int = 5
+    matrix: int = 8192
 
 
-QUICK = Size((1, 2), 1, 5, 4, 256, 256, 8, 1)
+QUICK = Size((1, 2), 1, 5, 4, 16, 16, 8, 1, 64)
 
 
 def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
     options = argparse.Namespace(
         root=at.root, device=at.device, net="simplified", depth=at.size.depth, seeds=at.size.seeds, precision=precision
     )
-    backends = ("loop", "graph") if at.device == "cuda" else ("loop",)
+    backends = ("loop", "graph") if at.graphs else ("loop",)
     gaps = differences(options, steps, [(backend, compiled) for backend in backends])
     found = Results(f"simplified nets of depth {at.size.depth}, plain and residual, {at.size.seeds} seeds of each")
     found.more["updates"] = {backend: gap for (backend, _), gap in gaps.items()}
@@ -90,47 +114,111 @@ def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
     return found
 
 
-def steps(at: "Run", precision: str, compiled: bool) -> Results:
+def roofline(at: "Run", precision: str) -> Results:
     use_float32(arithmetic(precision))
+    found = Results(
+        f"products of {at.size.matrix} x {at.size.matrix} matrices, copies of as many float32, empty launches"
+    )
+    a = torch.empty(1, device=at.device)
+    made = {"a launch": at.microseconds(lambda: a.add_(1))}
+    if at.graphs:
+        looped = captured(lambda: [a.add_(1) for _ in range(100)] and None, None)
+        made["100 launches in a graph"] = at.microseconds(looped.replay)
+    timed = found.add("launches", interleave(made, at.size.rounds, "us"), "a launch")
+    found.rows += rows(timed, [("100 launches in a graph", "a launch", None)])
+    operations, bandwidth = speeds(at, precision)
+    found.more |= {"operations a second": operations, "bytes a second": bandwidth}
+    found.more["least seconds of a step of one net"] = least_seconds(at, precision)
+    return found
+
+
+def speeds(at: "Run", precision: str) -> tuple[float, float]:
+    """Operations and bytes a second that the device reaches, in a product of matrices and in a copy."""
+    size, kind = at.size.matrix, torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = torch.randn(2, size, size, device=at.device, dtype=kind)
+    copy = torch.empty_like(a)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"  # as convolutions have it, for this product alone
+    product = at.microseconds(lambda: torch.mm(a, b, out=copy))() / 1e6
+    use_float32(arithmetic(precision))
+    copied = at.microseconds(lambda: copy.copy_(a))() / 1e6
+    return 2 * size**3 / product, 2 * a.numel() * a.element_size() / copied
+
+
+def least_seconds(at: "Run", precision: str) -> float:
+    """Of one net's step: its convolutions at full speed, or every operation's tensors moved once, whichever takes longer."""
+    with torch.device("meta"):
+        net, images = SimplifiedNet(at.size.depth, residual=True), torch.empty(at.size.batch, 3, 32, 32)
+    operations, moved = FlopCounterMode(display=False), Moved()
+    with operations, moved:
+        torch.autograd.grad(net(images).sum(), list(net.parameters()))
+    per_second, bandwidth = speeds(at, precision)
+    return max(operations.get_total_flops() / per_second, moved.bytes * (0.5 if precision == "bf16" else 1) / bandwidth)
+
+
+class Moved(TorchDispatchMode):
+    """Bytes that operations read and write."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.bytes += sum(t.numel() * t.element_size() for t in tensors_in((args, kwargs or {}, out)))
+        return out
+
+
+def steps(at: "Run", precision: str, how: str) -> Results:
+    """By ``how``: "", "compiled" (in channels_last), "channels_last" or "benchmark" (cuDNN tries its kernels)."""
+    use_float32(arithmetic(precision))
+    torch.backends.cudnn.benchmark = how == "benchmark"
     found = Results(f"a step of residual simplified nets of depth {at.size.depth}, batch {at.size.batch}")
     found.more["left out"] = left_out = {}
     made = {EAGER: at.microseconds(eager_step(at, precision))}
     for nets in at.size.nets:
-        own, passes = f"{nets} net{'s' * (nets > 1)}", partial(passes_of, at, nets, compiled)
-        ways: dict[str, Callable[[], Step]] = {
-            "loop": lambda passes=passes: step_of(passes(), Loop(torch.Tensor.backward), precision)
-        }
-        if at.device == "cuda":
-            ways["graph"] = lambda passes=passes: step_of(passes(), Graph(), precision)
-        for way, make in ways.items():
-            with leaving_out(f"{own}, {way}", left_out):
-                made[f"{own}, {way}"] = at.microseconds(make())
+        for way in ("loop", "graph"):
+            with leaving_out(own := f"{named(nets)}, {way}", left_out):
+                made[own] = at.microseconds(bank_step(at, nets, way, precision, how))
     timed = found.add("steps", interleave(made, at.size.rounds, "us"), EAGER)
-    found.rows += rows(
-        timed, ((name, EAGER, None) for name in made if name not in (EAGER, "1 net, graph", "13 nets, graph"))
-    )
-    goals = [("1 net, graph", EAGER, 0.2), ("13 nets, graph", EAGER, 1.0), ("13 nets, graph", "1 net, graph", 6)]
-    found.rows += rows(timed, goals)
+    found.rows += rows(timed, ((name, EAGER, None) for name in made if name.endswith("loop")))
+    found.rows += rows(timed, GOALS)
+    least = least_seconds(at, precision)
+    for name in (name for name in made if name.endswith("graph")):
+        share = Ratio.of(*(1e6 * least * int(name.split()[0]) / value for value in timed.values[name]))
+        found.rows.append(Row(f"least time of {name.removesuffix(', graph')}", name, share))
+    return found
+
+
+def streams(at: "Run", precision: str) -> Results:
+    use_float32(arithmetic(precision))
+    nets, usual = at.size.nets[1], STREAMS
+    made = {}
+    for number in STREAM_COUNTS:
+        whole_step.STREAMS = number
+        made[f"{number} streams"] = at.microseconds(bank_step(at, nets, "graph", precision, ""))
+    found = Results(f"a step of {named(nets)} of depth {at.size.depth} in a graph, batch {at.size.batch}")
+    timed = found.add("streams", interleave(made, at.size.rounds, "us"), f"{usual} streams")
+    found.rows += rows(timed, ((name, f"{usual} streams", None) for name in made))
     return found
 
 
 def epochs(at: "Run", precision: str, compiled: bool) -> Results:
-    """Goals: 13 nets at most one eager net; 26 nets 20 times faster than 26 runs of the public script."""
+    """Goals: 13 nets at most one eager net; 26 nets 20 times faster than 26 runs of the public script; Lightning for 5 %."""
     use_float32(arithmetic(precision))
-    backend, bf16 = "graph" if at.device == "cuda" else "loop", precision == "bf16"
-    depth, lightning = at.size.depth, "bf16-mixed" if bf16 else "32-true"
+    bf16, depth = precision == "bf16", at.size.depth
+    lightning = "bf16-mixed" if bf16 else "32-true"
     made: dict[str, Epoch] = {EAGER: by_hand(depth, at.data(), at.device, bf16)}
     if not compiled:
         made[PUBLIC] = public_script(depth, at.data(), at.device, bf16)
     for nets in at.size.nets:
-        own = {"backend": backend, "compile": compiled, "channels_last": compiled, "float32": arithmetic(precision)}
-        module = bank(nets, depth, **own)
-        made[f"{nets} net{'s' * (nets > 1)}, {backend}"] = through_lightning(module, at.data(), lightning, at.device)
-    found = Results(f"an epoch of {at.size.images:,} images, simplified nets of depth {depth}, batch {BATCH}")
+        own = {"compile": compiled, "channels_last": compiled, "float32": arithmetic(precision)}
+        module = bank(nets, depth, backend="graph" if at.graphs else "loop", **own)
+        made[f"{named(nets)}, graph"] = through_lightning(module, at.data(), lightning, at.device)
+        made[f"{named(nets)}, {BARE}"] = bare_epoch(at, nets, precision, "compiled" if compiled else "")
+    found = Results(f"an epoch of {at.size.images:,} images, simplified nets of depth {depth}, batch {at.size.batch}")
     timed = found.add("epochs", interleave(made, at.size.rounds), EAGER)
-    found.rows += rows(timed, [("1 net, graph", EAGER, 0.2), ("13 nets, graph", EAGER, 1.0)])
-    found.rows += rows(timed, [("13 nets, graph", "1 net, graph", 6)])
-    if {PUBLIC, many := f"{MANY} nets, {backend}"} <= timed.values.keys():
+    found.rows += rows(timed, GOALS)
+    found.rows += rows(timed, [(f"{named(n)}, graph", f"{named(n)}, {BARE}", 1.05) for n in at.size.nets])
+    if {PUBLIC, many := f"{MANY} nets, graph"} <= timed.values.keys():
         found.rows.append(Row(f"{MANY} runs of the public script", many, timed.ratio(PUBLIC, many) * MANY, 20, "more"))
     return found
 
@@ -149,7 +237,7 @@ def measuring(at: "Run", kind: str) -> Results:
             cushions(net.layers(), probe_forward(net, net.layers(), images).layers)
             interlayer_cushions(net, blocks_of(net), [x for x, _ in probed], probes=4)
 
-    module = bank(1, at.size.depth, kind, backend="graph" if at.device == "cuda" else "loop")
+    module = bank(1, at.size.depth, kind, backend="graph" if at.graphs else "loop")
     made: dict[str, Callable[[], float | None]] = {
         "epoch": through_lightning(module, at.data(), "32-true", at.device),
         "every epoch": every_epoch,
@@ -186,14 +274,19 @@ class Case:
 
 
 def _cases() -> Iterator[Case]:
-    for precision, number, compiled in itertools.product(("32-true", "64-true"), (1, 5), (False, True)):
-        name = f"proof, {precision}, {number} step{'s' * (number > 1)}{', compiled' * compiled}"
+    for precision in ("tf32", "bf16"):
+        yield Case(f"roofline, {precision}", 0.5, partial(roofline, precision=precision))
+    for precision, number, compiled in itertools.product(("32-true", "64-true"), (3, 8), (False, True)):
+        name = f"proof, {precision}, {number} steps{', compiled' * compiled}"
         yield Case(name, 1.0, partial(proof, precision=precision, steps=number, compiled=compiled))
-    variants = [*itertools.product(("tf32", "bf16", "fp32"), (False, True))]
-    for part, minutes, measure in (("steps", 1.0, steps), ("epochs", 2.0, epochs)):
-        for precision, compiled in variants:
-            case = partial(measure, precision=precision, compiled=compiled)
-            yield Case(f"{part}, {precision}{', compiled' * compiled}", minutes, case)
+    for precision, how in itertools.product(("tf32", "bf16"), ("", "compiled", "channels_last", "benchmark")):
+        yield Case(
+            ", ".join(filter(None, ("steps", precision, how))), 1.0, partial(steps, precision=precision, how=how)
+        )
+    yield Case("streams, tf32", 1.0, partial(streams, precision="tf32"))
+    for precision, compiled in itertools.product(("tf32", "bf16"), (False, True)):
+        case = partial(epochs, precision=precision, compiled=compiled)
+        yield Case(f"epochs, {precision}{', compiled' * compiled}", 2.0, case)
     for kind in KINDS:
         yield Case(f"measuring, {kind}", 1.0, partial(measuring, kind=kind))
 
@@ -210,8 +303,12 @@ class Run:
     device: str
     size: Size
 
+    @property
+    def graphs(self) -> bool:
+        return whole_step.captures(torch.device(self.device))
+
     def data(self) -> Resident:
-        made = Resident(root=str(self.root), train_limit=self.size.images, batch_size=BATCH)
+        made = Resident(root=str(self.root), train_limit=self.size.images, batch_size=self.size.batch)
         made.device = torch.device(self.device)
         return made
 
@@ -246,50 +343,104 @@ def autocast(device: str, precision: str) -> torch.autocast:
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
-def passes_of(at: Run, nets: int, compiled: bool) -> list[Pass]:
-    """Nets of their own, each with a batch of its own; channels_last where compiled."""
-    made = []
-    memory = torch.channels_last if compiled else torch.contiguous_format
-    for seed in range(nets):
-        net = SimplifiedNet(at.size.depth, residual=True).to(at.device, memory_format=memory)
-        if compiled:
-            net.compile(dynamic=False)
-        images, labels = torch.randn(at.size.batch, 3, 32, 32), torch.randint(10, (at.size.batch,))
-        made.append(Pass(net, images.to(at.device, memory_format=memory), labels.to(at.device), seed))
-    return made
+def named(nets: int) -> str:
+    return f"{nets} net{'s' * (nets > 1)}"
 
 
 def eager_step(at: Run, precision: str) -> Step:
-    """As a user would write it."""
-    (own,) = passes_of(at, 1, compiled=False)
-    optimizer = torch.optim.SGD(own.net.parameters(), lr=0.01, momentum=0.9, weight_decay=DECAY)
+    """As a user would write it, on one batch."""
+    net = SimplifiedNet(at.size.depth, residual=True).to(at.device)
+    images = torch.randn(at.size.batch, 3, 32, 32, device=at.device)
+    labels = torch.randint(10, (at.size.batch,), device=at.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=DECAY)
 
     def step() -> None:
         optimizer.zero_grad()
         with autocast(at.device, precision):
-            risk = F.cross_entropy(own.net(own.images), own.labels)
+            risk = F.cross_entropy(net(images), labels)
         risk.backward()
         optimizer.step()
 
     return step
 
 
-def step_of(passes: list[Pass], backend: Callable[[Sequence[Pass], float], object], precision: str) -> Step:
-    """As `ImageClassifier` does it, but for the metrics."""
-    optimizer, penalties = _updates(passes)
+def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
+    """A step of a bank as `ImageClassifier` does it, batch after batch."""
+    whole, upcoming = whole_of(at, nets, how)
+    loop, following = Loop(torch.Tensor.backward), itertools.cycle(upcoming)
+    device = at.device
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with autocast(passes[0].images.device.type, precision):
-            backend(passes, 1.0)
-        add_gradients(penalties)
-        optimizer.step()
+    def looped() -> None:
+        batches = [place.gather() for place in next(following).places.values()]
+        passes = [Pass(part.member.net, *batches[part.stream], seed=0) for part in whole.parts]
+        whole.optimizer.zero_grad()
+        with autocast(device, precision):
+            answers = loop(passes, 1.0)
+        add_gradients(part.penalty for part in whole.parts)
+        whole.optimizer.step()
+        for part, each, (risk, logits) in zip(whole.parts, passes, answers):
+            part.sums.update(risk, logits, each.labels)
 
-    return step
+    if way == "loop":
+        return looped
+    looped()  # the optimizer makes its momentum
+    replay, following = replays(at, whole, precision), itertools.cycle(upcoming)
+    return lambda: replay(next(following))
 
 
-def _updates(passes: list[Pass]) -> tuple[torch.optim.Optimizer, list[Penalty]]:
-    return sgd([w for own in passes for w in own.net.parameters()]), [Penalty(own.net, DECAY) for own in passes]
+def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], None]:
+    """One step each, by the graph; on a CPU by what would be in it."""
+    feed, count = whole.feed, at.size.batch
+
+    def work() -> None:
+        with autocast(at.device, precision):
+            whole(count)
+
+    run = captured(work, None, lambda: feed.position.zero_()).replay if at.graphs else work
+
+    def replay(upcoming: Upcoming) -> None:
+        feed.place(upcoming)
+        run()
+        feed.moved(count)
+
+    return replay
+
+
+def whole_of(at: Run, nets: int, how: str) -> tuple[WholeStep, list[Upcoming]]:
+    """The step of a bank of residual nets, and the places of an epoch's batches, all of one size."""
+    last = how in ("compiled", "channels_last")
+    memory = torch.channels_last if last else torch.contiguous_format
+    members = [Member(f"{n}", "net", n, SimplifiedNet(at.size.depth, residual=True)) for n in range(nets)]
+    for _, net in members:
+        net.to(at.device, memory_format=memory)
+        if how == "compiled":
+            net.compile(dynamic=False)
+    data = at.data()
+    data.setup()
+    data.use_plan(BatchPlan(seeds=tuple(range(nets)), channels_last=last))
+    loader = data.train_dataloader()
+    loader.gathers = False
+    upcoming = [each for each in loader if (rows := each.places[0].rows).stop - rows.start == at.size.batch]
+    parts = [Part(m, m.seed, Penalty(m.net, DECAY), RiskAndError().to(at.device)) for m in members]
+    optimizer = sgd([w for _, net in members for w in net.parameters()])
+    side = streams_for(nets) if at.graphs else []
+    return WholeStep(parts, Feed(upcoming[0]), F.cross_entropy, optimizer, streams=side), upcoming
+
+
+def bare_epoch(at: Run, nets: int, precision: str, how: str) -> Epoch:
+    """An epoch of replays and nothing else."""
+    whole, upcoming = whole_of(at, nets, how)
+    whole(at.size.batch)  # the optimizer makes its momentum
+    replay = replays(at, whole, precision)
+
+    def epoch() -> float:
+        started = ticks()
+        for each in upcoming:
+            replay(each)
+        synchronize()
+        return ticks() - started
+
+    return epoch
 
 
 @contextlib.contextmanager
@@ -370,7 +521,13 @@ def measure_case(options: argparse.Namespace, command: str) -> None:
     found = CASES[options.case].measure(Run(options.root, options.device, QUICK if options.quick else Size()))
     print(*found.rows, sep="\n", flush=True)
     values = {name: {"unit": of.unit, **of.values} for name, of in found.values.items()}
-    content = made | {"setting": found.setting, "lines": [asdict(row) for row in found.rows], "values": values}
+    rounds = (QUICK if options.quick else Size()).rounds
+    content = made | {
+        "setting": found.setting,
+        "rounds": rounds,
+        "lines": [asdict(row) for row in found.rows],
+        "values": values,
+    }
     options.out.write_text(json.dumps(content | found.more), encoding="utf-8")
 
 

@@ -31,8 +31,9 @@ def main() -> None:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """Benchmark -> content of its file, by name."""
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
+    """Benchmark -> content of its file, by name; of gpu.json, each case by its own."""
+    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
+    return found | {f"gpu: {case}": content for case, content in found.pop("gpu", {}).items()}
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:

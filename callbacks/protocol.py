@@ -75,13 +75,11 @@ def metrics_of(pl_module: pl.LightningModule) -> Mapping[str, Mapping[str, float
     return metrics()
 
 
-def why_unseen(pl_module: pl.LightningModule, nets: Iterable[nn.Module]) -> str:
+def why_unseen(nets: Iterable[nn.Module]) -> str:
     """Why hooks see nothing of training's passes through these nets; "" when they do."""
     # PyTorch has no public question for `net.compile()`; `torch.compile(net)` wraps the net.
     if any(getattr(net, "_compiled_call_impl", None) or hasattr(net, "_orig_mod") for net in nets):
         return "compiled nets run no hooks (model.compile)"
-    if pl_module.device.type == "cuda" and getattr(pl_module, "backend", "loop") != "loop":
-        return "a CUDA graph runs no hooks (set model.backend to loop)"
     return ""
 
 

@@ -64,8 +64,8 @@ class Signal(Measure):
         the device.
 
     Breaks:
-        * Compiled nets (``model.compile``, ``torch.compile``) and a CUDA graph (``model.backend``) run no hooks: then there are
-          weights, their gradients and updates only, and a warning says so.
+        * Compiled nets (``model.compile``, ``torch.compile``) run no hooks: then there are weights, their gradients and updates
+          only, and a warning says so. A step that is watched is not a CUDA graph's, whatever ``model.backend`` says.
         * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, or gradients
           gathered over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
           that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.
@@ -132,10 +132,15 @@ class Signal(Measure):
         self._began, members = trainer.global_step, members_of(pl_module)
         own = {member.name for member in getattr(pl_module, "own", members)}  # that this rank trains
         self._scale = _loss_scale(trainer)
-        unseen = why_unseen(pl_module, [member.net for member in members])
+        unseen = why_unseen(member.net for member in members)
         if unseen:
             self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
         self._watches = {each.name: SignalWatch(each.net, not unseen) for each in members if each.name in own}
+
+    @property
+    def watching(self) -> bool:
+        """Whether this step's passes are looked at: then they must run, and not be a replay."""
+        return bool(self._watches)
 
     def _will_be_logged(self, trainer: pl.Trainer) -> bool:
         steps = trainer.global_step + 1

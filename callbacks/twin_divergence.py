@@ -62,7 +62,7 @@ class TwinDivergence(LoggingCallback):
           train other nets.
         * In float64 the twins differ by nothing at epoch 0: their weights were drawn in float32, and the low bits that
           T would lose are 0.
-        * Compiled nets and CUDA graphs run no hooks: no flips are seen, with a warning.
+        * Compiled nets run no hooks: no flips are seen, with a warning.
         * Growth is fitted below a divergence of 1e-3: beyond it the twins are two nets like any other. A large fit
           error means that this is not the law.
         * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
@@ -74,8 +74,8 @@ class TwinDivergence(LoggingCallback):
 
     Args:
         every_n_steps: compare the weights after step 1 and after every so many steps.
-        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Nets that are
-            compiled or in a CUDA graph are not watched: graphs run no hooks.
+        watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Compiled
+            nets are not watched.
     """
 
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
@@ -107,7 +107,7 @@ class TwinDivergence(LoggingCallback):
         self._owners = {name: owners.get(name, 0) for name in self._pairs}
         self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
         self._strategy = trainer.strategy
-        obstacle = why_unseen(pl_module, [member.net for pair in self._pairs.values() for member in pair])
+        obstacle = why_unseen(member.net for pair in self._pairs.values() for member in pair)
         self._watching = self.watch_signs and not obstacle
         if self.watch_signs and obstacle:
             log.warning(f"Sign flips between twins are not watched: {obstacle}.")
@@ -120,6 +120,11 @@ class TwinDivergence(LoggingCallback):
         for name, (original, twin) in self._mine.items():
             if self._watching and self._histories[name].wants_watching(done):
                 self._watches[name] = SignWatch(original.net, twin.net, self._histories[name].layer_to_compare(done))
+
+    @property
+    def watching(self) -> bool:
+        """Whether this step's passes are looked at: then they must run, and not be a replay."""
+        return bool(self._watches)
 
     @override
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

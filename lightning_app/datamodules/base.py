@@ -4,8 +4,9 @@ A subclass says where the samples come from (`ResidentData.load`) and how a spli
 `images.ImageData` and `vectors.VectorData` are the two kinds.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -280,9 +281,16 @@ class ResidentData(pl.LightningDataModule, ABC):
 
     def _eval_batch(self) -> int:
         """Samples of an evaluation batch on one rank."""
-        return self.eval_batch_size or (50 if self._device.type == "cpu" else 125)
+        return self.eval_batch_size or _EVAL_BATCH.get(self._device.type, lambda values: 125)(
+            math.prod(self.sample_shape)
+        )
 
 
+# By device, of samples of so many values: a CPU's cache holds the activations of 50 small images, a GPU wants few launches.
+_EVAL_BATCH: dict[str, Callable[[int], int]] = {
+    "cpu": lambda values: 50,
+    "cuda": lambda values: min(1000, max(125, 1000 * 3072 // values)),
+}
 _VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of split_seed
 
 

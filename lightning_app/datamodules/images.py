@@ -34,7 +34,8 @@ class ImageData(ResidentData):
         root: folder of all datasets.
         batch_size: samples in a global training batch, over all ranks.
         eval_batch_size: the same for evaluation and for the probe. None takes 50 a rank on a CPU, which stays in its cache
-            (1.5 times as fast an image as 125, measured on two shared cores), and 125 elsewhere.
+            (1.5 times as fast an image as 125, measured on two shared cores), 1000 on a GPU (fewer of images larger than
+            CIFAR's, but 125), and 125 elsewhere.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
         flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.

@@ -114,13 +114,17 @@ class EpochLoader:
         return _batches(len(self.source), self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
+        for place in self.places():
+            yield place.gather()
+
+    def places(self) -> Iterator["Place"]:
+        """Where the epoch's batches are, from the first after a resume; nothing is read."""
         # A generator, because Lightning makes the iterator before it sets the epoch and may make one for nothing.
         starts, labels = self.plan(self.epoch)
         first, self._first = self._first, 0
         for index in range(first, len(self)):
-            share = _share(index, self.batch_size, len(labels), self.rank, self.world)
             self._served = index + 1
-            yield self.source.batch(starts[share]), labels[share]
+            yield Place(self.source, starts, labels, _share(index, self.batch_size, len(labels), self.rank, self.world))
 
     def plan(self, epoch: int) -> Batch:
         """The whole epoch in its order, on the device: where to read each image, (N,) int64, and its label, (N,)."""
@@ -151,6 +155,31 @@ class EpochLoader:
         self._first = self._served = state["position"]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a batch is in its epoch."""
+
+    source: Resident
+    starts: Tensor  # (N,) int64, on the device: of the whole epoch, in its order
+    labels: Tensor  # (N,)
+    rows: slice  # of this batch
+
+    def gather(self) -> Batch:
+        """The batch itself."""
+        return self.source.batch(self.starts[self.rows]), self.labels[self.rows]
+
+
+class Upcoming:
+    """A step's batches before anybody has gathered them: {seed: place} (no mapping, through which Lightning would go)."""
+
+    def __init__(self, places: Mapping[int, Place]) -> None:
+        self.places = dict(places)
+
+    def gather(self) -> dict[int, Batch]:
+        """{seed: batch}"""
+        return {seed: place.gather() for seed, place in self.places.items()}
+
+
 class Streams:
     """The training batches of several data streams side by side: {seed: batch}.
 
@@ -162,6 +191,7 @@ class Streams:
     """
 
     batch_sampler = None
+    gathers = True  # else each step's `Upcoming` is handed out, for who reads the samples on the device
 
     def __init__(self, loaders: Mapping[int, EpochLoader]) -> None:
         self.loaders = dict(loaders)
@@ -175,9 +205,10 @@ class Streams:
     def __len__(self) -> int:
         return len(self._any)
 
-    def __iter__(self) -> Iterator[dict[int, Batch]]:
-        for batches in zip(*self.loaders.values(), strict=True):
-            yield dict(zip(self.loaders, batches))
+    def __iter__(self) -> Iterator[dict[int, Batch] | Upcoming]:
+        for places in zip(*(loader.places() for loader in self.loaders.values()), strict=True):
+            upcoming = Upcoming(dict(zip(self.loaders, places)))
+            yield upcoming.gather() if self.gathers else upcoming
 
     def state_dict(self) -> dict[str, int]:
         """The position of all streams, which is one; it fits any number of them."""

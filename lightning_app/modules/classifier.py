@@ -26,7 +26,7 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, use_float32
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.modules import optimizing, resume
-from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, backend_for
+from lightning_app.modules.backends import Answer, BackendName, Loop, Pass
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import (
@@ -42,6 +42,19 @@ from lightning_app.modules.members import (
     twin,
 )
 from lightning_app.modules.nonfinite import Looks, wrong_labels
+from lightning_app.modules.whole_step import (
+    Feed,
+    Graphs,
+    Part,
+    WholeStep,
+    possible,
+    side_by_side,
+    streams_for,
+    sums_of,
+    tensors_of,
+    watchers,
+    why_not,
+)
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -68,8 +81,9 @@ class ImageClassifier(pl.LightningModule):
         decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms say it themselves.
         penalty_scale: "one", or "batch" for lambda / batch size: the cost as Yu & Tomasi's tables count it.
         share_batches: members of one seed see identical batches, whatever their arm (twins always do).
-        backend: how the members' gradients are computed: "loop" (one net after the other), "graph" (all in one CUDA
-            graph), or "auto" (the loop on a CPU; on a GPU whichever measures faster in the first step).
+        backend: "loop" computes one net after the other. "graph" has whole steps, of training and of evaluation, in one CUDA
+            graph each, where all nets run side by side. "auto" is the graph where there can be one, else the loop; the run
+            says which, and why.
         float32: how a GPU multiplies float32 numbers in convolutions: "tf32" rounds the factors to 10 bits, which is PyTorch's
             default, "fp32" does not: for numbers to be compared with those of a CPU, which never rounds.
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
@@ -77,8 +91,8 @@ class ImageClassifier(pl.LightningModule):
             on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
         ema_decay: keep an exponential moving average of each net's weights and buffers, with this decay a step, and evaluate it
             too (``test/error_ema``); None keeps none. Training is the same with and without it.
-        finite_every: steps between looks for numbers that are not finite; None is 1 on a CPU, and 50 on a GPU, where a look
-            waits for the device, and the batch of the step at fault may be gone.
+        finite_every: steps between looks for numbers that are not finite; None is 1 on a CPU, and on a GPU, where a look
+            waits for the device, 50 in the loop and at the end of an epoch in graphs: the batch at fault may be gone then.
     """
 
     def __init__(
@@ -146,6 +160,18 @@ class ImageClassifier(pl.LightningModule):
         self.scheduler_interval: optimizing.Interval = scheduler_interval
         self.gradient_clip_val = gradient_clip_val
         self.gradient_clip_algorithm: optimizing.Clipping = gradient_clip_algorithm
+        self._no_graphs()
+
+    def _no_graphs(self) -> None:
+        self._steps: Graphs | None = None
+        self._evaluations: Graphs | None = None
+        self._whole: WholeStep | None = None
+        self._held: dict[Any, tuple[Tensor, Tensor, Any]] = {}  # by shape: batches that evaluation's graphs read
+
+    @override
+    def teardown(self, stage: str) -> None:
+        """Graphs hold memory, and can neither be copied nor saved."""
+        self._no_graphs()
 
     @override
     def configure_model(self) -> None:
@@ -174,9 +200,12 @@ class ImageClassifier(pl.LightningModule):
         device = self.trainer.strategy.root_device
         if device.type == "cuda":
             use_float32(self.float32)
+        self._no_graphs()
+        if possible(self.backend, device, self.trainer.world_size):
+            self._steps = Graphs("training step", strict=self.backend == "graph")
+            self._evaluations = Graphs("evaluation", strict=False)
         if stage == "fit":
-            loop = Loop(self.manual_backward, at_once=self._shares_batches)
-            self._gradients = backend_for(self.backend, device, loop)
+            self._gradients = Loop(self.manual_backward, at_once=self._shares_batches)
             self._looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
@@ -260,10 +289,19 @@ class ImageClassifier(pl.LightningModule):
     @override
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, dict[str, Tensor]]:
         """One step of every member. Returns the members' risks on their batches, () each, for callbacks."""
-        optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         if batch_idx == 0:
             for metric in self.running.values():
                 metric.reset()
+        risks = self._replayed(batch) if self._in_graph(batch_idx) else self._looped(batch)
+        for member in self.own if self.averages else ():
+            self.averages[member.name].update_parameters(member.net)
+        if self.scheduler_interval == "step":
+            self._step_schedule()
+        return {"risks": dict(zip((member.name for member in self.own), risks))}
+
+    def _looped(self, batch: Any) -> Sequence[Tensor]:
+        """The step kernel by kernel, net after net; risks of the members."""
+        optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         batches = self._by_stream(batch)
         passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m), self.loss) for m in self.own]
         share = self._share(passes[0].labels)  # all streams' batches are of one size
@@ -286,21 +324,98 @@ class ImageClassifier(pl.LightningModule):
         self._looks.after_update(optimizer.optimizer, number, when)
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
-            if self.averages:
-                self.averages[member.name].update_parameters(member.net)
-        if self.scheduler_interval == "step":
-            self._step_schedule()
-        return {"risks": {member.name: risk for member, (risk, _) in zip(self.own, answers)}}
+        return [risk for risk, _ in answers]
+
+    @override
+    def on_train_start(self) -> None:
+        self._began = False
+        callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
+        self._watchers: list[Any] = watchers(callbacks)
+        if self._steps is not None:
+            loader: Any = self.trainer.train_dataloader
+            every_step = self.scheduler_interval == "step" and self.lr_schedulers() is not None
+            why = why_not(self.trainer.optimizers[0], every_step, loader, callbacks)
+            if self.finite_every is not None:
+                why = "model.finite_every looks into steps"
+            if why:
+                self._steps.give_up(why)
+            else:
+                loader.gathers = False
+
+    def _in_graph(self, batch_idx: int) -> bool:
+        """Not the first step of a process, in which an optimizer makes its state, nor one that a callback looks into."""
+        if self._steps is None or self._steps.given_up:
+            return False
+        if batch_idx == 0:
+            self._steps.check()
+        began, self._began = self._began, True
+        return began and not any(callback.watching for callback in self._watchers)
+
+    def _replayed(self, batch: Any) -> Sequence[Tensor]:
+        """The step in one launch, or at first in both ways; risks of the members."""
+        if self._whole is None:
+            self._whole = self._make_whole(batch)
+        whole, rows = self._whole, next(iter(batch.places.values())).rows
+        whole.feed.place(batch)
+        risks: list[Tensor] = []
+        count = rows.stop - rows.start
+        work, plain = partial(whole, count), lambda: risks.extend(self._looped(batch))
+        assert self._steps is not None
+        if not self._steps(count, work, plain, whole.weights, whole.others, whole.variant()):
+            return risks
+        whole.feed.moved(count)
+        for member in self.own:
+            self.running[member.name].added_elsewhere()
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
+        kept = whole.risks.clone()
+        self._looks.keep(self.global_step, kept)
+        return kept.unbind()
+
+    def _make_whole(self, batch: Any) -> WholeStep:
+        streams = list(batch.places)
+        parts = [
+            Part(m, streams.index(self._stream(m)), self.penalties[m.name], self.running[m.name]) for m in self.own
+        ]
+        feed = Feed(batch, self._as_trained)
+        clip = self.gradient_clip_val, self.gradient_clip_algorithm
+        return WholeStep(parts, feed, self.loss, self.trainer.optimizers[0], clip, streams_for(len(parts)))
 
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, labels = self._format(batch)
-        both = ((self.nets, self.evaluated), (self.averages, self.evaluated_averages if self.averages else ()))
-        for nets, metrics in both:
-            for name, _ in self.own if metrics else ():
-                logits = nets[name](images)
-                risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
-                metrics[dataloader_idx][name].update(risk, logits, labels)
+        both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
+        pairs = [(nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
+        if self._evaluations is None:
+            self._evaluate(pairs, images, labels)
+            return
+        shape = dataloader_idx, images.shape
+        if shape not in self._held:
+            self._held[shape] = images.clone(), labels.clone(), streams_for(len(pairs))
+        held_images, held_labels, streams = self._held[shape]
+        held_images.copy_(images)
+        held_labels.copy_(labels)
+        in_graph = partial(self._evaluate, pairs, held_images, held_labels, streams)
+        sums = partial(sums_of, [metric for _, metric in pairs])
+        plain = partial(self._evaluate, pairs, images, labels)
+        if self._evaluations(shape, in_graph, plain, sums, lambda: [t for net, _ in pairs for t in tensors_of(net)]):
+            for _, metric in pairs:
+                metric.added_elsewhere()
+
+    def _evaluate(
+        self,
+        pairs: Sequence[tuple[nn.Module, RiskAndError]],
+        images: Tensor,
+        labels: Tensor,
+        streams: Sequence[Any] = (),
+    ) -> None:
+        def add(net: nn.Module, metric: RiskAndError) -> None:
+            logits = net(images)
+            risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+            metric.update(risk, logits, labels)
+
+        side_by_side([partial(add, *pair) for pair in pairs], streams)
 
     @override
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -318,6 +433,8 @@ class ImageClassifier(pl.LightningModule):
             optimizing.step_schedule(scheduler)
 
     def _reset_evaluation(self) -> None:
+        if self._evaluations is not None:
+            self._evaluations.check()
         for metrics in (*self.evaluated, *self.evaluated_averages):
             for metric in metrics.values():
                 metric.reset()
@@ -409,9 +526,16 @@ class ImageClassifier(pl.LightningModule):
 
     def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
         """Images and labels of each data stream; a loader that is not ours has one batch for all of them."""
+        if hasattr(batch, "places"):
+            gathered = {stream: place.gather() for stream, place in batch.places.items()}
+            return {stream: (self._as_trained(images), labels) for stream, (images, labels) in gathered.items()}
         if isinstance(batch, Mapping):
             return {stream: self._format(batch[stream]) for stream in self.data_seeds}
         return dict.fromkeys(self.data_seeds, self._format(batch))
+
+    def _as_trained(self, images: Tensor) -> Tensor:
+        """Gathered images as Lightning would have given them to us."""
+        return self._format((self.trainer.precision_plugin.convert_input(images), images))[0]
 
     def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = batch

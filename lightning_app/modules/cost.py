@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import Metric
+from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
@@ -130,6 +131,19 @@ class RiskAndError(Metric):
             self.risk_sum += risk.detach().double() * len(labels)
             self.wrong += (logits.detach().argmax(1) != labels).sum()
             self.count += len(labels)
+
+    @override
+    def reset(self) -> None:
+        """Zero the sums where they are: a CUDA graph that adds to them knows their memory only."""
+        sums = {name: getattr(self, name) for name in self._defaults}
+        super().reset()
+        for name, total in sums.items():
+            if not total.is_inference():  # what a sum over ranks has left in evaluation
+                setattr(self, name, total.zero_())
+
+    def added_elsewhere(self) -> None:
+        """Samples were added to the sums, and not by `update`."""
+        self._computed, self._update_count = None, self._update_count + 1
 
     def compute(self) -> dict[str, float]:
         """``{"risk", "error"}``; nan before the first sample."""

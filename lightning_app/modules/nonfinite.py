@@ -7,7 +7,6 @@ followed as far as they go and then forgotten.
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -68,7 +67,11 @@ class Looks:
     def __init__(self, every: int, members: Sequence[Member]) -> None:
         self.every = every
         self.members = members
-        self._recent: deque[tuple[int, Tensor]] = deque(maxlen=every + SHOWN)  # number of a step, its risks (members,)
+        self._recent: list[tuple[int, Tensor]] = []  # since the last look: number of a step, its risks (members,)
+
+    def keep(self, number: int, risks: Tensor) -> None:
+        """Of a step that is not looked into: its risks (members,), for the next look at losses."""
+        self._recent.append((number, risks))
 
     def before_update(
         self,
@@ -92,7 +95,7 @@ class Looks:
         Raises:
             DivergedError: that says where it came from.
         """
-        self._recent.append((number, torch.stack([risk for risk, _ in answers])))
+        self.keep(number, torch.stack([risk for risk, _ in answers]))
         if number % self.every:
             return
         self.at_losses(when, passes, share)
@@ -128,10 +131,10 @@ class Looks:
         if not self._recent:
             return
         risks = torch.stack([risks for _, risks in self._recent])
-        if math.isfinite(float(risks.sum())):  # the one look at the device
-            return
-        lost = (~risks.isfinite()).nonzero().tolist()
+        finite = math.isfinite(float(risks.sum()))  # the one look at the device
+        lost = [] if finite else (~risks.isfinite()).nonzero().tolist()
         if not lost:
+            del self._recent[:-SHOWN]
             return
         row, index = lost[0]
         if passes and row == len(self._recent) - 1:

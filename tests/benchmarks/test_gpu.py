@@ -10,19 +10,32 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.harness import rows_of
+from benchmarks.page import section
+from tests.gpu.stand_in import stand_in
 
-CASES = ["proof, 32-true, 1 step", "steps, fp32", "epochs, fp32", "measuring, simplified"]
+CASES = {  # name -> number of rows where there are graphs
+    "roofline, tf32": 1,
+    "proof, 32-true, 3 steps": 2,
+    "steps, tf32": 5,
+    "streams, tf32": len(gpu.STREAM_COUNTS),
+    "epochs, tf32": 3,
+    "measuring, simplified": 2,
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_runs_at_a_tiny_size(root, tmp_path, name):
+    """With graphs, as on a GPU: each part is tried before a GPU is paid for."""
     out = tmp_path / "case.json"
-    gpu.main(["--case", name, "--root", str(root), "--out", str(out), "--device", "cpu", "--quick"])
+    with stand_in() as graphs:
+        gpu.main(["--case", name, "--root", str(root), "--out", str(out), "--device", "cpu", "--quick"])
     content = json.loads(out.read_text())
     assert {"command", "commit", "machine", "versions", "setting", "values"} <= content.keys()
+    assert len(rows_of(content)) == CASES[name] and not content.get("left out") and graphs
+    assert name in section(name, content)
     if name.startswith("proof"):
-        assert [row.ratio.median for row in rows_of(content)] == [0]  # the loop on a CPU: every bit
+        assert [row.ratio.median for row in rows_of(content)] == [0, 0]  # on a CPU every bit, the graph's too
 
 
 @pytest.fixture

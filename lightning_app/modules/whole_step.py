@@ -1,0 +1,428 @@
+"""A whole step of all nets as one CUDA graph: gather, passes, sums, penalty and update in a single launch.
+
+Small nets are bound by launches: some 190 kernels a net and step, 8 us each. In a graph a step costs the host one launch, and
+independent nets, in streams side by side, fill the GPU. Nothing in such a step comes from the host: the epoch's order and
+augmentation lie on the device, and a counter there says which batch is next.
+
+Nothing here decides what a net learns. The plain way, in which one net follows the other, is the reference: each graph has
+to make the same update first, from the same weights and batch, and only then takes over.
+"""
+
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from lightning_app.common.errors import UserError
+from lightning_app.modules import optimizing
+from lightning_app.modules.backends import BackendName
+from lightning_app.modules.cost import Loss, Penalty, RiskAndError, add_gradients
+from lightning_app.modules.members import Member
+
+log = logging.getLogger(__name__)
+
+WARM_UPS = 3  # eager runs before a capture: libraries choose their kernels and allocate in them
+STREAMS = 16  # side by side; PyTorch has 32 and hands them out in turn
+AGREEMENT = 1e-2  # of the update's norm: the same kernels, but sums on a GPU may run in any order, in bfloat16 too
+
+
+def captures(device: torch.device) -> bool:
+    """Is there such a thing as a graph on this device?"""
+    return device.type == "cuda"
+
+
+def possible(backend: BackendName, device: torch.device, processes: int) -> bool:
+    """Whether steps can go into graphs, as far as the machine decides it.
+
+    Raises:
+        UserError: for "graph" where there can be none.
+    """
+    needs = "" if captures(device) else f"a GPU; here is {device.type}"
+    if not needs and processes > 1:
+        needs = f"one process; here are {processes}"
+        if backend == "auto":
+            log.warning("back end: loop (a graph needs %s)", needs)
+    if needs and backend == "graph":
+        raise UserError(f"model.backend 'graph' is a CUDA graph and needs {needs}. Set it to loop.")
+    return backend != "loop" and not needs
+
+
+def why_not(optimizer: Optimizer, every_step: bool, loader: Any, callbacks: Iterable[pl.Callback]) -> str:
+    """What keeps whole training steps out of a graph; "" if nothing does.
+
+    Args:
+        optimizer: of all nets.
+        every_step: whether a schedule steps after each.
+        loader: of batches; `Streams` can leave the gathering to a graph.
+        callbacks: of the trainer.
+    """
+    name = type(optimizer).__name__
+    if optimizing.wants_cost(optimizer) or not (
+        type(optimizer) is SGD or all(group.get("capturable") for group in optimizer.param_groups)
+    ):
+        return f"{name} does a part of its step on the host; torch's SGD does not, nor Adam and others with capturable: true"
+    if every_step:
+        return "the schedule changes the learning rate after every step, and a graph has it as a constant"
+    if not hasattr(loader, "gathers"):
+        return "the samples are not on the device, as those of the application's own data are"
+    foreign = [type(callback).__name__ for callback in watchers(callbacks) if not hasattr(callback, "watching")]
+    return f"{', '.join(foreign)} may look into every step's gradients" if foreign else ""
+
+
+def watchers(callbacks: Iterable[pl.Callback]) -> list[pl.Callback]:
+    """Those that look into steps, for which there is nothing to see in a graph. Ours say when, by ``watching``."""
+    inside = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+    return [
+        each
+        for each in callbacks
+        if any(getattr(type(each), hook) is not getattr(pl.Callback, hook) for hook in inside)
+    ]
+
+
+class Feed:
+    """Batches of all data streams by a counter on the device.
+
+    Args:
+        upcoming: a step's `Upcoming`; all places in one source.
+        convert: of gathered images, as Lightning's precision has them.
+    """
+
+    def __init__(self, upcoming: Any, convert: Callable[[Tensor], Tensor] = lambda images: images) -> None:
+        places = list(upcoming.places.values())
+        self._source, self._convert = places[0].source, convert
+        self._starts = torch.stack([place.starts for place in places])  # (streams, N)
+        self._labels = torch.stack([place.labels for place in places])
+        self.position = torch.zeros((), dtype=torch.int64, device=self._starts.device)
+        self._range = torch.arange(self._starts.shape[1], device=self._starts.device)
+        self._ready = 0  # what the counter holds now
+        self._epoch = places[0].starts
+
+    def place(self, upcoming: Any) -> None:
+        """Be where this step's batches are: in another epoch copy its plan, after a step taken elsewhere move the counter."""
+        places = list(upcoming.places.values())
+        if places[0].starts is not self._epoch:
+            self._epoch = places[0].starts
+            for row, place in enumerate(places):
+                self._starts[row].copy_(place.starts)
+                self._labels[row].copy_(place.labels)
+        if (first := places[0].rows.start) != self._ready:
+            self.position.fill_(first)
+            self._ready = first
+
+    def moved(self, count: int) -> None:
+        """A replay of `take` was launched."""
+        self._ready += count
+
+    def take(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """The next batch of each stream, all gathered at once; the counter moves on."""
+        rows = self.position + self._range[:count]
+        images = self._convert(self._source.batch(self._starts.index_select(1, rows).flatten()))
+        labels = self._labels.index_select(1, rows)
+        self.position += count
+        return list(zip(images.split(count), labels.unbind()))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One net of a step."""
+
+    member: Member
+    stream: int  # number of its data stream
+    penalty: Penalty
+    sums: RiskAndError
+
+
+class WholeStep:
+    """A training step, from the counter to the updated weights; in a graph or not, bit by bit the loop's.
+
+    Args:
+        parts: the nets.
+        feed: their batches.
+        loss: of logits and labels.
+        optimizer: of all nets; one that steps on the device alone (`why_not`).
+        clip: each net's gradient, see `optimizing.clip`.
+        streams: for the nets side by side; none: one after the other.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        feed: Feed,
+        loss: Loss,
+        optimizer: Optimizer,
+        clip: tuple[float | None, optimizing.Clipping] = (None, "norm"),
+        streams: Sequence[torch.cuda.Stream] = (),
+    ) -> None:
+        self.parts, self.feed, self.optimizer = parts, feed, optimizer
+        self._loss, self._clip, self._streams = loss, clip, streams
+        self._weights = [[w for w in part.member.net.parameters() if w.requires_grad] for part in parts]
+        self.risks = torch.zeros(len(parts), dtype=torch.float64, device=feed.position.device)  # of the last step
+
+    def __call__(self, count: int) -> None:
+        """Of ``count`` samples."""
+        batches = self.feed.take(count)
+        passes = [partial(self._pass, number, *batches[part.stream]) for number, part in enumerate(self.parts)]
+        side_by_side(passes, self._streams)
+        add_gradients(part.penalty for part in self.parts)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _pass(self, number: int, images: Tensor, labels: Tensor) -> None:
+        part, weights = self.parts[number], self._weights[number]
+        logits = part.member.net(images)
+        risk = self._loss(logits, labels)
+        # Not .backward(): its accumulation would run in the stream where a parameter was first used.
+        for weight, gradient in zip(weights, _apart(weights, torch.autograd.grad(risk, weights, allow_unused=True))):
+            weight.grad = gradient
+        optimizing.clip([part.member], *self._clip)
+        part.sums.update(risk, logits, labels)
+        self.risks[number].copy_(risk.detach())
+
+    def variant(self) -> Hashable:
+        """What a graph fixes for ever: numbers of the optimizer, such as its rate."""
+        groups = self.optimizer.param_groups
+        return tuple(value for group in groups for value in group.values() if isinstance(value, int | float))
+
+    def weights(self) -> list[Tensor]:
+        """What a step is for."""
+        return [w.detach() for weights in self._weights for w in weights]
+
+    def others(self) -> list[Tensor]:
+        """Whatever else a step reads or changes, but for gradients."""
+        states = [t for state in self.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        nets = [t for part in self.parts for t in tensors_of(part.member.net) if not t.requires_grad]
+        return [*states, *nets, *sums_of(part.sums for part in self.parts), self.feed.position, self.risks]
+
+
+def tensors_of(net: nn.Module) -> list[Tensor]:
+    """Its weights and buffers."""
+    return [*net.parameters(), *net.buffers()]
+
+
+def sums_of(metrics: Iterable[RiskAndError]) -> list[Tensor]:
+    """The tensors that metrics add to."""
+    return [getattr(metric, name) for metric in metrics for name in metric.metric_state]
+
+
+def side_by_side(passes: Sequence[Callable[[], None]], streams: Sequence[torch.cuda.Stream]) -> None:
+    """Each in a stream, all together between what comes before and after; without streams one after the other."""
+    if not streams:
+        for each in passes:
+            each()
+        return
+    here = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(here)
+    for each, stream in zip(passes, itertools.cycle(streams)):
+        with torch.cuda.stream(stream):
+            each()
+    for stream in streams:
+        here.wait_stream(stream)
+
+
+def streams_for(passes: int) -> list[torch.cuda.Stream]:
+    """To run so many nets side by side."""
+    return [torch.cuda.Stream() for _ in range(min(passes, STREAMS))]
+
+
+@dataclass
+class _Captured:
+    """A graph, and where the tensors are that it writes to."""
+
+    variant: Hashable
+    graph: torch.cuda.CUDAGraph
+    tensors: Callable[[], list[Tensor]]
+    places: list[int]
+
+
+def _places(tensors: Iterable[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+class Graphs:
+    """Work of one kind, graphs of it by shape. What fits into none is done the plain way for ever, and the run says why.
+
+    Args:
+        what: it is, for that line.
+        strict: an error instead.
+    """
+
+    def __init__(self, what: str, strict: bool) -> None:
+        self._what, self._strict = what, strict
+        self._captured: dict[Hashable, _Captured] = {}
+        self._pool: Any = None  # of memory, CUDA's handle: one graph's activations are dead when the next one runs
+        self.given_up = False
+
+    def __call__(
+        self,
+        shape: Hashable,
+        work: Callable[[], None],
+        plain: Callable[[], None],
+        outcome: Callable[[], list[Tensor]],
+        others: Callable[[], list[Tensor]],
+        variant: Hashable = (),
+    ) -> bool:
+        """Do it. Whether it was a graph's replay, and not the plain way.
+
+        Args:
+            shape: of the work: a graph each, compared with the plain way once.
+            work: on the device alone.
+            plain: the same.
+            outcome: what is compared.
+            others: whatever else the work changes or reads.
+            variant: constants within a shape, such as the learning rate: captured anew when they change.
+        """
+        if self.given_up:
+            plain()
+            return False
+        known = self._captured.get(shape)
+        if known is None:
+            self._compare(shape, work, plain, outcome, others, variant)
+            return False
+        if known.variant != variant:
+            known.variant, known.graph = variant, captured(work, self._pool, warm_ups=0)
+        known.graph.replay()
+        return True
+
+    def check(self) -> None:
+        """Before an epoch: forget each graph whose tensors are not where they were."""
+        self._captured = {
+            shape: each for shape, each in self._captured.items() if _places(each.tensors()) == each.places
+        }
+
+    def _compare(
+        self,
+        shape: Hashable,
+        work: Callable[[], None],
+        plain: Callable[[], None],
+        outcome: Callable[[], list[Tensor]],
+        others: Callable[[], list[Tensor]],
+        variant: Hashable,
+    ) -> None:
+        """The plain way, after a graph's first run that leaves no trace but the graph."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        start = [tensor.clone() for tensor in outcome()]
+        more = [(tensor, tensor.clone()) for tensor in others()]
+        graph, reason = None, ""
+
+        @torch.no_grad()
+        def put_back() -> None:
+            for tensor, before in (*zip(outcome(), start), *more):
+                tensor.copy_(before)
+
+        try:
+            graph = captured(work, self._pool, put_back)
+            graph.replay()
+        except (RuntimeError, UserError) as error:
+            cause = error.__context__ or error  # a capture that broke says only that it did
+            reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+            torch.cuda.synchronize()  # what was launched before it broke is still running
+        found = [tensor.clone() for tensor in outcome()]
+        put_back()
+        plain()
+        if graph is not None:
+            gap = _gap(found, outcome(), start)
+            reason = "" if gap <= AGREEMENT else f"it differs from the loop by {gap:.2g} of the update"  # nan, too
+        if graph is None or reason:
+            self.give_up(reason)
+            return
+        if not self._captured:
+            print(f"{self._what}: one CUDA graph, which differs from the loop by {gap:.2g} of the update", flush=True)
+
+        def tensors() -> list[Tensor]:
+            return [*outcome(), *others()]
+
+        self._captured[shape] = _Captured(variant, graph, tensors, _places(tensors()))
+
+    def give_up(self, reason: str) -> None:
+        """From now on the plain way.
+
+        Raises:
+            UserError: if that was not asked for.
+        """
+        self._captured.clear()
+        if self._strict:
+            raise UserError(f"model.backend 'graph': {self._what} goes into no CUDA graph: {reason}. Set it to loop.")
+        self.given_up = True
+        log.warning("%s: loop (%s)", self._what, reason)
+
+
+def captured(
+    work: Callable[[], None], pool: Any, put_back: Callable[[], None] = lambda: None, warm_ups: int = WARM_UPS
+) -> torch.cuda.CUDAGraph:
+    """A graph of the work.
+
+    Args:
+        work: on the device alone.
+        pool: of memory.
+        put_back: undoes the work, before each run.
+        warm_ups: eager runs before; none where this work has run so before.
+
+    Raises:
+        UserError: for work that draws random numbers.
+        RuntimeError: for work that waits for the device, and what CUDA says else.
+    """
+    if torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled():
+        raise UserError(
+            "autocast's cache would leave casts of weights out of it; Lightning runs with cache_enabled=False"
+        )
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    side, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    for number in range(warm_ups):
+        put_back()
+        side.wait_stream(here)
+        with torch.cuda.stream(side), _waiting_is_an_error(number == warm_ups - 1):
+            work()
+        here.wait_stream(side)
+    if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
+        raise UserError("a replay would draw the random numbers of all nets together (dropout?)")
+    put_back()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(here), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        work()
+    return graph
+
+
+@contextlib.contextmanager
+def _waiting_is_an_error(yes: bool) -> Iterator[None]:
+    """A capture that breaks off leaves CUDA's random numbers unusable: so what would break it is found in a warm-up."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error" if yes else before)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _apart(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Each in memory of its own, laid out as its weight: as ``.backward()`` has them.
+
+    Of x + a + b, a and b have one gradient, and the penalty adds to it in place.
+    """
+    seen: set[int] = set()
+    apart = []
+    for weight, gradient in zip(weights, gradients):
+        if gradient is not None and (gradient.data_ptr() in seen or gradient.stride() != weight.stride()):
+            gradient = torch.empty_like(weight).copy_(gradient)
+        apart.append(gradient)
+        seen |= set() if gradient is None else {gradient.data_ptr()}
+    return apart
+
+
+def _gap(found: Sequence[Tensor], expected: Sequence[Tensor], start: Sequence[Tensor]) -> float:
+    """||found - expected|| / ||expected - start||, 0 where nothing differs."""
+    between, length = _distance(found, expected), _distance(expected, start)
+    return between and (between / length if length else math.inf)
+
+
+def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return float(torch.stack([(one - other).double().norm() for one, other in zip(ones, others)]).norm())

@@ -1,0 +1,276 @@
+"""A step in a graph is the loop's step: weights, momentum, buffers, risks and metrics, whatever happens between two steps."""
+
+import copy
+import math
+from functools import partial
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR
+
+from callbacks import DrivingForce, HessianSpectrum, Signal, TrainingMetrics, TwinDivergence
+from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.modules import Arm
+from lightning_app.modules.whole_step import Feed
+from lightning_app.networks import CifarResNet
+from tests.gpu.conftest import CUDA
+from tests.helpers import arm, classifier, digits, identical
+
+BOTH = {"plain": arm(False), "residual": arm(True)}
+TWINS = {"residual": arm(True), "twin": Arm(twin_of="residual")}
+GRAPHS = 5  # of training batches of 32 and 4, and of evaluation's: 50 of train, 50 and 10 of test
+FULL = {"full": Arm(net=lambda: CifarResNet(8, residual=True))}
+
+
+class Risks(pl.Callback):
+    """All members' risks of every step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.steps.append([float(risk) for risk in outputs["risks"].values()])
+
+
+class At(pl.Callback):
+    """Calls something with trainer and module at the end of one step."""
+
+    def __init__(self, step, call):
+        self.step, self.call = step, call
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        if trainer.global_step == self.step:
+            self.call(trainer, pl_module)
+
+
+class Look(pl.Callback):
+    """Of somebody who looks into steps and does not say into which."""
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        pass
+
+
+def rate_drops(optimizer):
+    return MultiStepLR(optimizer, [1])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"arms": BOTH, "seeds": 2, "scheduler": rate_drops},
+        {"arms": TWINS, "gradient_clip_val": 0.1, "channels_last": True, "share_batches": False, "seeds": 2},
+        {"arms": FULL, "ema_decay": 0.9, "optimizer": partial(torch.optim.SGD, lr=0.05)},
+    ],
+    ids=["dropping-rate", "twins", "full"],
+)
+def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(place, model):
+    risks = Risks(), Risks()
+    loop, graph = (
+        place.fit(options={"callbacks": [watch]}, backend=backend, **model)
+        for backend, watch in zip(("loop", "graph"), risks)
+    )
+    place.assert_same(graph, loop)
+    assert place.graphs and len(risks[0].steps) == len(risks[1].steps) == 12
+    for one, other in zip(*(each.steps for each in risks)):
+        assert one == pytest.approx(other, rel=1e-3 if CUDA else 0)
+
+
+def test_graphs_are_captured_once_a_batch_size_and_again_when_the_rate_drops(captures):
+    captures.fit(epochs=4)
+    assert len(captures.graphs) == GRAPHS
+    captures.graphs.clear()
+    captures.fit(epochs=4, scheduler=lambda optimizer: MultiStepLR(optimizer, [2]))
+    assert len(captures.graphs) == GRAPHS + 2
+
+
+def test_a_run_that_is_resumed_within_an_epoch_and_after_one_ends_at_the_same_bits(place, tmp_path):
+    exact = {"deterministic": "warn"} if CUDA else {}
+    for step in (4, 6):
+        save = At(step, lambda trainer, _: trainer.save_checkpoint(tmp_path / "saved.ckpt"))
+        whole = place.fit(options={"callbacks": [save]} | exact)
+        resumed = place.fit(ckpt_path=tmp_path / "saved.ckpt", options=exact)
+        place.assert_same(resumed, whole, tolerance=1e-6)
+
+
+def test_a_step_that_is_watched_is_the_loops_and_what_is_seen_is_the_same(place):
+    logs = []
+    for backend in ("loop", "graph"):
+        signal, seen = Signal(every_n_steps=3), {}
+        signal.observe = lambda trainer, module, epoch, signal=signal, seen=seen: seen.update({epoch: signal._seen})
+        module = place.fit(
+            2, backend=backend, arms=TWINS, options={"callbacks": [signal, TwinDivergence(every_n_steps=9)]}
+        )
+        logs.append((module, seen))
+    (loop, expected), (graph, seen) = logs
+    place.assert_same(graph, loop)
+    assert len(seen) >= 4 and place.graphs
+    assert CUDA or identical(
+        *(
+            {epoch: {name: [sums, shape] for name, (sums, shape) in by_net.items()} for epoch, by_net in found.items()}
+            for found in (seen, expected)
+        )
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_other_precisions(place, precision):
+    loop, graph = (place.fit(options={"precision": precision}, backend=backend) for backend in ("loop", "graph"))
+    place.assert_same(graph, loop, tolerance=0.05 if precision == "bf16-mixed" else 1e-9)
+    assert len(place.graphs) == GRAPHS
+
+
+def test_a_net_that_was_measured_before_training_still_goes_into_a_graph(captures, caplog):
+    """A gradient accumulator that a measure kept alive would be of the stream that it was first used in."""
+    measures = [TrainingMetrics(), HessianSpectrum(), DrivingForce()]
+    captures.fit(2, arms={"residual": arm(True)}, options={"callbacks": measures, "num_sanity_val_steps": -1})
+    assert len(captures.graphs) == GRAPHS and "loop (" not in caplog.text
+
+
+def test_nothing_waits_for_the_device_within_an_epoch(captures):
+    class NoWaiting(pl.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.current_epoch and trainer.global_step % 4:  # an epoch's plan is copied in its first step
+                torch.cuda.set_sync_debug_mode("error")
+
+        def on_train_batch_end(self, *_):
+            torch.cuda.set_sync_debug_mode("default")
+
+    captures.fit(options={"callbacks": [NoWaiting()]})
+    assert len(captures.graphs) == GRAPHS
+
+
+def test_metrics_and_checkpoints_within_an_epoch_count_what_was_trained(place, tmp_path):
+    found = []
+    for backend in ("loop", "graph"):
+        saved = {}
+
+        def look(trainer, module, saved=saved):
+            trainer.save_checkpoint(tmp_path / "saved.ckpt")
+            saved |= torch.load(tmp_path / "saved.ckpt", weights_only=True)["running"], module.metrics()
+
+        place.fit(2, options={"callbacks": [At(7, look)]}, backend=backend)
+        found.append(saved)
+    assert found[1].keys() == found[0].keys()
+    assert all(int(sums["count"]) == 96 for sums in found[1].values() if "count" in sums)
+    assert CUDA or identical(*found)
+
+
+def test_weights_that_moved_elsewhere_are_captured_anew(captures):
+    def move(_, module):
+        for parameter in module.parameters():
+            parameter.data = parameter.data.clone()
+
+    captures.fit(4)
+    before = len(captures.graphs)
+    graph, loop = (captures.fit(4, backend=each, options={"callbacks": [At(8, move)]}) for each in ("graph", "loop"))
+    captures.assert_same(graph, loop)
+    assert len(captures.graphs) > 2 * before
+
+
+def test_a_module_with_graphs_can_be_copied_after_training(place):
+    module = place.fit()
+    module.trainer = None
+    copied = copy.deepcopy(module)
+    assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), module.parameters()))
+
+
+def test_a_loss_that_diverges_ends_the_run_after_the_epoch_and_names_the_step(place):
+    def spoil(_, module):
+        with torch.no_grad():
+            next(module.members[1].net.parameters()).fill_(math.inf)
+
+    with pytest.raises(DivergedError, match="'residual' stopped being a number in step 7, seen in epoch 2"):
+        place.fit(options={"callbacks": [At(6, spoil)]})
+
+
+def test_gradients_that_two_parameters_share_are_two(place):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.unused = (nn.Parameter(torch.full((10,), 0.1 * k)) for k in range(3))
+
+        def forward(self, x):
+            return x.flatten(1)[:, :10] + self.a + self.b
+
+    loop, graph = (place.fit(backend=each, arms=None, net=Twice, weight_decay=0.1) for each in ("loop", "graph"))
+    place.assert_same(graph, loop)
+
+
+# What goes into no graph
+
+
+class Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3072, 10)
+
+    def forward(self, x):
+        out = self.layer(x.flatten(1))
+        return out if float(out.detach().sum()) > 1e9 else out + 1
+
+
+@pytest.mark.parametrize(
+    ("net", "why"),
+    [(lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Dropout()), "random numbers"), (Asking, "")],
+)
+def test_nets_that_draw_or_ask_the_host_are_trained_by_the_loop_and_said_so(captures, caplog, net, why):
+    loop, auto = (captures.fit(backend=each, arms=None, net=net) for each in ("loop", "auto"))
+    captures.assert_same(auto, loop)
+    assert f"training step: loop ({why}" in caplog.text.replace("a replay would draw the ", "")
+    torch.rand(3, device=captures.device)  # a broken capture leaves the generator unusable
+    with pytest.raises(UserError, match=r"'graph': training step goes into no CUDA graph.*Set it to loop"):
+        captures.fit(backend="graph", arms=None, net=net)
+
+
+@pytest.mark.parametrize(
+    ("model", "callback", "why"),
+    [
+        ({"optimizer": partial(torch.optim.Adam, lr=1e-3)}, None, "Adam does a part of its step on the host"),
+        (
+            {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=9), "scheduler_interval": "step"},
+            None,
+            "every step",
+        ),
+        ({"finite_every": 2}, None, "model.finite_every"),
+        ({}, Look, "Look may look into every step's gradients"),
+    ],
+)
+def test_what_else_needs_the_loop_is_said(place, caplog, model, callback, why):
+    options = {"callbacks": [callback()] if callback else []}
+    loop, auto = (place.fit(2, backend=each, options=options, **model) for each in ("loop", "auto"))
+    place.assert_same(auto, loop)
+    assert "training step: loop (" in caplog.text and why in caplog.text
+    with pytest.raises(UserError, match="Set it to loop"):
+        place.fit(1, backend="graph", options=options, **model)
+
+
+def test_a_graph_that_trains_otherwise_is_not_taken(place, caplog, monkeypatch):
+    monkeypatch.setattr("lightning_app.modules.whole_step.add_gradients", lambda penalties: None)
+    loop, auto = (place.fit(backend=each, weight_decay=10.0) for each in ("loop", "auto"))
+    place.assert_same(auto, loop)
+    assert "training step: loop (it differs from the loop by" in caplog.text
+
+
+def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_place(place):
+    data = digits(root="")
+    module = classifier(seeds=3)
+    trainer = pl.Trainer(accelerator="gpu" if CUDA else "cpu", devices=1, logger=False, enable_checkpointing=False)
+    data.trainer = trainer
+    data.setup()
+    data.use_plan(type(data.plan)(seeds=module.data_seeds))
+    streams = data.train_dataloader()
+    feed = None
+    for epoch, first in ((0, 0), (1, 0), (1, 2)):
+        streams.set_epoch(epoch)
+        streams.gathers = True
+        expected = list(streams)[first:]
+        streams.gathers = False
+        for upcoming, batches in zip(list(streams)[first:], expected, strict=True):
+            feed = feed or Feed(upcoming)
+            feed.place(upcoming)
+            count = len(next(iter(batches.values()))[1])
+            for (images, labels), (theirs, of_theirs) in zip(feed.take(count), batches.values(), strict=True):
+                assert torch.equal(images, theirs) and torch.equal(labels, of_theirs)
+            feed.moved(count)
