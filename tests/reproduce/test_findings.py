@@ -8,7 +8,7 @@ import torch
 
 from lightning_app.measures import effective_depth
 from lightning_app.networks import ResidualMLP
-from lightning_app.papers.findings import common_depth, normalised, notation
+from lightning_app.papers.findings import common_depth, modern, normalised, notation
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
 from lightning_app.papers.parts import Source
 
@@ -89,3 +89,23 @@ def test_depths_of_small_trainings_have_a_row_each_start():
     assert "stand in" in str(found.pop("data"))
     assert all(values.shape == (2, 1, 6) and np.isfinite(values).all() for values in found.values())
     assert (found["loss"][:, :, -1] < found["loss"][:, :, 0]).all()
+
+
+@pytest.mark.parametrize("kind", ["vit", "convnext"])
+def test_branches_behind_a_norm_do_not_see_the_scale_but_by_eps_and_a_bias(kind):
+    torch.manual_seed(0)
+    net = modern._net(kind).eval()
+    x = torch.randn(1, 5, 192) if kind == "vit" else torch.randn(1, 96, 8, 8)
+    for _, branch in modern._branches(net, kind).values():
+        assert torch.allclose(branch(2 * x), branch(x), atol=1e-3 * float(branch(x).detach().abs().max()))
+    if kind == "convnext":
+        torch.nn.init.normal_(branch[0].bias)
+        assert not torch.allclose(branch(2 * x), branch(x), atol=0.1 * float(branch(x).detach().abs().max()))
+
+
+def test_cushions_of_a_modern_block_have_a_number_each_eps():
+    found = modern.cushions(SOURCE, kind="convnext", epochs=1, samples=1, limit=8, seeds=1)
+    assert found.keys() == {
+        f"ConvNeXt, {s} skip, {key}" for s in ("with", "without") for key in ("cushion", "response")
+    }
+    assert all(values.shape == (1, 2, len(modern.LEVELS)) and (values > 0).all() for values in found.values())

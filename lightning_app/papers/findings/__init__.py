@@ -1,6 +1,7 @@
 """Questions that the instrument can settle and no paper has: each with predictions that were registered before any run."""
 
 from lightning_app.papers.findings.common_depth import COMMON_DEPTH
+from lightning_app.papers.findings.modern import MODERN
 from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
@@ -11,5 +12,5 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
-    (NOTATION, NORMALISED, SHORTCUT_LENGTH, COMMON_DEPTH),
+    (NOTATION, NORMALISED, SHORTCUT_LENGTH, COMMON_DEPTH, MODERN),
 )

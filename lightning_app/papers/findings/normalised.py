@@ -116,8 +116,6 @@ def _of_block(net: Any, kind: str, eps: float, images: "Tensor") -> tuple[float,
     import torch
     from torch import nn
 
-    from lightning_app.measures.noise_stability.jacobian import frobenius_by_probes, push
-
     for block in net[2 : 2 + BLOCKS]:
         if kind == "BatchNorm of one":
             block.norms = nn.ModuleList(map(_alone, block.norms))
@@ -125,14 +123,23 @@ def _of_block(net: Any, kind: str, eps: float, images: "Tensor") -> tuple[float,
             norm.eps = eps
     *before, block = net[: 2 + BLOCKS]
     with torch.no_grad():
-        x = nn.Sequential(*before)(images)
+        return of_block(block, nn.Sequential(*before)(images))
+
+
+def of_block(block: "Callable[[Tensor], Tensor]", x: "Tensor") -> tuple[float, float]:
+    """Cushion mu and response of a block at inputs (samples, ...), medians."""
+    import torch
+
+    from lightning_app.measures.noise_stability.jacobian import frobenius_by_probes, push
+
+    with torch.no_grad():
         out, tangent = torch.func.jvp(block, (x,), (x,))[:2]
         generator = torch.Generator().manual_seed(0)  # the same probes and noise for every eps
         jacobian = frobenius_by_probes(lambda v: push(block, x, v)[1], x, PROBES, generator).norm
         size = x.flatten(1).norm(dim=1)
         mu = math.sqrt(x[0].numel()) * tangent.flatten(1).norm(dim=1) / (jacobian * size)
         noise = torch.randn((DRAWS, *x.shape), dtype=x.dtype, generator=generator)
-        noise *= NOISE * (size / noise.flatten(2).norm(dim=2)).view(DRAWS, -1, 1, 1, 1)
+        noise *= NOISE * (size / noise.flatten(2).norm(dim=2)).view(DRAWS, -1, *[1] * (x.ndim - 1))
         moved = torch.stack([(block(x + each) - out).flatten(1).norm(dim=1) for each in noise]).mean(0)
         response = moved / out.flatten(1).norm(dim=1) / NOISE
     return float(mu.median()), float(response.median())
