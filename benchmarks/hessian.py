@@ -2,8 +2,9 @@
 
     python -m benchmarks.hessian --root data --rounds 7 --images 128
 
-Contenders, in turns: one gradient, and H v by this project (kept graphs) and by curvlinops' operator; processor time. Then the
-five largest eigenvalues from 40 products against a run of 100. Nets are as initialised.
+Contenders, in turns: one gradient, and H v by this project (kept graphs) and by curvlinops' operator; processor time. The same
+on sequences of tokens, with a GPT-2 of transformers. Then the five largest eigenvalues from 40 products against a run of 100.
+Nets are as initialised.
 """
 
 import argparse
@@ -28,6 +29,7 @@ EPOCH = 50_000  # images
 TRUTH = 100  # products
 ERRORS, TWICE = "error of top 5", "twice"
 STEPS = 40
+LAYERS, SEQUENCES, LENGTH, VOCABULARY = 4, 16, 128, 256  # of a GPT-2 of 0.86 million parameters
 
 
 parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20)
@@ -45,24 +47,66 @@ def measure(options: argparse.Namespace) -> Results:
         comparison = found.add(arm, interleave(timed, options.rounds), REFERENCE)
         found.more[f"spectra, {arm}"] = errors = accuracy(net, batches)
         found.rows += rows_of(f"{arm}-{options.depth}", comparison, options.images, errors)
+    timed = of_vector(*tokens())
+    comparison = found.add(
+        f"GPT-2 of {LAYERS} layers, {SEQUENCES} sequences of {LENGTH} tokens",
+        interleave(timed, options.rounds),
+        REFERENCE,
+    )
+    found.rows += rows_of_vector("tokens", comparison)
     return found
+
+
+class OfTokens(nn.Module):
+    """A GPT-2 with its outputs as torch's cross-entropy takes them: (B, classes, T)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel  # a test dependency
+
+        torch.manual_seed(0)
+        sizes = {"vocab_size": VOCABULARY, "n_positions": LENGTH, "n_embd": 128, "n_layer": LAYERS, "n_head": 4}
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        self.net = GPT2LMHeadModel(GPT2Config(**sizes, **ends, use_cache=False, attn_implementation="eager"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).logits.transpose(1, 2)
+
+
+def tokens() -> tuple[nn.Module, harness.Batches]:
+    """A net and random sequences, each with the next token as its label."""
+    drawn = torch.randint(VOCABULARY, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(0))
+    x, y = (part.to(harness.DEVICE) for part in (drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()))
+    return OfTokens().eval().to(harness.DEVICE), [(x, y)]
 
 
 def rows_of(name: str, comparison: harness.Comparison, images: int, spectrum_errors: dict[str, Any]) -> list[Row]:
     wrong = Ratio.of(max(spectrum_errors[ERRORS]))
     share = comparison.ratio(LIGHT, REFERENCE) * (images / EPOCH)
     return [
-        Row(f"{name}: H v", "a gradient of the same images", comparison.ratio(OURS, REFERENCE), goal=2.2),
-        Row(f"{name}: H v", "curvlinops' product", comparison.ratio(OURS, THEIRS), goal=0.7),
+        *rows_of_vector(name, comparison),
         Row(f"{name}: {LIGHT}", f"the gradients of {EPOCH:,} images", share, goal=0.1),
         Row(f"{name}: error of the top 5 from 40 products", f"{TRUTH} products", wrong, goal=1e-3),
         Row(f"{name}: eigenvalues that come out twice", "none", Ratio.of(spectrum_errors[TWICE]), goal=0),
     ]
 
 
+def rows_of_vector(name: str, comparison: harness.Comparison) -> list[Row]:
+    return [
+        Row(f"{name}: H v", "a gradient of the same images", comparison.ratio(OURS, REFERENCE), goal=2.2),
+        Row(f"{name}: H v", "curvlinops' product", comparison.ratio(OURS, THEIRS), goal=0.7),
+    ]
+
+
 def contenders(
     net: nn.Module, batches: harness.Batches, light: harness.Batches
 ) -> dict[str, Callable[[], float | None]]:
+    more = {LIGHT: harness.processor_time(lambda: spectrum(Hessian(net, light), k=2, steps=12))}
+    return of_vector(net, batches) | more
+
+
+def of_vector(net: nn.Module, batches: harness.Batches) -> dict[str, Callable[[], float | None]]:
+    """One gradient and one product, ours and theirs."""
     import curvlinops  # here: a machine that has none can import the rest
 
     weights = dict(net.named_parameters())
@@ -75,7 +119,6 @@ def contenders(
         REFERENCE: harness.processor_time(lambda: _gradient(net, batches)),
         OURS: harness.processor_time(lambda: ours @ vector),
         THEIRS: harness.processor_time(lambda: theirs @ vector),
-        LIGHT: harness.processor_time(lambda: spectrum(Hessian(net, light), k=2, steps=12)),
     }
 
 

@@ -1,7 +1,7 @@
 """Curvature: the spectrum of the Hessian of the risk on fixed probe samples, after epochs."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -133,8 +133,11 @@ class HessianSpectrum(Measure):
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
-        for name, names in _layers(net, hessian).items() if self.parts else ():
-            block = hessian_of(names=names, double=self.double)
+        whole = hessian.places()
+        for name, places in _layers(net, hessian).items() if self.parts else ():
+            packed = any(place != whole[of] for of, place in places.items())
+            masked = Restricted(hessian, _mask(hessian, places.values())) if packed else None
+            block = masked or hessian_of(names=[*places], double=self.double)
             results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.options)[0])
         return results
 
@@ -142,8 +145,8 @@ class HessianSpectrum(Measure):
         matrix = dense(hessian)
         found, leading = exact_spectrum(matrix, self.options["k"])
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
-        masks = _id_and_rest(net, hessian) | _where_layers(net, hessian)
-        for name, mask in masks.items() if self.parts else ():
+        layers = {name: _mask(hessian, places.values()) for name, places in _layers(net, hessian).items()}
+        for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
         return results
 
@@ -163,8 +166,9 @@ def _leading(prefix: str, net: nn.Module, hessian: Hessian, leading: Tensor) -> 
     """Where the eigenvector of the largest |lambda| lies: shares of its square."""
     square = leading.double().square()
     results: dict[str, Any] = {}
-    if layers := _where_layers(net, hessian):
-        results[f"{prefix}/leading"] = torch.stack([square[mask].sum() for mask in layers.values()])
+    if layers := _layers(net, hessian):
+        shares = [torch.stack([square[place].sum() for place in places.values()]).sum() for places in layers.values()]
+        results[f"{prefix}/leading"] = torch.stack(shares)
     if parts := _id_and_rest(net, hessian):
         results[f"{prefix}/id/leading"] = float(square[parts["id"]].sum())
     return results
@@ -178,19 +182,25 @@ def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
     return {"id": flat, "rest": ~flat} if flat.any() else {}
 
 
-def _where_layers(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
-    """Each layer's parameters as a mask of a vector."""
-    slices, masks = hessian.places(), {}
-    for layer, names in _layers(net, hessian).items():
-        masks[layer] = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
-        for name in names:
-            masks[layer][slices[name]] = True
-    return masks
+def _layers(net: nn.Module, hessian: Hessian) -> dict[str, dict[str, slice]]:
+    """Where each layer's trained parameters, weight and bias, lie in a vector; of a packed weight its rows."""
+    places, found = hessian.places(), {}
+    for layer in layers_of(net):
+        root = layer.weight_name.removesuffix("weight")
+        names = [name for name in (f"{root}weight", f"{root}bias") if name in places]
+        if names:
+            found[layer.name] = {name: _rows(places[name], layer.rows, len(hessian.parameters[name])) for name in names}
+    return found
 
 
-def _layers(net: nn.Module, hessian: Hessian) -> dict[str, list[str]]:
-    """Names of each layer's trained parameters: weight and bias."""
-    roots = {layer.name: layer.weight_name.removesuffix("weight") for layer in layers_of(net)}
-    both = {layer: (f"{root}weight", f"{root}bias") for layer, root in roots.items()}
-    found = {layer: [name for name in names if name in hessian.parameters] for layer, names in both.items()}
-    return {layer: names for layer, names in found.items() if names}
+def _rows(place: slice, rows: slice, length: int) -> slice:
+    start, stop, _ = rows.indices(length)
+    row = (place.stop - place.start) // length
+    return slice(place.start + start * row, place.start + stop * row)
+
+
+def _mask(hessian: Hessian, places: Iterable[slice]) -> Tensor:
+    mask = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
+    for place in places:
+        mask[place] = True
+    return mask

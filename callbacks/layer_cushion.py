@@ -54,8 +54,12 @@ class LayerCushion(Measure):
         * Samples spread less than seeds do: error bars over samples are no error bars of a net.
         * Inputs of zero have no cushion; ``dead`` counts them.
         * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
-        * Layers other than convolutions and linear maps have none, nor have those that the net calls twice or never, and
-          convolutions whose padding is not zeros: `layers.csv` and a warning list them with the reason.
+        * Layers are convolutions in one to three dimensions, also transposed, linear maps, embeddings (x has a 1 at each
+          token), and the maps of query, key, value and output of ``nn.MultiheadAttention``. Each call of a layer has its row,
+          ``layer10_2`` for the second. Other kinds have none, nor have layers that the net never calls, whose input has
+          other rows than samples (windows, or time first), and convolutions whose padding is not zeros: `layers.csv` and a
+          warning list them with the reason.
+        * Padding tokens count like others.
 
     Source:
         Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is

@@ -20,7 +20,7 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
-from lightning_app.networks import layers_of
+from lightning_app.networks import measurable, survey
 
 
 class NoiseStability(Measure):
@@ -111,7 +111,7 @@ class NoiseStability(Measure):
         interlayer = minimal_cushions(net, few, self.tangents, self.seed)
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
-            layers, batches = layers_of(net), list(context.batches())
+            layers, batches = measurable(survey(net, context.example())), list(context.batches())
             of_layers = cushions(layers, probe_forward(net, layers, batches).layers)
             logits, labels = torch.cat([net(images) for images, _ in batches]), torch.cat([one for _, one in batches])
             contracted = results["noise/contraction"].maximum

@@ -117,7 +117,18 @@ def test_arrows(file):
 
 
 # How a net describes itself.
-DESCRIPTIONS = {"Layer", "layers_of", "Span", "blocks_of", "span_of", "Surveyed", "measurable", "survey"}
+DESCRIPTIONS = {
+    "Layer",
+    "ROLES",
+    "named_at",
+    "layers_of",
+    "Span",
+    "blocks_of",
+    "span_of",
+    "Surveyed",
+    "measurable",
+    "survey",
+}
 
 
 def test_callbacks_and_measures_never_name_a_concrete_network():

@@ -14,6 +14,7 @@ layer, so that a profile is a random walk around the line.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
@@ -30,7 +31,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures.core.hooks import RELUS
 from lightning_app.networks.blocks import blocks_of
-from lightning_app.networks.layers import Layer, layers_of
+from lightning_app.networks.layers import ROLES, Layer, layers_of, named_at
 
 __all__ = ["SignalWatch", "Sums", "expected", "gathered", "profile"]
 
@@ -59,8 +60,9 @@ class SignalWatch:
     """Watches a net's forward and backward passes from now on, until `stop` returns what was seen.
 
     Numbers are reduced on the net's device, and `stop` transfers them at once. Neither the passes nor the step change by it,
-    bit for bit: hooks read and return nothing. A layer that is called several times has sums over its calls, a weight that
-    several layers share is each one's.
+    bit for bit: hooks read and return nothing. Each call of a layer in a pass has numbers of its own, "layer05_2/activation"; a
+    weight that several layers share is each one's. Of the maps of query, key and value inside an `nn.MultiheadAttention` there
+    are activations, weights and updates, and no gradients of what they put out, which never leaves it.
 
     Args:
         net: not compiled: hooks see nothing of a compiled graph, and leave it as it is.
@@ -94,13 +96,16 @@ class SignalWatch:
         self._way: WeakIdKeyDictionary = (
             WeakIdKeyDictionary()
         )  # tensor -> layers on its longest way here, and the last one
+        self._called = Counter[str]()  # by layer, in the present pass
         self._calls = _Calls(self)
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
         self._handles = (
             [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
         )
-        for layer in self._layers if passes else ():
-            self._handles.append(layer.module.register_forward_hook(_hook(self._layer, layer)))
+        for module in dict.fromkeys(layer.module for layer in self._layers) if passes else ():
+            own = [layer for layer in self._layers if layer.module is module]
+            hook = _hook(self._module, own)
+            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         if passes:
             self._handles.append(net.register_forward_hook(self._leave, always_call=True))
 
@@ -132,6 +137,7 @@ class SignalWatch:
         self._looking = torch.is_grad_enabled()
         if self._looking:
             self.missed = False
+            self._called.clear()
             for x in _tensors((*inputs, *named.values())):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
             self._calls.__enter__()
@@ -145,9 +151,18 @@ class SignalWatch:
         self._way.clear()
 
     @_guarded
-    def _layer(self, layer: Layer, inputs: tuple, out: Tensor) -> None:
+    def _module(self, layers: Sequence[Layer], inputs: tuple, named: Mapping[str, Any], out: Any) -> None:
         if not self._looking:
             return
+        self._called[layers[0].name] += 1
+        layers = [layer.at_call(self._called[layers[0].name]) for layer in layers]
+        for layer, role in zip(layers, ROLES[:-1] if layers[0].role else ()):  # inside attention: seen once more
+            given: Any = {**dict(zip(ROLES, inputs)), **named}
+            seen = F.linear(given[role], layer.weight, layer.bias)
+            self._add(f"{layer.name}/activation", self._square(seen), seen.numel())
+        self._layer(layers[-1], inputs or tuple(named.values()), out[0] if layers[0].role else out)
+
+    def _layer(self, layer: Layer, inputs: tuple, out: Tensor) -> None:
         if not isinstance(out, Tensor):
             raise UserError(
                 f"the signals of {layer.name} are those of a tensor, and it puts out a {type(out).__name__}."
@@ -195,7 +210,9 @@ class SignalWatch:
                 self._rectified(passed[1], out)
 
     def _rectified(self, name: str, out: Tensor) -> None:
-        layer = next(layer for layer in self._layers if layer.name == name)
+        layer = next(
+            layer for layer in self._layers if name in (layer.name, named_at(layer.name, self._called[layer.name]))
+        )
         unit = 1 if layer.is_conv or out.ndim > 3 else out.ndim - 1
         alive = out.amax([place for place in range(out.ndim) if place != unit]) != 0
         self._put(f"{name}/dead", alive.to(self._wide))
@@ -207,8 +224,9 @@ class SignalWatch:
         for layer, before in zip(self._layers, self._before):
             weight, size = layer.weight.detach(), self._square(before)
             self._add(f"{layer.name}/weight", size, before.numel())
-            if layer.weight.is_leaf and layer.weight.grad is not None:
-                self._add(f"{layer.name}/weight_gradient", self._square(layer.weight.grad), before.numel())
+            whole = layer.parameter
+            if whole.is_leaf and whole.grad is not None:
+                self._add(f"{layer.name}/weight_gradient", self._square(whole.grad[layer.rows]), before.numel())
             self._add(f"{layer.name}/update", self._square(weight - before), size)
 
     def _square(self, x: Tensor) -> Tensor:

@@ -5,43 +5,93 @@ in the papers (layer 1 is the first convolution). The names become keys in logs 
 """
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.identity import id_entries
+
+MAPS = (_ConvNd, nn.Linear, nn.Embedding)  # and transformers' Conv1D
+ROLES = ("query", "key", "value", "output")  # the maps of an `nn.MultiheadAttention`
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One trainable layer of a net: a convolution or a linear map, its bias excluded.
+    """One trainable linear map of a net, its bias excluded: a convolution, a linear map, an embedding, a part of attention.
 
     The layer's linear map is ``A x = W x`` or, where the net adds an identity across just this layer (``skip``),
-    ``A x = W x + S x`` with S of `identity.shortcut`.
+    ``A x = W x + S x`` with S of `identity.shortcut`. An embedding's x has a 1 at each token and else zeros. The query, key,
+    value and output maps of an `nn.MultiheadAttention` are layers of their own, whose weights may be rows of a packed one.
     """
 
-    name: str  # "layer01", "layer02", ...: 1-based, in forward order
-    module: nn.Conv2d | nn.Linear
+    name: str  # "layer01", "layer02", ...: 1-based, in forward order; "layer02_3": its third call in a forward pass
+    module: Any  # the nn.Module that is called
     weight_name: str  # its key in the net's state dict, e.g. "blocks.3.conv.weight"
     has_id: bool = False  # its kernel has ID entries (a block of a plain or residual simplified net)
     skip: bool = False  # the net adds S x to its output
+    role: str = ""  # one of `ROLES`
+    call: int = 1  # which of the module's calls in a forward pass
+
+    @property
+    def parameter(self) -> Tensor:
+        """The tensor that holds the weight, with the rows of other layers where it is packed."""
+        attribute = self.weight_name.rpartition(".")[2]
+        if self.role == "output":
+            attribute = f"out_proj.{attribute}"
+        return attrgetter(attribute)(self.module)
+
+    @property
+    def rows(self) -> slice:
+        """Those of `parameter` that are this layer's."""
+        if not self.role or not self.weight_name.endswith("in_proj_weight"):
+            return slice(None)
+        start, size = ROLES.index(self.role), self.module.embed_dim
+        return slice(start * size, (start + 1) * size)
 
     @property
     def weight(self) -> Tensor:
-        """(D, C, U, V) of a convolution, (D, C) of a linear map."""
-        return self.module.weight
+        """(D, C, U, V) of a convolution, (D, C) of a linear map; (C, D, ...) of a transposed one, (tokens, D) of an embedding."""
+        return self.parameter[self.rows] if self.role else self.parameter
+
+    @property
+    def by_output(self) -> Tensor:
+        """The weight with its D output channels first."""
+        return self.weight.transpose(0, 1) if self.transposed else self.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(D,)"""
+        if self.role == "output":
+            return self.module.out_proj.bias
+        if not self.role:
+            return getattr(self.module, "bias", None)
+        start, size = ROLES.index(self.role), self.module.embed_dim
+        packed = self.module.in_proj_bias
+        return None if packed is None else packed[start * size : (start + 1) * size]
+
+    def with_weight(self, weight: Tensor) -> dict[str, Tensor]:
+        """By state-dict name, what makes this the layer's weight in a net; the rows of other layers stay."""
+        whole = self.parameter
+        return {self.weight_name: weight if weight.shape == whole.shape else _with_rows(whole, self.rows, weight)}
 
     @property
     def is_conv(self) -> bool:
-        return isinstance(self.module, nn.Conv2d)
+        return isinstance(self.module, _ConvNd)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight has its inputs first."""
+        return isinstance(self.module, (_ConvTransposeNd, nn.Embedding)) or _is_their_conv1d(self.module)
 
     @property
     def stride(self) -> int:
-        """Of a convolution, in both directions; 1 of a linear map."""
-        return self.module.stride[0] if isinstance(self.module, nn.Conv2d) else 1
+        """Of a convolution, in all directions; 1 of a linear map."""
+        return self.module.stride[0] if self.is_conv else 1
 
     def id_mask(self) -> Tensor | None:
         """Bool mask of the ID entries of `weight`, or None where there are none."""
@@ -56,23 +106,71 @@ class Layer:
         mask = self.id_mask() if self.skip else None
         return self.weight64() if mask is None else self.weight64() + mask.cpu()
 
+    def at_call(self, call: int) -> "Layer":
+        """The same weight at another call of its module, with a name of its own."""
+        return replace(self, name=named_at(self.name, call), call=call)
+
+
+def named_at(name: str, call: int) -> str:
+    """
+    >>> named_at("layer07", 1), named_at("layer07", 2)
+    ('layer07', 'layer07_2')
+    """
+    return name if call == 1 else f"{name}_{call}"
+
+
+def _with_rows(whole: Tensor, rows: slice, part: Tensor) -> Tensor:
+    found = whole.clone()
+    found[rows] = part
+    return found
+
 
 def number_layers(modules: Sequence[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
     """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
-    digits = max(2, len(str(len(modules))))
-    return tuple(
-        Layer(f"layer{number:0{digits}d}", cast(Any, module), f"{name}.weight".removeprefix("."), has_id, skip)
-        for number, (name, module, has_id, skip) in enumerate(modules, start=1)
+    return _numbered(
+        [Layer("", module, f"{name}.weight".removeprefix("."), has_id, skip) for name, module, has_id, skip in modules]
     )
 
 
-def layers_of(net: nn.Module) -> tuple[Layer, ...]:
-    """The measurable layers of any net: its own ``net.layers()``, else every Conv2d and Linear as registered.
+def _numbered(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    digits = max(2, len(str(len(layers))))
+    return tuple(replace(each, name=f"layer{number:0{digits}d}") for number, each in enumerate(layers, start=1))
 
-    A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order.
+
+def layers_of(net: nn.Module) -> tuple[Layer, ...]:
+    """The measurable layers of any net: its own ``net.layers()``, else all convolutions, linear maps, embeddings and maps of
+    attention, as registered.
+
+    A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order. A weight
+    that several layers share (tied) has one name, its first.
     """
     own = getattr(net, "layers", None)
     if inspect.ismethod(own):  # in many nets it is a Sequential
         return own()
-    found = [(name, each) for name, each in net.named_modules() if isinstance(each, (nn.Conv2d, nn.Linear))]
-    return number_layers([(name, module, False, False) for name, module in found])
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    found = [
+        replace(each, weight_name=names[id(each.parameter)])
+        if id(each.parameter) in names and names[id(each.parameter)].endswith(each.weight_name.rpartition(".")[2])
+        else each
+        for each in _found(net)
+    ]
+    return _numbered(found)
+
+
+def _found(net: nn.Module) -> Iterator[Layer]:
+    within: set[nn.Module] = set()
+    for path, module in net.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(module, nn.MultiheadAttention):
+            within |= set(module.modules())
+            packed = module.in_proj_weight is not None
+            names = ["in_proj_weight"] * 3 if packed else [f"{letter}_proj_weight" for letter in "qkv"]
+            for role, name in zip(ROLES, (*names, "out_proj.weight")):
+                yield Layer("", module, prefix + name, role=role)
+        elif module not in within and (isinstance(module, MAPS) or _is_their_conv1d(module)):
+            yield Layer("", module, f"{prefix}weight")
+
+
+def _is_their_conv1d(module: Any) -> bool:
+    """transformers' Conv1D, a linear map whose weight is (inputs, outputs)."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")

@@ -1,18 +1,20 @@
 """Which of a net's weights can be measured, found by following one sample through it, and why the others cannot.
 
-`layers_of` says what a net has; only a forward pass shows what it does with it. A layer that the net calls twice, or
-whose weight it multiplies by without calling the layer (PyTorch's attention), has no input of its own, so that it has no
-cushion: it is named with its reason, never left out in silence.
+`layers_of` says what a net has; only a forward pass shows what it does with it. A layer that the net calls twice has a row for
+each call. One whose weight the net multiplies by without calling the layer has no input of its own, so that it has no cushion:
+it is named with its reason, never left out in silence.
 """
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import evaluating, unwrapped
+from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
 from lightning_app.networks.layers import Layer, layers_of
 
 
@@ -21,9 +23,9 @@ class Surveyed:
     """One weight of two or more dimensions."""
 
     path: str  # "layer1.0.conv1": of the module that holds it, or of the parameter; "" for the net itself
-    kind: str  # "Conv2d", "Parameter"
+    kind: str  # "Conv2d", "MultiheadAttention query", "Parameter"
     shape: tuple[int, ...]
-    layer: Layer | None  # what measures know it as; None for what is no convolution or linear map
+    layer: Layer | None  # what measures know it as, at this call; None for what is no linear map
     reason: str  # why it has no cushion; "" where it has one
 
 
@@ -40,26 +42,44 @@ def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2), nn.Embedding(3, 2))
     >>> twice = nn.Sequential(*net[:3], net[2])
-    >>> [(found.path, found.reason) for found in survey(twice, torch.zeros(1, 1, 3, 3))]
-    [('0', ''), ('2', 'the net calls it 2 times, and a cushion is of one call')]
+    >>> [(found.path, found.layer.name, found.reason) for found in survey(twice, torch.zeros(1, 1, 3, 3))]
+    [('0', 'layer01', ''), ('2', 'layer02', ''), ('2', 'layer02_2', '')]
     """
     net = unwrapped(net)
-    weights = [(path, module, getattr(module, "weight", None)) for path, module in net.named_modules()]
-    holders = {module: (path, w) for path, module, w in weights if isinstance(w, Tensor) and w.ndim > 1}
-    calls = _calls(net, list(holders), sample)
-    known: dict[nn.Module, Layer] = {layer.module: layer for layer in layers_of(net)}
-    ordered = sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls))
-    listed = {id(weight) for _, weight in holders.values()}
-    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed and MADE_OF not in n]
+    known = defaultdict[Any, list[Layer]](list)
+    for layer in layers_of(net):
+        known[layer.module].append(layer)
+    parts = {part for module in known if isinstance(module, nn.MultiheadAttention) for part in module.modules()}
+    paths = {module: path for path, module in net.named_modules()}
+    holders = [
+        module for module in paths if module in known or (module not in parts and _weight_of(module) is not None)
+    ]
+    calls = _calls(net, holders, sample)
     held = []
-    for module in ordered:
-        (path, weight), kind, layer = holders[module], type(module).__name__, known.get(module)
-        held.append(Surveyed(path, kind, tuple(weight.shape), layer, _reason(module, kind, layer, calls[module])))
+    for module in sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls)):
+        kind = type(module).__name__
+        if module not in known:
+            held.append(Surveyed(paths[module], kind, tuple(_weight_of(module).shape), None, NO_MAP.format(kind)))
+        for layer in known.get(module, ()):
+            of_role, reason = f"{kind} {layer.role}".rstrip(), _reason(layer, calls[module], len(sample))
+            for number in range(1, max(1, len(calls[module])) + 1):
+                at_call = layer.at_call(number)
+                held.append(Surveyed(paths[module], of_role, tuple(layer.weight.shape), at_call, reason))
+    listed = {id(weight) for module in holders if (weight := _weight_of(module)) is not None}
+    listed |= {id(layer.parameter) for of_module in known.values() for layer in of_module}
+    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed and MADE_OF not in n]
     return (*held, *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose))
 
 
+def _weight_of(module: nn.Module) -> Any:
+    """Its weight of two or more dimensions, if it has one."""
+    weight = getattr(module, "weight", None)
+    return weight if isinstance(weight, Tensor) and weight.ndim > 1 else None
+
+
 MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
-LOOSE = "a weight that no convolution or linear layer holds: the net uses it as it likes"
+LOOSE = "a weight that no layer holds: the net uses it as it likes"
+NO_MAP = "a cushion is of a convolution, a linear map, an embedding or attention, this is a {}"
 
 
 def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
@@ -68,29 +88,31 @@ def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.name))
 
 
-def _reason(module: nn.Module, kind: str, layer: Layer | None, calls: int) -> str:
-    if layer is None:
-        return f"a cushion is of a Conv2d or Linear layer, this is a {kind}"
-    if calls == 0:
+def _reason(layer: Layer, calls: list[int], samples: int) -> str:
+    """Why it has no cushion; ``calls``: of each call, the rows of its input."""
+    if not calls:
         return "the net never calls it: it is not used, or its weight is without it"
-    if calls > 1:
-        return f"the net calls it {calls} times, and a cushion is of one call"
-    if layer.is_conv and module.padding_mode != "zeros":
-        return f"its norm as an operator is known for zero padding, this pads by '{module.padding_mode}'"
+    if any(rows not in (1, samples) for rows in calls):
+        return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
+    if layer.is_conv and layer.module.padding_mode != "zeros":
+        return f"its norm as an operator is known for zero padding, this pads by '{layer.module.padding_mode}'"
     return ""
 
 
-def _calls(net: nn.Module, modules: list[nn.Module], sample: Tensor | Inputs) -> Counter[nn.Module]:
-    """How often each module is called, in the order of first calls."""
-    calls: Counter[nn.Module] = Counter()
+def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inputs) -> dict[nn.Module, list[int]]:
+    """The rows of each module's input at each of its calls, in the order of first calls."""
+    calls = defaultdict[nn.Module, list[int]](list)
 
-    def count(module: nn.Module, inputs: tuple) -> None:
-        calls[module] += 1
+    def note(module: Any, inputs: tuple, named: dict[str, Any]) -> None:
+        x = next(tensors_in((inputs, named)))
+        time_first = isinstance(module, nn.MultiheadAttention) and not module.batch_first and x.ndim == 3
+        calls[module].append(x.shape[1 if time_first else 0])
 
-    handles = [module.register_forward_pre_hook(count) for module in modules]
+    handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
     try:
         with evaluating(net):
-            calls[net] += net in modules  # below, its own hook is passed by
+            if net in modules:  # below, its own hook is passed by
+                calls[net].append(len(sample))
             call(net.forward, sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -154,13 +154,6 @@ def test_a_linear_layer_with_a_skip():
 
 # --- no trace
 # --- refusals
-def test_a_layer_called_twice_is_refused():
-    linear = nn.Linear(3, 3)
-    some = nn.Sequential(linear, linear)
-    with pytest.raises(ValueError, match="layer01 is called twice"):
-        probe_forward(some, layers_of(some), [(torch.randn(2, 3), torch.zeros(2, dtype=torch.long))])
-
-
 def test_layers_of_another_net_are_refused():
     with pytest.raises(ValueError, match="layer01 is not a layer of this SimplifiedNet"):
         probe_forward(net(), net().layers(), data())

@@ -7,6 +7,7 @@ from torch import nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of, measurable, survey
+from lightning_app.networks.layers import ROLES
 
 
 def reasons(net: nn.Module, *shape: int) -> dict[str, str]:
@@ -59,17 +60,26 @@ def test_what_has_no_cushion_has_a_reason():
             return self.bilinear(x, x)
 
     said = reasons(Odd(), 2, 4)
-    assert said.keys() == {"shared", "unused", "attention.in_proj_weight", "attention.out_proj", "position", "bilinear"}
-    assert "calls it 2 times" in said["shared"]
-    assert "never calls it" in said["unused"] and "never calls it" in said["attention.out_proj"]
+    assert said.keys() == {"shared", "unused", "attention", "position", "bilinear"}
+    assert said["shared"] == said["attention"] == ""
+    assert "never calls it" in said["unused"]
     assert "this is a Bilinear" in said["bilinear"]
-    assert said["position"] == said["attention.in_proj_weight"] != ""
+    assert "no layer holds" in said["position"]
+    rows = [(one.layer.name, one.kind) for one in survey(Odd(), torch.zeros(1, 2, 4)) if one.layer]
+    assert rows[:2] == [("layer01", "Linear"), ("layer01_2", "Linear")]
+    assert [kind for _, kind in rows[2:6]] == [f"MultiheadAttention {role}" for role in ROLES]
+
+
+def test_a_layer_whose_input_has_other_rows_than_samples_has_none():
+    flat = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 2), nn.Unflatten(0, (-1, 3)))
+    assert "has 3 rows for 1 samples" in reasons(flat, 3, 4)["1"]
 
 
 def test_padding_that_reads_inputs_twice_and_other_dimensions_are_named():
     circular = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(32, 2))
     assert "pads by 'circular'" in reasons(circular, 1, 4, 4)["0"]
-    assert "this is a Conv1d" in reasons(nn.Sequential(nn.Conv1d(1, 2, 3)), 1, 4)["0"]
+    one_dimension = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1, padding_mode="reflect"))
+    assert "pads by 'reflect'" in reasons(one_dimension, 1, 4)["0"]
 
 
 def test_a_survey_leaves_no_trace():

@@ -91,10 +91,12 @@ class _Passage:
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
         blocks = [module for block in blocks_of(self.net) for module in block.modules]
-        layers: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(self.net)}
+        layers = layers_of(self.net)
 
-        def call(layer: nn.Module, inputs: tuple) -> None:
-            self.passed_before.setdefault(layers[layer], len(self.signals))
+        def call(module: nn.Module, inputs: tuple) -> None:
+            for layer in layers:
+                if layer.module is module:
+                    self.passed_before.setdefault(layer.name, len(self.signals))
 
         def enter(block: nn.Module, inputs: tuple) -> tuple:
             return (self._boundary(inputs[0]), *inputs[1:])
@@ -102,7 +104,11 @@ class _Passage:
         def leave(block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
             return self._boundary(out)
 
-        with WatchRelus(self._rectified), hooked(blocks, enter, leave), hooked(layers, call):
+        with (
+            WatchRelus(self._rectified),
+            hooked(blocks, enter, leave),
+            hooked({layer.module for layer in layers}, call),
+        ):
             self.signals.append(functional_call(self.net, dict(weights or {}), (images,)))
         return self
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import sample_norms, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, wrong
-from lightning_app.networks.layers import Layer
+from lightning_app.networks.layers import ROLES, Layer, layers_of
 
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
 
@@ -31,7 +33,10 @@ class LayerNorms:
     input: Tensor  # (n,) float64, ||x||
     branch: Tensor  # (n,) float64, ||W x||
     output: Tensor  # (n,) float64, ||W x + S x||; the branch where the layer has no skip
-    map_size: tuple[int, ...]  # (H, W) of a convolution's input, what lies between batch and features of a linear map's
+    map_size: tuple[
+        int, ...
+    ]  # (H, W) of a convolution's input, what lies between batch and features of a linear map's, the
+    # tokens of an embedding's; of a transposed convolution (H, W) of its input, then of its output
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +62,8 @@ def probe_forward(
     Args:
         net: images -> logits (B, classes), in the caller's mode. Measured on a copy of its structure that shares its
             tensors, so that nothing stays behind and it does not matter whether it was compiled.
-        layers: of this net. One that its forward pass never calls is absent from the result; one that it calls twice
-            has no cushion and is refused. Half-precision activations are upcast.
+        layers: of this net, each at one of its calls (`Layer.at_call`). One that the forward pass does not call so often is
+            absent from the result. Half-precision activations are upcast.
         batches: (images, labels) on the net's device, in any memory format, shuffled or not.
         compile: measure in one graph, compiled once for each architecture and batch size and shared by all epochs and
             nets of that architecture; a shorter last batch is measured without.
@@ -68,20 +73,23 @@ def probe_forward(
     of the same images (docs/speed.md, "measures"); uncompiled about twice one.
     """
     net, taps = _instrument(net, layers)
+    places = [_place(layer) for layer in layers]
     results, size, count, terms = [], None, 0, 0
     for images, labels in batches:
         size, count, terms = size or len(images), count + len(images), terms + counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
-        risk, errors, norms = step(net, taps, images, labels, loss)
+        risk, errors, norms = step(net, taps, places, images, labels, loss)
         # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
         # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
-        results.append((risk, errors, torch.stack([torch.stack(three) for three in norms]) if norms else None))
+        results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
     losses, wrongs, of_batches = zip(*results)
     stacked = [of_batch for of_batch in of_batches if of_batch is not None]
     by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
-    called = [(layer.name, tap.probe_map) for layer, tap in zip(layers, taps) if tap.probe_norms is not None]
+    called = [
+        (layer.name, tap.probe_maps[at]) for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_maps)
+    ]
     found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
     return ProbeResult(loss=risk_sum / terms, error=wrong_sum / terms, count=count, layers=found)
@@ -96,28 +104,65 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
         tap: Any = copies.get(layer.module)
         if tap is None:
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
-        tap.probe_name, tap.probe_skip = layer.name, layer.skip
-        tap.register_forward_hook(_record)
+        if not hasattr(tap, "probe_skip"):
+            tap.register_forward_hook(_record, with_kwargs=True)
+        tap.probe_skip = layer.skip
         taps.append(tap)
     return copied, taps
 
 
-def _record(tap: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+def _of_all(norms: Norms, samples: int) -> Tensor:
+    """(3, B); one row stands for all samples where a layer's input does not depend on them, as positions do not."""
+    return torch.stack([norm.expand(samples) for norm in norms])
+
+
+def _place(layer: Layer) -> int:
+    """Of a layer at one call among what its module recorded."""
+    return (layer.call - 1) * len(ROLES) + ROLES.index(layer.role) if layer.role else layer.call - 1
+
+
+def _record(tap: Any, inputs: tuple[Tensor, ...], named: dict[str, Any], out: Any) -> None:
     """Forward hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
-    if tap.probe_norms is not None:
-        raise UserError(
-            f"a cushion needs a layer that the net calls once, {tap.probe_name} is called twice: leave it out."
-        )
-    x, conv = _wide(inputs[0]), isinstance(tap, nn.Conv2d)
-    linear = _wide(out)
+    if isinstance(tap, nn.MultiheadAttention):
+        found = _of_attention(tap, inputs, named, out[0])
+    else:
+        found = [_of_layer(tap, _wide(inputs[0] if inputs else named["input"]), _wide(out))]
+    tap.probe_norms = (*tap.probe_norms, *(norms for norms, _ in found))
+    tap.probe_maps = (*tap.probe_maps, *(size for _, size in found))
+
+
+def _of_layer(tap: Any, x: Tensor, linear: Tensor) -> tuple[Norms, tuple[int, ...]]:
+    if isinstance(tap, nn.Embedding):  # x has a 1 for each token
+        branch = sample_norms(linear)
+        return (torch.full_like(branch, math.sqrt(x[0].numel())), branch, branch), tuple(x.shape[1:])
+    conv = isinstance(tap, _ConvNd)
     if tap.bias is not None:
-        linear = linear - (tap.bias[:, None, None] if conv else tap.bias)
+        linear = linear - (tap.bias.view(-1, *(1,) * (x.ndim - 2)) if conv else tap.bias)
     branch = whole = sample_norms(linear)
     if tap.probe_skip:  # S x of a convolution, or of a linear map on vectors (B, C)
-        skipped = shortcut(x, len(out[0]), tap.stride[0]) if conv else shortcut(x[..., None, None], out.shape[-1])
+        skipped = shortcut(x, len(linear[0]), tap.stride[0]) if conv else shortcut(x[..., None, None], linear.shape[-1])
         whole = sample_norms(linear + skipped.view_as(linear))
-    tap.probe_norms = (sample_norms(x), branch, whole)
-    tap.probe_map = tuple(x.shape[2:] if conv else x.shape[1:-1])
+    size = x.shape[2:] if conv else x.shape[1:-1]
+    return (sample_norms(x), branch, whole), (*size, *(linear.shape[2:] if isinstance(tap, _ConvTransposeNd) else ()))
+
+
+def _of_attention(tap: Any, inputs: tuple, named: dict[str, Any], out: Tensor) -> list[tuple[Norms, tuple[int, ...]]]:
+    """Of the maps of query, key, value and output. What goes into the last is the output of the same attention without it."""
+    given = dict(zip(("query", "key", "value"), inputs)) | named
+    weights = [layer.weight for layer in layers_of(tap)]
+    pairs = [(given[role], F.linear(given[role], weight)) for role, weight in zip(ROLES[:-1], weights)]
+    plain = {"out_proj.weight": torch.eye(len(weights[-1])).to(weights[-1]), "out_proj.bias": tap.out_proj.bias}
+    if plain["out_proj.bias"] is None:
+        del plain["out_proj.bias"]
+    else:
+        plain["out_proj.bias"], out = torch.zeros_like(tap.out_proj.bias), out - tap.out_proj.bias
+    bare = shared_copy(tap)
+    bare._forward_hooks.clear()
+    pairs.append((functional_call(bare, plain, inputs, named)[0], out))
+    if not tap.batch_first and out.ndim == 3:
+        pairs = [(x.transpose(0, 1), y.transpose(0, 1)) for x, y in pairs]
+    branches = [(sample_norms(_wide(x)), sample_norms(_wide(y)), tuple(x.shape[1:-1])) for x, y in pairs]
+    return [((x, y, y), size) for x, y, size in branches]
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -125,16 +170,16 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _step(
-    net: nn.Module, taps: list[Any], images: Tensor, labels: Tensor, loss: Loss
+    net: nn.Module, taps: list[Any], places: list[int], images: Tensor, labels: Tensor, loss: Loss
 ) -> tuple[Tensor, Tensor, list[Norms]]:
     """Sum of losses, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
-        tap.probe_norms = None
+        tap.probe_norms, tap.probe_maps = (), ()
     logits = _wide(net(images))
     risk = loss(logits, labels).double() * counted(labels, loss)
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
-    return risk, errors, [tap.probe_norms for tap in taps if tap.probe_norms is not None]
+    return risk, errors, [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)]
 
 
 @functools.cache

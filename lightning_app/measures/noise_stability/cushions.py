@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
@@ -144,16 +145,17 @@ def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
     )
 
 
-def operator_norm(module: nn.Conv2d | nn.Linear, map_size: tuple[int, ...], weight: Tensor | None = None) -> float:
+def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor | None = None) -> float:
     """Frobenius norm of the matrix of x -> W x, exactly, without building it.
 
-    A weight at tap (u, v) occurs in the matrix once for every output position at which the tap reads the input and
-    not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``.
+    A weight at tap (u, v) of a convolution occurs in the matrix once for every output position at which the tap reads the
+    input and not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``, in any number of dimensions.
+    A transposed convolution has the transposed matrix: a tap counts for every input position from which it writes into the
+    output. Any other map is applied at each of its positions.
 
     Args:
         module: strides, padding, dilation and groups are taken from here, and the weight if none is given.
-        map_size: (H, W) of a convolution's input; the dimensions between batch and features for a linear map, which
-            is applied at each of these positions.
+        map_size: as in `LayerNorms`.
 
     Cost: one pass over the weights. ``||K||_F sqrt(Ho Wo)`` is an upper bound, 20 to 25 % too large on 5x5 maps.
 
@@ -162,39 +164,42 @@ def operator_norm(module: nn.Conv2d | nn.Linear, map_size: tuple[int, ...], weig
     >>> operator_norm(sum3x3, (2, 2))  # each of the 4 outputs sees all 4 inputs
     4.0
     """
-    weight = (module.weight if weight is None else weight).detach().double()
-    if isinstance(module, nn.Linear):
-        return float(weight.norm()) * math.sqrt(math.prod(map_size))
+    given: Any = module.weight if weight is None else weight
+    squares = given.detach().double().square()
+    if not isinstance(module, _ConvNd):
+        return math.sqrt(float(squares.sum()) * math.prod(map_size))
     if module.padding_mode != "zeros":
         raise UserError(
             f"the operator norm of a convolution is exact for zero padding, got padding_mode={module.padding_mode!r}: "
             "there border inputs are read twice. Leave this layer out, or pad with zeros."
         )
-    squares = weight.square().sum((0, 1))  # (U, V)
-    rows, columns = (
-        _readings(size, window, stride, padding, dilation).to(squares)
-        for size, window, stride, padding, dilation in zip(
-            map_size, module.kernel_size, module.stride, _padding(module), module.dilation
-        )
-    )
-    return math.sqrt(float(rows @ squares @ columns))
+    squares, transposed = squares.sum((0, 1)), isinstance(module, _ConvTransposeNd)  # (U, V)
+    several = zip(module.kernel_size, module.stride, _padding(module), module.dilation)
+    for axis, (window, stride, padding, dilation) in enumerate(several):
+        if transposed:
+            places, size = map_size[axis], map_size[axis + len(module.kernel_size)]
+        else:
+            size = map_size[axis]
+            places = (size + sum(padding) - dilation * (window - 1) - 1) // stride + 1
+        readings = _readings(size, places, window, stride, padding[0], dilation).to(squares)
+        squares = torch.tensordot(readings, squares, 1)
+    return math.sqrt(float(squares))
 
 
-def _readings(size: int, window: int, stride: int, padding: tuple[int, int], dilation: int) -> Tensor:
-    """n_u: at how many output positions tap u = 0..window-1 reads one of ``size`` inputs, not padding. (window,)
+def _readings(size: int, places: int, window: int, stride: int, before: int, dilation: int) -> Tensor:
+    """n_u: at how many of the kernel's places tap u = 0..window-1 lies on one of ``size`` entries, not on padding. (window,)
 
-    >>> _readings(32, 3, 1, (1, 1), 1).tolist(), _readings(32, 3, 2, (1, 1), 1).tolist()
+    >>> _readings(32, 32, 3, 1, 1, 1).tolist(), _readings(32, 16, 3, 2, 1, 1).tolist()
     ([31, 32, 31], [15, 16, 16])
     """
-    outputs = (size + sum(padding) - dilation * (window - 1) - 1) // stride + 1
-    position = torch.arange(outputs)[:, None] * stride + torch.arange(window) * dilation - padding[0]
+    position = torch.arange(places)[:, None] * stride + torch.arange(window) * dilation - before
     return ((position >= 0) & (position < size)).sum(0)
 
 
-def _padding(module: nn.Conv2d) -> list[tuple[int, int]]:
+def _padding(module: Any) -> list[tuple[int, int]]:
     """(before, after) for each axis; "same" puts the odd one after, as PyTorch does."""
     if module.padding == "valid":
-        return [(0, 0), (0, 0)]
+        return [(0, 0)] * len(module.kernel_size)
     if module.padding == "same":
         totals = [dilation * (window - 1) for dilation, window in zip(module.dilation, module.kernel_size)]
         return [(total // 2, total - total // 2) for total in totals]

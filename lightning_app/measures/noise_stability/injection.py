@@ -57,7 +57,8 @@ def noise_injection(
 ) -> dict[Scale, NoiseResponses]:
     """Relative change of the output, layer by layer, when ``A' = A + s norm G / ||G||_F`` for a Gaussian G.
 
-    A layer and a draw have one G, whatever the net's weights, the strength and the scale, so that differences between
+    A weight that the net uses several times, in calls of one layer or tied, is noisy in all of them, and has the row of its first
+    layer. A layer and a draw have one G, whatever the net's weights, the strength and the scale, so that differences between
     those are not differences of luck. Weights and buffers are not touched: the noisy weights are tensors of their own.
 
     Args:
@@ -75,19 +76,20 @@ def noise_injection(
     what lies before the layer is not computed again.
     """
     layers = layers_of(net)
+    first = {(layer.weight_name, layer.role): layer for layer in reversed(layers)}  # of those that share a weight
     norms = {layer.name: noise_norms(layer) for layer in layers}
     found: dict[tuple[str, float], list[Tensor]] = {}
     for images, labels in batches:
         cuts = CutNet(net, images)
         for number, layer in enumerate(layers):
-            if layer.name not in cuts.cut_after:
+            if layer.name not in cuts.cut_after or layer is not first[layer.weight_name, layer.role]:
                 continue
             for norm in {norms[layer.name][scale] for scale in scales}:
                 noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
                 responses = [_response(cuts, layer, labels, s * noise, loss) for noise in noises for s in strengths]
                 by_draw = torch.stack(responses).unflatten(0, (draws, len(strengths)))  # (draws, S, 3, B)
                 found.setdefault((layer.name, norm), []).append(by_draw.cpu())
-    called = [layer.name for layer in layers if layer.name in cuts.cut_after]
+    called = [layer.name for layer in layers if any(name == layer.name for name, _ in found)]
     return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
 
 
@@ -105,7 +107,7 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
     return {
         "relative": float(weight.norm()),
         "transferred": float(whole.norm()),
-        "absolute": math.sqrt(2 * len(weight)),
+        "absolute": math.sqrt(2 * len(layer.by_output)),
     }
 
 
@@ -119,7 +121,7 @@ def _unit_noise(weight: Tensor, stream: tuple[int, ...]) -> Tensor:
 def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor, loss: Loss) -> Tensor:
     """Relative change of the output, changes of loss and of error, by sample: (3, B) float64."""
     clean = cuts.signals[-1]
-    noisy = cuts.output_with(layer.name, {layer.weight_name: layer.weight + noise})
+    noisy = cuts.output_with(layer.name, layer.with_weight(layer.weight + noise))
     change = sample_norms(noisy - clean) / sample_norms(clean)
     return torch.cat([change[None], of_samples(noisy, labels, loss) - of_samples(clean, labels, loss)])
 

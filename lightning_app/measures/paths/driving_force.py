@@ -82,7 +82,7 @@ def driving_force(
     net = unwrapped(net)
     trained = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     names = [layer.weight_name.removeprefix(".") for layer in layers]  # a net that is a layer has no name of its own
-    weights = [name for name in names if name in trained]
+    weights = [name for name in dict.fromkeys(names) if name in trained]  # layers may share one
     lambdas = {norm.name: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
     if not weights:
         raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")

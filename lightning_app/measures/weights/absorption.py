@@ -78,7 +78,7 @@ def absorbed_norms(
         return {}
     following = {one.into: one.module for one in norms if one.into is not None}
     paths = {layer: layer.weight_name.removesuffix(".weight") for layer in layers}
-    own = {layer: weight_norm([layer.weight], norm) for layer in layers}
+    own = {layer: weight_norm([layer.by_output], norm) for layer in layers}
     absorbed = {
         layer: weight_norm([absorbed_weight(layer.weight, following[path])], norm)
         for layer, path in paths.items()
@@ -89,7 +89,7 @@ def absorbed_norms(
         found |= {f"{layer.name}/{kind}": value for layer, value in by_layer.items()}
         counted = [value for layer, value in by_layer.items() if layer.is_conv] or list(by_layer.values())
         found |= {kind: sum(counted) / len(counted)} if counted else {}
-    return found | {"total": weight_norm([layer.weight for layer in layers], norm)}
+    return found | {"total": weight_norm([layer.by_output for layer in layers], norm)}
 
 
 def check_norm(norm: str) -> None:

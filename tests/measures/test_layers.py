@@ -1,0 +1,227 @@
+"""Cushions, noise and signals of every kind of layer, against the explicit matrix of its map."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lightning_app.common.calls import Inputs, answering
+from lightning_app.measures import cushions, noise_injection, probe_forward
+from lightning_app.measures.signal import SignalWatch, profile
+from lightning_app.networks import measurable, survey
+from lightning_app.networks.layers import ROLES, layers_of
+
+SAMPLES = 3
+
+
+class Mean(nn.Module):
+    """Outputs (B, classes) of anything (B, ...): the first entries."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *x):
+        return self.layer(*x).flatten(1)[:, :4]
+
+
+def their_conv1d(outputs: int, inputs: int) -> nn.Module:
+    from transformers.pytorch_utils import Conv1D
+
+    return Conv1D(outputs, inputs)
+
+
+KINDS = {
+    "conv1d": (lambda: nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2), (2, 9)),
+    "conv1d of groups": (lambda: nn.Conv1d(4, 6, 2, groups=2, padding="same"), (4, 5)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, (2, 1, 3), padding=(1, 0, 1)), (2, 2, 3, 4)),
+    "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), (2, 5, 4)),
+    "transposed 1d": (lambda: nn.ConvTranspose1d(2, 3, 4, stride=3, padding=2, output_padding=1), (2, 5)),
+    "transposed 2d": (lambda: nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1, dilation=2, groups=2), (4, 3, 4)),
+    "linear on a sequence": (lambda: nn.Linear(4, 3), (5, 4)),
+    "transformers' Conv1D": (lambda: their_conv1d(3, 4), (5, 4)),
+}
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def matrix(function, x: Tensor) -> Tensor:
+    """The matrix of a linear map on one sample, column by column."""
+    basis = torch.eye(x.numel(), dtype=x.dtype).view(-1, *x.shape)
+    return torch.stack([(function(one[None]) - function(torch.zeros_like(one)[None])).flatten() for one in basis], 1)
+
+
+def measured(net: nn.Module, x, labels: Tensor):
+    layers = measurable(survey(net, x[:1]))
+    return cushions(layers, probe_forward(net, layers, [(x, labels)]).layers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_cushion_is_that_of_the_matrix(kind):
+    make, shape = KINDS[kind]
+    torch.manual_seed(0)
+    layer = make().double()
+    nn.init.normal_(layer.bias)
+    x = drawn(SAMPLES, *shape)
+    (found,) = measured(Mean(layer), x, torch.zeros(SAMPLES, dtype=torch.long)).values()
+    A = matrix(layer, x[0])
+    by_hand = torch.stack([(A @ one.flatten()).norm() / one.norm() for one in x])
+    assert found.operator_norm == pytest.approx(float(A.norm()), rel=1e-12)
+    assert found.kernel_norm == pytest.approx(float(layer.weight.norm()), rel=1e-12)
+    torch.testing.assert_close(found.samples * found.kernel_norm, by_hand.float(), rtol=1e-5, atol=0)
+
+
+@torch.no_grad()
+def test_an_embedding_is_a_linear_map_of_ones_at_its_tokens():
+    table, tokens = nn.Embedding(5, 3).double(), torch.tensor([[0, 1, 1, 4], [2, 2, 2, 2]])
+    (found,) = measured(Mean(table), tokens, torch.zeros(2, dtype=torch.long)).values()
+    ones = F.one_hot(tokens, 5).double()
+    A = matrix(lambda x: x @ table.weight, ones[0])
+    by_hand = torch.stack([(A @ one.flatten()).norm() / one.norm() / A.norm() for one in ones])
+    torch.testing.assert_close(found.samples * found.kernel_norm / found.operator_norm, by_hand.float())
+
+
+class Attends(nn.Module):
+    def __init__(self, batch_first: bool, separate: bool, bias: bool) -> None:
+        super().__init__()
+        sizes = {"kdim": 6, "vdim": 5} if separate else {}
+        self.attention = nn.MultiheadAttention(4, 2, bias=bias, batch_first=batch_first, **sizes)
+
+    def forward(self, query, key=None, value=None):
+        given = [each if self.attention.batch_first else each.transpose(0, 1) for each in (query, key, value)]
+        out = self.attention(given[0], given[1], value=given[2])[0]
+        return (out if self.attention.batch_first else out.transpose(0, 1)).mean(1)
+
+
+def of_attention(batch_first: bool, separate: bool, bias: bool = True):
+    """A net, what goes into it, and what goes into and comes out of each of its four maps, computed by hand."""
+    torch.manual_seed(0)
+    net = Attends(batch_first, separate, bias).double().eval()
+    attention = net.attention
+    for weights in net.parameters():
+        nn.init.normal_(weights)
+    x = [
+        drawn(SAMPLES, 5, 4),
+        drawn(SAMPLES, 6, 6 if separate else 4, seed=1),
+        drawn(SAMPLES, 6, 5 if separate else 4, seed=2),
+    ]
+    packed = attention.in_proj_weight
+    weights = (
+        [attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight] if separate else packed.chunk(3)
+    )
+    biases = attention.in_proj_bias.chunk(3) if bias else [0.0] * 3
+    pairs = [(each, each @ w.T) for each, w in zip(x, weights)]
+    heads = [(y + b).unflatten(-1, (2, 2)).transpose(1, 2) for (_, y), b in zip(pairs, biases)]
+    pattern = (heads[0] @ heads[1].transpose(-1, -2) / math.sqrt(2)).softmax(-1)
+    mixed = (pattern @ heads[2]).transpose(1, 2).flatten(2)
+    pairs.append((mixed, mixed @ attention.out_proj.weight.T))
+    return net, Inputs(x), pairs, [*weights, attention.out_proj.weight]
+
+
+@pytest.mark.parametrize(
+    ("batch_first", "separate", "bias"), [(True, False, True), (False, True, True), (True, False, False)]
+)
+@torch.no_grad()
+def test_the_four_maps_of_attention(batch_first, separate, bias):
+    net, inputs, pairs, weights = of_attention(batch_first, separate, bias)
+    labels = torch.zeros(SAMPLES, dtype=torch.long)
+    with answering(net):
+        found = measured(net, inputs, labels)
+    assert len(found) == 4
+    for cushion, (x, y), weight in zip(found.values(), pairs, weights):
+        by_hand = y.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
+        assert cushion.kernel_norm == pytest.approx(float(weight.norm()), rel=1e-12)
+        assert cushion.operator_norm == pytest.approx(float(weight.norm()) * x.shape[1] ** 0.5, rel=1e-12)
+        torch.testing.assert_close(cushion.samples * cushion.kernel_norm, by_hand.float(), rtol=1e-5, atol=0)
+
+
+@torch.no_grad()
+def test_noise_in_one_map_of_packed_weights_leaves_the_others(strength=0.5):
+    net, inputs, _, _ = of_attention(True, False)
+    with answering(net):
+        found = noise_injection(net, [(inputs, torch.zeros(SAMPLES, dtype=torch.long))], [strength], draws=1)[
+            "relative"
+        ]
+        clean = net(inputs)
+        for number, (layer, response) in enumerate(zip(layers_of(net), found.median)):
+            state = np.random.SeedSequence((0, number, 0)).generate_state(1)[0]
+            noise = torch.randn(
+                layer.weight.shape, generator=torch.Generator().manual_seed(int(state)), dtype=torch.float64
+            )
+            weights = {name: weight.clone() for name, weight in net.named_parameters()}
+            part = weights[layer.weight_name]
+            part = part if layer.role == "output" else part[4 * ROLES.index(layer.role) :][:4]
+            part += strength * part.norm() * noise / noise.norm()
+            noisy = functional_call(net, weights, (inputs,))
+            by_hand = ((noisy - clean).norm(dim=1) / clean.norm(dim=1)).quantile(0.5)
+            assert float(response) == pytest.approx(float(by_hand), rel=1e-9)
+
+
+class Twice(nn.Module):
+    """One map called twice, and a table of tokens whose weight is also the last map's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.map, self.head = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        y = torch.tanh(self.map(x))
+        self.seen = [x.detach(), y.detach()]
+        return self.head(torch.tanh(self.map(y)))
+
+
+def test_each_call_has_its_row_and_tied_weights_are_noisy_in_all_their_places():
+    torch.manual_seed(0)
+    net, tokens = Twice().double().eval(), torch.tensor([[0, 1, 2], [3, 3, 4]])
+    found = measured(net, tokens, tokens)
+    assert [*found] == ["layer01", "layer02", "layer02_2", "layer03"]
+    net(tokens)
+    for name, x in (("layer02", net.seen[0]), ("layer02_2", net.seen[1])):
+        by_hand = (x @ net.map.weight.T).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1) / net.map.weight.norm()
+        torch.testing.assert_close(found[name].samples, by_hand.detach().float())
+    responses = noise_injection(net, [(tokens, tokens)], [0.1], draws=1)["relative"]
+    assert responses.layers == ("layer01", "layer02")  # the head's weight is the table's
+    assert {layer.weight_name for layer in layers_of(net)} == {"table.weight", "map.weight"}
+
+
+def test_signals_of_calls_and_of_parts_of_attention():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.map = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.attention(x, x, value=x)[0]
+            self.kept = [y, self.map(y), self.map(self.map(y))]
+            return self.kept[2].mean(1)
+
+    torch.manual_seed(0)
+    net, x = Both().double(), drawn(SAMPLES, 5, 4)
+    watch = SignalWatch(net)
+    F.cross_entropy(net(x), torch.arange(SAMPLES)).backward()
+    found = profile(watch.stop())
+    weight, bias = net.attention.in_proj_weight.detach(), net.attention.in_proj_bias.detach()
+    for number, (w, b, gradient) in enumerate(
+        zip(weight.chunk(3), bias.chunk(3), net.attention.in_proj_weight.grad.chunk(3)), 1
+    ):
+        assert found[f"layer0{number}/activation"] == pytest.approx(rms(x @ w.T + b))
+        assert found[f"layer0{number}/weight"] == pytest.approx(rms(w))
+        assert found[f"layer0{number}/weight_gradient"] == pytest.approx(rms(gradient))
+        assert f"layer0{number}/gradient" not in found
+    assert found["layer04/activation"] == pytest.approx(rms(net.kept[0]))
+    assert found["layer04/gradient"] > 0
+    assert found["layer05/activation"] == pytest.approx(rms(net.kept[1]))
+    assert found["layer05_3/activation"] == pytest.approx(rms(net.kept[2]))
+
+
+def rms(x: Tensor) -> float:
+    return x.detach().square().mean().sqrt().item()
