@@ -43,7 +43,7 @@ HEADERS = {
 }
 SCRIPT = files("lightning_app.board").joinpath("live.js").read_text(encoding="utf-8")
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
-NOTHING = "default-src 'none'; script-src 'none'; form-action 'none'"  # before there is a page
+NOTHING = "default-src 'none'; connect-src data:; script-src 'none'; form-action 'none'"  # before there is a page
 
 
 class Server(ThreadingTCPServer):
@@ -185,10 +185,8 @@ def _page(board: Board, chosen: Sequence[str]) -> tuple[str, str]:
     step, before, main, after = board.page(chosen)
     own = POLICY.search(before)
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = re.sub("(?=script-src )", "connect-src 'self'; ", unescape(own[1]) if own else NOTHING)
-    policy = re.sub("(?<=script-src )", f"'sha256-{digest}' ", policy).replace(
-        "form-action 'none'", "form-action 'self'"
-    )
+    policy = re.sub("(?<=script-src )", f"'sha256-{digest}' ", unescape(own[1]) if own else NOTHING)
+    policy = policy.replace("connect-src ", "connect-src 'self' ").replace("form-action 'none'", "form-action 'self'")
     live = f'<p id="live" class="notice" role="status" data-step="{step}"></p><script>{SCRIPT}</script>'
     page = POLICY.sub('<link rel="icon" href="data:,">', before) + main + after.replace("</body>", f"{live}</body>")
     return page, f"{policy}; frame-ancestors 'none'"

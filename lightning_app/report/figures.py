@@ -20,7 +20,10 @@ __all__ = ["Curve", "curve_panel", "figure_of_curves"]
 __all__ += ["Histogram", "View", "figure_of_histograms", "first_and_last"]
 __all__ += ["FIRST_SEED", "Frame", "frames_csv", "group_legend", "joined"]
 
-FIRST_SEED = "Of several seeds the first is shown."
+FIRST_SEED = (
+    "Of several seeds the first is shown. With the page's script it is the one whose button is pointed at, or else the first "
+    "that is not switched off; of more than six nets the others have the first and the last epoch only."
+)
 NO_CURVES = Rows({"epoch": []}, who="")  # a histogram: the page's script needs its axes alone
 Draw = Callable[[Axes], None]
 
@@ -174,19 +177,20 @@ def first_and_last(
         arrays: keys of what ``read`` makes counts and edges of.
     """
     frames: dict[Net, list[Histogram]] = {}
-    for net in page.firsts():
-        found = {epoch: read(each) for epoch, each in net.over_epochs(family, arrays).items()}
+    for net, saved in page.saved(family, arrays).items():
+        found = {epoch: read(each) for epoch, each in saved.items()}
         frames[net] = [Histogram(*bins, epoch) for epoch, bins in found.items() if bins]
-    views = []
+    views: list[View] = []
     for when, place in (("first", 0), ("last", -1)):
-        shown: dict[Net, Histogram] = {}
+        there: dict[Net, Histogram] = {}
         for net, histograms in frames.items():
             epochs = net.run.array_epochs(family)
             at = epochs[place] if len(epochs) > -place else None
-            shown.update((net, each) for each in histograms if each.epoch == at)
-        if shown:
+            there.update((net, each) for each in histograms if each.epoch == at)
+        if shown := {net: there[net] for net in page.firsts() if net in there}:
             epoch = joined(each.epoch for each in shown.values())
-            views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, shown))
+            others = {net: [each] for net, each in there.items()} if len(there) > len(shown) else {}
+            views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, shown, others))
     return [*views[:-1], views[-1]._replace(frames=frames)] if views else []
 
 

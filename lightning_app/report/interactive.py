@@ -17,20 +17,21 @@ that it needs beside them are attributes, JSON each:
 * ``#maps-figure``: every number of single layers, as `sections.maps` has it. A panel whose rows have ``measures`` takes from
   there what it shows at every epoch.
 
-The state of a page is its address: ``#anchor&at=epoch:3&off=residual&seeds=0,2&a=plain&b=residual``.
+The state of a page is its address: ``#anchor&at=epoch:3&off=residual&seeds=0&seeds=2&a=plain&b=residual``.
+
+The template has the toolbar, hidden; of its buttons and lists the name is a part of the state, and the value what it is about.
 
 **For what is built on it.** The script is one closure with these parts:
 
-* ``panels``: a list of ``{key, svg, box, figure, axis, rows, x, y}``. ``x(number)`` and ``y(number)`` are in units of the SVG;
-  ``axis`` is "epoch", "layer", "step", ...
-* ``read(figure)``: promise of ``{columns, rows}``, a figure's CSV as texts, read once. ``curves(panel)``: promise of
-  ``[{who, line, arm, seed, points: Map(x -> {value, text, low, high})}]``; ``text`` has the digits of the CSV.
-* ``state``: ``{at: [axis, x] or null, off: Set of arms, seeds: Set of hidden seeds, a, b}``. ``change(part, push)`` merges into
-  it, writes the address (as a new entry of the history with ``push``) and calls each function in ``hooks``. A further part
-  of the state is one more entry of ``parts``: name -> ``[to text, from text]``.
+* ``panels``: Map of a panel's ``div`` to ``{svg, box}``; when it first comes near the window also ``{key, figure, axis, rows, x,
+  y}``. ``x(number)`` and ``y(number)`` are in units of the SVG; ``axis`` is "epoch", "layer", "step", ...
+* ``read(figure)``: promise of a figure's CSV as rows of texts, the names of its columns first, read once. ``curves(panel)``:
+  promise of ``panel.curves``, ``[{who, line, arm, seed, values: Map(x -> number), cells: Map(x -> [text, low, high])}]``, and
+  ``panel.all``, those of all nets; a text has the digits of the CSV.
+* ``state``: ``{at: [axis, x] or null, off: arms, seeds: hidden seeds, a, b, map}``. ``change(part, push)`` merges into it, writes
+  the address (as a new entry of the history with ``push``) and calls each function in ``hooks``.
 * ``node(name, attributes, ...children)`` makes an element of HTML, ``draw(name, attributes, ...children)`` one of SVG; strings
-  become text nodes. ``find(selector, within)`` is a list of elements. ``bar`` is the toolbar at the foot of the window,
-  ``say(text)`` speaks in the live region.
+  become text nodes, functions listen. ``find(selector, within)`` is a list of elements, ``say(text)`` speaks in the live region.
 """
 
 import base64
@@ -41,6 +42,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -51,15 +53,26 @@ from lightning_app.plots.style import COLOURS, Style
 from lightning_app.report.blocks import Rows, csv_name
 from lightning_app.report.page_data import Net
 
-__all__ = ["arms_attribute", "axes_attribute", "legend_attribute", "policy", "rows_attribute", "script"]
+__all__ = ["arms", "arms_attribute", "axes_attribute", "legend_attribute", "policy", "rows_attribute", "script"]
 
 INCH = 72  # units of the SVG
 # What stays as it is in a script (texts, templates with templates one deep, regular expressions: no space after their first
-# slash), comments, signs with the spaces around them, other spaces. Around + and - these stay: "a - -b" is no "a--b".
+# slash), comments, the last semicolon of a block, signs with the spaces around them, other spaces. "a - -b" is no "a--b".
 TEMPLATE = r"`(?:\\.|\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}|[^`\\$]|\$(?!\{))*`"
 LITERAL = rf"""\"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|{TEMPLATE}|/(?![ /*])(?:\\.|\[(?:\\.|[^]\n])*\]|[^/\n[])+/"""
-TOKEN = re.compile(rf"({LITERAL})|//[^\n]*|\s*([=<>?:,;{{}}()[\]&|!*])\s*|(\s)\s*")
+TOKEN = re.compile(
+    rf"({LITERAL})|//[^\n]*\s*|;\s*(?=\}})|\s*([=<>?:,;{{}}()[\]&|!*])\s*|(?<![+-])\s([-+/])\s(?![+-])|(\s)\s*"
+)
 NAMES = {light: name for name, (light, _) in COLOURS.items()}
+
+
+class Arm(NamedTuple):
+    """Nets that differ in their seed."""
+
+    arm: str
+    colour: str  # of CSS
+    dash: str
+    nets: list[tuple[str, int | None]]  # name and seed
 
 
 @lru_cache(maxsize=1)
@@ -71,13 +84,16 @@ def script() -> str:
 
 def squeezed(text: str) -> str:
     """A script without what only its readers need; every statement in it ends with a semicolon or a brace."""
-    return TOKEN.sub(lambda found: next(filter(None, found.groups()), ""), text).strip()
+    short, before = TOKEN.sub(lambda found: next(filter(None, found.groups()), ""), text).strip(), ""
+    while short != before:  # neighbours in one declaration, where neither braces nor texts with semicolons are between
+        short, before = re.sub(r"(?<![\w(])const( ?[^;{}]*);const(?=[ [{]) ?", r"const\1,", short), short
+    return short
 
 
 def policy(text: str) -> str:
     """What the page may load and run: its own styles, pictures that it makes of its panels, and this script."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    allowed = ("style-src 'unsafe-inline'", "img-src data:", f"script-src 'sha256-{digest}'")
+    allowed = ("style-src 'unsafe-inline'", "img-src data:", "connect-src data:", f"script-src 'sha256-{digest}'")
     return "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
 
 
@@ -115,16 +131,21 @@ def legend_attribute(style: Style) -> Markup:
     return Markup(_attribute("arm", int(style.arm.removeprefix("arm-")))) if style.arm else Markup("")
 
 
-def arms_attribute(arms: Mapping[str, Sequence[Net]]) -> Markup:
-    """The arms of the page, each with its nets."""
-    return Markup(_attribute("arms", [_arm(group, nets) for group, nets in arms.items()])) if arms else Markup("")
+def arms(groups: Mapping[str, Sequence[Net]]) -> list[Arm]:
+    """The arms of the page, each with its nets; names as the CSV has them."""
+    return [_arm(group, nets[0].style, nets) for group, nets in groups.items()]
 
 
-def _arm(group: str, nets: Sequence[Net]) -> dict[str, object]:
-    style = nets[0].style
+def _arm(group: str, style: Style, nets: Sequence[Net]) -> Arm:
     dash = "" if isinstance(style.dash, str) else " ".join(f"{1.6 * length:g}" for length in style.dash[1])
-    names = [(csv_name(net.label), net.seed) for net in nets]
-    return {"arm": csv_name(group), "colour": f"var(--{NAMES[style.colour]})", "dash": dash, "nets": names}
+    return Arm(
+        csv_name(group), f"var(--{NAMES[style.colour]})", dash, [(csv_name(net.label), net.seed) for net in nets]
+    )
+
+
+def arms_attribute(arms: Sequence[Arm]) -> Markup:
+    """Of all arms; nothing where there are none."""
+    return Markup(_attribute("arms", [arm._asdict() for arm in arms]) if arms else "")
 
 
 def _attribute(name: str, value: object) -> str:

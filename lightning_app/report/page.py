@@ -106,11 +106,15 @@ def sections_of(page: PageData) -> list[Section]:
 def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:
     """The page as text: the same for the same runs, byte by byte. Without the data only what needs none of it is there."""
     script = interactive.script()
+    arms = interactive.arms(page.groups if page else {})
+    nets = [net for arm in arms for net in arm.nets]
     return _template().render(
         title=title,
         sections=sections,
         colours=COLOURS,
-        arms=page.groups if page else {},
+        arms=arms,
+        seeds=sorted({seed for _, seed in nets if seed is not None}),
+        names=[*dict.fromkeys([*(arm.arm for arm in arms), *(name for name, _ in nets)])],
         script=script,
         policy=interactive.policy(script),
     )

@@ -1,7 +1,7 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,11 @@ class PageData:
     def moving(self) -> list[Net]:
         """The nets shown while epochs pass: all, or where they are many, the first of each group."""
         return self.nets if len(self.nets) <= MOST_MOVING else self.firsts()
+
+    def saved(self, family: str, keys: Collection[str]) -> dict[Net, dict[float, dict[str, np.ndarray]]]:
+        """Arrays of a family by net and epoch: of nets that are not among the moving ones at the first and the last epoch."""
+        nets, moving = [net for nets in self.groups.values() for net in nets], self.moving()
+        return {net: net.over_epochs(family, keys, ends=net not in moving) for net in nets}
 
     @cached_property
     def groups(self) -> dict[str, list[Net]]:

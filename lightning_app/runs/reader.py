@@ -213,10 +213,12 @@ class Net:
         arrays = self.run.arrays(family, epoch)
         return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
-    def over_epochs(self, family: str, keys: Collection[str]) -> dict[float, dict[str, np.ndarray]]:
-        """These of its arrays at every epoch that has some of them, ascending; no others are read."""
-        own = {f"{self.name}/{key}": key for key in keys}
-        found = {epoch: self.run.chosen(family, epoch, frozenset(own)) for epoch in self.run.array_epochs(family)}
+    def over_epochs(self, family: str, keys: Collection[str], ends: bool = False) -> dict[float, dict[str, np.ndarray]]:
+        """These of its arrays at every epoch that has some of them, ascending; with ``ends`` at the first and the last epoch
+        that has any of the family. No others are read."""
+        own, epochs = {f"{self.name}/{key}": key for key in keys}, self.run.array_epochs(family)
+        wanted = dict.fromkeys([*epochs[:1], *epochs[-1:]] if ends else epochs)
+        found = {epoch: self.run.chosen(family, epoch, frozenset(own)) for epoch in wanted}
         return {
             epoch: {own[name]: array for name, array in arrays.items()} for epoch, arrays in found.items() if arrays
         }

@@ -16,7 +16,7 @@ from lightning_app.board import server as module
 from lightning_app.board.server import SCRIPT, Server
 from lightning_app.common.errors import UserError
 
-POLICY = "default-src &#39;none&#39;; img-src data:; script-src &#39;sha256-own&#39;; form-action &#39;none&#39;"
+POLICY = "default-src &#39;none&#39;; connect-src data:; script-src &#39;sha256-own&#39;; form-action &#39;none&#39;"
 HEAD = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
 SHELL = (f"<!DOCTYPE html><html><head>{HEAD}</head><body><main>", "</main></body></html>")
 
@@ -64,7 +64,7 @@ def test_the_page_and_its_policy(server):
     assert SCRIPT in text and len(SCRIPT.encode()) < 2048 and "http-equiv" not in text
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     assert headers["Content-Security-Policy"] == (
-        f"default-src 'none'; img-src data:; connect-src 'self'; script-src 'sha256-{digest}' 'sha256-own'; "
+        f"default-src 'none'; connect-src 'self' data:; script-src 'sha256-{digest}' 'sha256-own'; "
         "form-action 'self'; frame-ancestors 'none'"
     )
     assert headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer"

@@ -110,6 +110,7 @@ class Browser:
             f"--user-data-dir={folder / 'profile'}",
             "--proxy-server=127.0.0.1:9",
             "--remote-debugging-pipe",
+            "about:blank",  # instead of a page of the browser's own
         ]
         self.process = subprocess.Popen(
             ["/bin/bash", "-c", shell, "bash", str(PROGRAM), *flags],

@@ -78,7 +78,7 @@ def test_a_browser_runs_none_of_them(hostile, tmp_path, width):
     file = tmp_path / "page.html"
     file.write_text(hostile[0])
     with tab(file, width) as opened:
-        opened.until("document.querySelector('svg.map') !== null")
+        opened.until("document.querySelector('.map') !== null")
         for name in opened.run("[...document.querySelectorAll('#maps-figure option')].map(each => each.value)"):
             opened.run(f"location.hash = 'maps&at=epoch:1&map=' + encodeURIComponent({json.dumps(name)})")
             opened.until(f"document.querySelector('#maps-figure select').value === {json.dumps(name)}")

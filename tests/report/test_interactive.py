@@ -14,29 +14,33 @@ from PIL import Image
 
 from lightning_app.report import write_report
 from lightning_app.report.interactive import script, squeezed
+from lightning_app.runs import Row, RunFolder
 from tests.report.chromium import needs_chromium, tab
 from tests.report.conftest import make_run
+from tests.report.test_epochs import DRAWN
 from tests.report.test_page import Page
 
 SEEDS, EPOCHS = 3, 3
 ERROR = "#learning-test-error"
-READY = "document.querySelector('.bar input') !== null"  # the slider comes when what it moves is unpacked
+READY = "document.querySelector('.bar input')?.parentElement.hidden === false"  # when what it moves is unpacked
 PLACE = """(element => { element.scrollIntoView({block: "center"}); const box = element.getBoundingClientRect();
   return [box.left + box.width / 2, box.top + box.height / 2]; })"""
 
 
 def test_texts_of_the_script_stay_as_they_are():
-    text = """{ const a = "b = c", d = `e ${f ? `, ${g} h` : " = "} i`, j = x / y - -z + 1; // k = l
+    text = """{ const a = "b = c", d = `e ${f ? `, ${g} h` : " = "} i`; const j = x / y - -z + 1; // k = l
+      const l = "a; b"; const m = 2;
       k.replace(/[" /]=  "/, 'm = n'); }"""
     wanted = (
-        """{const a="b = c",d=`e ${f ? `, ${g} h` : " = "} i`,j=x / y - -z + 1;\nk.replace(/[" /]=  "/,'m = n');}"""
+        """{const a="b = c",d=`e ${f ? `, ${g} h` : " = "} i`;const j=x/y - -z+1,l="a; b";const m=2;"""
+        """k.replace(/[" /]=  "/,'m = n')}"""
     )
     assert squeezed(text) == wanted
 
 
 def test_limits_of_size(page):
-    """The script has at most 29,000 bytes; with all it needs, the page is at most 1.3 times as long as without."""
-    assert len(script().encode()) <= 29_000
+    """The script has at most 24,000 bytes; with all it needs, the page is at most 1.3 times as long as without."""
+    assert len(script().encode()) <= 24_000
     without = re.sub(r"<script>.*?</script>| data-(?:arms?|axes|rows)='.*?'", "", page, flags=re.DOTALL)
     without = re.sub(r"/\* what only the script makes.*?so far \*/", "", without, flags=re.DOTALL)
     without = re.sub(r'<a download="(?:[\w-]*-epochs|maps-figure)\.csv\.gz".*?</a>', "", without)
@@ -51,9 +55,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def log(folder):
     """Of the run behind `bank`."""
-    run = make_run(
-        folder / "run", [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(SEEDS)], EPOCHS
-    )
+    members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(SEEDS)]
+    run = make_run(folder / "run", members, EPOCHS)
+    values = np.random.default_rng(1).random((EPOCHS + 1, len(members), 3)).tolist()
+    for epoch, its in enumerate(values):
+        layers = [
+            (who, f"signal/layer{i}/update", each) for who, row in zip(members, its) for i, each in enumerate(row)
+        ]
+        run.append([Row(who, epoch, epoch, name, value) for who, name, value in layers])
     write_report([run], folder / "bank.html")
     return run.log()
 
@@ -201,10 +210,10 @@ class TestChoice:
         show(bank, ERROR)
         button(bank, "seed 1")
         bank.until(f"document.querySelector('{ERROR} .drawn path')")
-        path = every(bank, f"{ERROR} .drawn path[stroke-width='1.6']", "each.getAttribute('d')")[0]
+        path = every(bank, f"{ERROR} .drawn path.bold", "each.getAttribute('d')")[0]
         axes = json.loads(every(bank, f"{ERROR} svg.panel", "each.dataset.axes")[0])
         kind, low, high, bottom, top = axes["of"][1]
-        drawn = [float(each) for each in re.findall(r"[ML][-\d.]+ ([-\d.]+)", path)]
+        drawn = [float(each) for each in re.findall(r"[ML][-\d.]+,([-\d.]+)", path)]
         mean = of_seeds(log, "plain", "test/error", (0, 2)).mean(axis=1)
         assert kind == "linear"
         assert drawn == pytest.approx(bottom + (mean - low) / (high - low) * (top - bottom), abs=0.011)
@@ -223,11 +232,31 @@ class TestChoice:
         difference = of_seeds(log, "plain", "test/error") - of_seeds(log, "residual", "test/error")
         assert "plain − residual, 3 pairs" in said
         assert f"{difference[-1].mean():.4g}" in [text.rstrip("0") for text in said]
-        assert len(every(bank, f"{ERROR} .difference [fill-opacity]", "1")) == 1  # the band
+        assert len(every(bank, f"{ERROR} .difference .band", "1")) == 1  # the band
         show(bank, "#cushion-median")
         assert bank.until("document.querySelector('#cushion-median .difference')?.ariaLabel").endswith(
             "plain minus residual"
         )
+
+    def test_profiles_have_a_line_an_epoch(self, bank, log):
+        show(bank, "#signals-0")
+        bank.run("location.hash = 'signals&a=plain&b=residual'")
+        point(bank, "signals-0", "1")
+        said = texts(bank, "#signals-0 .difference text")
+        gaps = of_seeds(log, "plain", "signal/layer1/update") - of_seeds(log, "residual", "signal/layer1/update")
+        assert ", ".join(f"{gap:.4g}" for gap in gaps.mean(axis=1)) in [re.sub(r"0+(?=,|$)", "", each) for each in said]
+        assert len(every(bank, "#signals-0 .difference .bold", "1")) == EPOCHS + 1
+
+    def test_histograms_of_another_seed(self, bank, folder):
+        show(bank, "#histogram-last")
+        button(bank, "seed 0")
+        bank.until("document.querySelector('#histogram-last svg.moved') !== null")
+        tops, titles, pixel, highest = bank.run(f"{DRAWN}('histogram-last')")
+        saved = RunFolder(folder / "run").arrays(EPOCHS, "weight_mass")
+        counts = saved["plain-seed01/weight_mass_transferred/histogram/counts"]
+        low = counts < highest
+        np.testing.assert_allclose(np.array(tops)[low], counts[low], atol=0.06 * pixel)
+        assert titles == [f"All weights, epoch {EPOCHS}, seed 1"]
 
     def test_the_address_holds_what_is_shown(self, bank, folder):
         controls = "[...document.querySelectorAll('.bar button, .bar select')]"

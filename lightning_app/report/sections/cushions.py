@@ -73,16 +73,16 @@ def _number(layer: str) -> int:
 
 def _histograms(page: PageData, layer: str) -> list[Figure]:
     """A panel a convention, the first net of each group, at the last epoch that has arrays; nothing if there are none."""
-    saved = {
-        net: net.over_epochs(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()]) for net in page.firsts()
-    }
+    saved, firsts = page.saved(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()]), page.firsts()
     found = {title: _samples(saved, _array(layer, end)) for title, end in CONVENTIONS.items()}
-    found = {f"{title}, {layer}": samples for title, samples in found.items() if samples}
+    found = {f"{title}, {layer}": samples for title, samples in found.items() if {*firsts} & samples.keys()}
     keys = {f"{title}, {layer}": f"samples{end}" for title, end in CONVENTIONS.items()}
     views = [
         _view(f"cushion-histogram-{keys[title]}", title, (layer, keys[title]), samples)
         for title, samples in found.items()
     ]
+    views = [view._replace(of={net: each for net, each in view.of.items() if net in firsts}) for view in views]
+    shown = [{net: epochs for net, epochs in samples.items() if net in firsts} for samples in found.values()]
 
     def adjust(axes: Axes, view: View) -> None:
         for net in view.of:
@@ -91,7 +91,7 @@ def _histograms(page: PageData, layer: str) -> list[Figure]:
         reach(axes, [each.counts.max() for each in view.all])
         from_zero(axes)
 
-    caption, columns = _caption(layer, [*found.values()]) if found else "", ("layer", "samples", "count")
+    caption, columns = _caption(layer, shown) if shown else "", ("layer", "samples", "count")
     draw = partial(figure_of_histograms, x="cushion μ", y="samples per bin", adjust=adjust, log_x=_logarithmic)
     return draw(page, "cushion-histograms", caption, views, columns)
 

@@ -6,6 +6,7 @@ from lightning_app.common.numbers import whole
 from lightning_app.report.blocks import Figure, Section, csv_text
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import by_layer_keys
+from lightning_app.report.sections.signals import FAMILY as SIGNAL
 
 __all__ = ["section"]
 
@@ -15,7 +16,8 @@ CAPTION = (
     "A map for each arm: colour is the mean over its seeds, layers run up, epochs to the right. Below them is the difference of "
     "two arms, or their ratio where the colours are logarithmic. A click on a cell, or Enter, shows the values of all seeds. The "
     "file has the numbers: a row a measure, net and epoch, with spaces between the layers, which the first row of a measure "
-    "names; a dash: not measured. The maps themselves need the page's script."
+    "names; a dash: not measured. What never changed, such as counts of weights, has no map. "
+    "The maps themselves need the page's script."
 )
 FIRST = " Only the first seed of each arm is here, because all would be too many numbers for a page."
 SOME = " Only every {}th epoch is here, counted from the last, because all would be too many numbers for a page."
@@ -24,8 +26,10 @@ Measures = dict[tuple[str, str], list[str]]  # prefix and field -> keys
 
 
 def section(page: PageData) -> Section | None:
-    """None where no number of a single layer was logged."""
-    measures = by_layer_keys(dict.fromkeys(name for net in page.nets for name in net.names))
+    """Signals come first; None where no number of a single layer was logged, or none ever changed."""
+    found = by_layer_keys(dict.fromkeys(name for net in page.nets for name in net.names))
+    ordered = sorted(found.items(), key=lambda item: item[0][0] != SIGNAL)
+    measures = {of: keys for of, keys in ordered if not _constant(page.nets, keys)}
     if not measures:
         return None
     counts = {group: _count(nets[0], measures) for group, nets in page.groups.items()}
@@ -36,6 +40,12 @@ def section(page: PageData) -> Section | None:
     data = csv_text(("measure", "net", "epoch", "values"), _rows(nets, measures, step))
     figure = Figure("maps-figure", caption, [], [], data, packed=True)
     return Section("maps", TITLE, blocks=[figure], short="Maps")
+
+
+def _constant(nets: Sequence[Net], keys: Sequence[str]) -> bool:
+    """Whether it was logged at several epochs and never changed, as a count of weights."""
+    series = (values for net in nets for key in keys if len(values := net.series(key).to_numpy()))
+    return all(len(values) > 1 and bool((values == values[0]).all()) for values in series)
 
 
 def _count(net: Net, measures: Measures) -> int:
