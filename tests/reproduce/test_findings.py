@@ -10,6 +10,7 @@ from lightning_app.measures import effective_depth
 from lightning_app.networks import ResidualMLP
 from lightning_app.papers.findings import common_depth, modern, normalised, notation
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
+from lightning_app.papers.findings.shortcut_length_relu import losses
 from lightning_app.papers.parts import Source
 
 SOURCE = Source(Path("none"), stand_in=True)
@@ -109,3 +110,9 @@ def test_cushions_of_a_modern_block_have_a_number_each_eps():
         f"ConvNeXt, {s} skip, {key}" for s in ("with", "without") for key in ("cushion", "response")
     }
     assert all(values.shape == (1, 2, len(modern.LEVELS)) and (values > 0).all() for values in found.values())
+
+
+def test_relu_nets_at_zero_have_the_loss_of_the_identity_and_descend_from_a_start():
+    asked = {"n": 2, "depth": 4, "starts": [0.0, 0.3], "exponents": [-2.0, -1.0], "epochs": 5, "seeds": 2}
+    left = losses(SOURCE, limit=100, **asked)["left"]
+    assert left[:, 0] == pytest.approx([1.0, 1.0]) and (left[:, 1] < 1).all()

@@ -5,6 +5,7 @@ from lightning_app.papers.findings.modern import MODERN
 from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
+from lightning_app.papers.findings.shortcut_length_relu import SHORTCUT_LENGTH_RELU
 from lightning_app.papers.parts import Paper
 
 __all__ = ["PAPER"]
@@ -12,5 +13,5 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
-    (NOTATION, NORMALISED, SHORTCUT_LENGTH, COMMON_DEPTH, MODERN),
+    (NOTATION, NORMALISED, SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, COMMON_DEPTH, MODERN),
 )
