@@ -28,7 +28,7 @@ from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder
-from tests.forked import MAIN, Popen
+from tests.forked import MAIN, NO_PAGE, Popen
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMING = ("cost/", "time/")  # what may differ between two equal runs
@@ -114,9 +114,17 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
 
 
-def command(*words: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess:
-    """The real command line in a process of its own, in a folder of its own: see tests/forked.py."""
+def command(
+    *words: str | Path, cwd: Path, env: Mapping[str, str] = {}, page: bool = False
+) -> subprocess.CompletedProcess:
+    """The real command line in a process of its own, in a folder of its own: see tests/forked.py.
+
+    Args:
+        page: whether training draws its page at the end.
+    """
     environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
+    if not page and words[0] in ("fit", "reproduce"):
+        environment[NO_PAGE] = "1"
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     words = [*map(str, words)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

@@ -1,7 +1,8 @@
 """Noise in the place of CIFAR-10, and a way to run a benchmark as its command does."""
 
 import json
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +10,17 @@ import pytest
 
 from benchmarks.guard import make_images
 from benchmarks.harness import Results, run
+from tests.forked import LIBRARIES
+
+
+@pytest.fixture(scope="package", autouse=True)
+def processes_have_the_libraries() -> Iterator[None]:
+    """What a benchmark starts begins by a fork of a process that has imported them, instead of importing them each time."""
+    multiprocessing.set_forkserver_preload([*LIBRARIES])
+    forked = multiprocessing.get_context("forkserver")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.harness.multiprocessing.get_context", lambda _: forked)
+        yield
 
 
 @pytest.fixture(scope="session")

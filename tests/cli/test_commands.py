@@ -36,7 +36,7 @@ def every_epoch() -> list[str]:
 def finished(tmp_path_factory) -> Path:
     """A folder in which a tiny quickstart of three epochs ran, uninterrupted."""
     cwd = tmp_path_factory.mktemp("finished")
-    done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", cwd=cwd)
+    done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", cwd=cwd, page=True)
     assert done.returncode == 0, done.stderr
     (cwd / "stdout").write_text(done.stdout)
     return cwd

@@ -51,7 +51,7 @@ def test_a_measure_that_fails_is_said_and_shown_and_strict_stops(tmp_path):
     (tmp_path / "mine.py").write_text(FAILING)
     words = (*TINY, *FEW, "--trainer.callbacks+=mine.Failing")
     path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    went = command(*words, cwd=tmp_path, env=path)
+    went = command(*words, cwd=tmp_path, env=path, page=True)
     sentence = "Failing cannot measure 'plain' after epoch 1: LookupError: no such layer"
     assert went.returncode == 0 and went.stderr.count(sentence) == 1 and "Traceback" not in went.stderr
     run = RunFolder(tmp_path / "runs" / "digits" / "quickstart")

@@ -18,7 +18,7 @@ from tests.helpers import LEARNING, ROOT, TINY, command
 def fitted(tmp_path_factory) -> tuple[Path, dict]:
     """Where a tiny run is, and what `fit --json` said of it."""
     cwd = tmp_path_factory.mktemp("fit")
-    done = command(*TINY, *LEARNING, "--trainer.logger", "[]", "--json", cwd=cwd)
+    done = command(*TINY, *LEARNING, "--trainer.logger", "[]", "--json", cwd=cwd, page=True)
     assert done.returncode == 0, done.stderr
     assert "epoch 2/2" in done.stderr  # progress, tables and findings
     return cwd, json.loads(done.stdout)

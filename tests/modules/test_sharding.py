@@ -60,9 +60,10 @@ def checkpoint(folder) -> dict:
 
 
 FEWER = {  # of what takes most time, and is not more equal for being more
-    "HessianSpectrum": {"samples": 8, "steps": 4},
-    "NoiseStability": {"samples": 8, "strengths": [0.1], "draws": 1},
-    "EffectiveDepth": {"samples": 8, "gradient_samples": 4},
+    "DrivingForce": {"samples": 8},
+    "HessianSpectrum": {"samples": 4, "steps": 4, "exact": 0},
+    "NoiseStability": {"samples": 3, "strengths": [0.1], "draws": 1, "tangents": 2},
+    "EffectiveDepth": {"samples": 4, "gradient_samples": 2},
 }
 
 
@@ -93,7 +94,10 @@ def everything(tmp_path_factory):
     config = {
         "run": {"group": "g", "name": "one"},
         "model": {"seeds": 3, "arms": {"residual": {"net": net}, "plain": {"twin_of": "residual"}}, "ema_decay": 0.9},
-        "data": {"class_path": "Digits", "init_args": {"train_limit": 64, "probe_size": 20, "batch_size": 32}},
+        "data": {
+            "class_path": "Digits",
+            "init_args": {"train_limit": 64, "test_limit": 40, "probe_size": 20, "batch_size": 32},
+        },
         "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true"},
     }
     config["trainer"]["callbacks"] = looking()
