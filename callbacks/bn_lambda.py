@@ -28,6 +28,11 @@ class BnLambda(StatefulMeasure):
         linear map it can be absorbed into the weights, ``w'_d = s_d w_d``, and ‖w'‖ is the scale that the layer really
         has.
 
+        LayerNorm, GroupNorm, InstanceNorm and RMSNorm, and modules that look like them, have a λ (or γ) as well, and no running
+        statistics: they divide by what they find in the sample at hand, which is no linear map, so the layer before cannot absorb
+        them. Their λ alone can go into the linear maps behind them, ``W diag(λ)`` with bias ``b + W β``, where these take all
+        that the normalisation puts out; the division stays.
+
     Keys:
         | key | unit | meaning |
         |---|---|---|
@@ -66,6 +71,8 @@ class BnLambda(StatefulMeasure):
           samples.
         * Across an addition, and where a skip starts between the two, nothing is absorbed: pre-activation nets have few
           such pairs.
+        * λ of a LayerNorm and ‖W‖ of the map behind it trade off: W diag(λ) is what the net computes with. ``own`` norms do not
+          contain λ, and ``absorbed`` ones exist for BatchNorm only.
         * Without running statistics a BatchNorm has no scale: those keys are left out, with a warning.
         * Normalisations without λ (``affine=False``) are absorbed but not listed; a net without any has weight norms
           only.

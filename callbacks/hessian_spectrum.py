@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
-from lightning_app.common.errors import DivergedError, at_least
+from lightning_app.common.errors import DivergedError, UserError, at_least
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
+from lightning_app.measures.curvature.gauss_newton import MATRICES, GaussNewton, Matrix
 from lightning_app.networks import layers_of
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class HessianSpectrum(Measure):
     Keys:
         | key | unit | meaning |
         |---|---|---|
+        | ``hessian/chunk`` | samples | differentiated at once, at most: as many as fit into fixed memory |
         | ``hessian/[<part>/]<field>`` | loss | fields of `Spectrum`; shares, counts and conditions are without unit |
         | ``hessian/[<part>/]top<i>`` | loss | i-th largest eigenvalue |
         | ``hessian/[<part>/]top<i>_residual`` | loss | an eigenvalue lies within this distance of it |
@@ -52,7 +54,9 @@ class HessianSpectrum(Measure):
 
     Cost:
         A product H v costs about two gradients of the probe samples; the defaults take some percent of an epoch
-        of CIFAR-10. ``parts`` cost as many products again for each.
+        of CIFAR-10. ``parts`` cost as many products again for each. Memory does not grow with the samples, which are
+        differentiated ``chunk`` at a time; beside that it is ``steps`` vectors as large as the net, 0.4 GB each for 100
+        million parameters.
 
     Breaks:
         * Most eigenvalues of a trained net lie so close to 0 that few products do not see their sign: ``index_low`` and
@@ -83,6 +87,8 @@ class HessianSpectrum(Measure):
         seed: of the random starts.
         prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
         every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+        matrix: instead of the Hessian "gauss_newton" or "empirical_fisher", of a cross-entropy, by curvlinops' products; the
+            prefix is then this name.
     """
 
     family = "hessian"
@@ -103,6 +109,7 @@ class HessianSpectrum(Measure):
         seed: int = 0,
         prefix: str = "hessian",
         every_n_steps: Steps | None = None,
+        matrix: Literal["hessian"] | Matrix = "hessian",
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
         check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
@@ -112,7 +119,12 @@ class HessianSpectrum(Measure):
         self.parts = parts
         self.exact = at_least(0, "HessianSpectrum", exact=exact)
         self.double = double
-        self.prefix = self.family = prefix
+        if matrix not in ("hessian", *MATRICES) or (parts and matrix != "hessian"):
+            raise UserError(
+                f"matrix of HessianSpectrum is hessian, {' or '.join(MATRICES)}, the last two without parts, got {matrix}."
+            )
+        self.matrix = matrix
+        self.prefix = self.family = matrix if prefix == "hessian" else prefix
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -124,6 +136,10 @@ class HessianSpectrum(Measure):
 
     def _spectra(self, context: MeasureContext) -> dict[str, Any]:
         net, samples = context.net, context.samples(self.samples)
+        if self.matrix != "hessian":
+            operator = GaussNewton(net, samples, self.matrix, context.loss, self.double)
+            found, leading = spectrum(operator, **self.options)
+            return _flat(self.prefix, found) | _leading(self.prefix, net, operator, leading)
         few = sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact
         hessian_of = partial(Hessian, net, samples, context.loss, memory=context.graph_memory)
         if few:
@@ -131,6 +147,7 @@ class HessianSpectrum(Measure):
         hessian = hessian_of(double=self.double)
         found, leading = spectrum(hessian, **self.options)
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
+        results[f"{self.prefix}/chunk"] = float(hessian.chunk)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
         whole = hessian.places()
@@ -145,6 +162,7 @@ class HessianSpectrum(Measure):
         matrix = dense(hessian)
         found, leading = exact_spectrum(matrix, self.options["k"])
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
+        results[f"{self.prefix}/chunk"] = float(hessian.chunk)
         layers = {name: _mask(hessian, places.values()) for name, places in _layers(net, hessian).items()}
         for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
@@ -162,7 +180,7 @@ def _flat(prefix: str, found: Spectrum) -> dict[str, Any]:
     return {prefix: found, **numbered}
 
 
-def _leading(prefix: str, net: nn.Module, hessian: Hessian, leading: Tensor) -> dict[str, Any]:
+def _leading(prefix: str, net: nn.Module, hessian: Hessian | GaussNewton, leading: Tensor) -> dict[str, Any]:
     """Where the eigenvector of the largest |lambda| lies: shares of its square."""
     square = leading.double().square()
     results: dict[str, Any] = {}
@@ -174,7 +192,7 @@ def _leading(prefix: str, net: nn.Module, hessian: Hessian, leading: Tensor) -> 
     return results
 
 
-def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
+def _id_and_rest(net: nn.Module, hessian: Hessian | GaussNewton) -> dict[str, Tensor]:
     """ID entries and all other parameters as masks of a vector; nothing for a net without ID entries."""
     masks = {layer.weight_name: mask for layer in layers_of(net) if (mask := layer.id_mask()) is not None}
     parts = [masks.get(name, torch.zeros_like(w, dtype=torch.bool)) for name, w in hessian.parameters.items()]
@@ -182,7 +200,7 @@ def _id_and_rest(net: nn.Module, hessian: Hessian) -> dict[str, Tensor]:
     return {"id": flat, "rest": ~flat} if flat.any() else {}
 
 
-def _layers(net: nn.Module, hessian: Hessian) -> dict[str, dict[str, slice]]:
+def _layers(net: nn.Module, hessian: Hessian | GaussNewton) -> dict[str, dict[str, slice]]:
     """Where each layer's trained parameters, weight and bias, lie in a vector; of a packed weight its rows."""
     places, found = hessian.places(), {}
     for layer in layers_of(net):
@@ -199,7 +217,7 @@ def _rows(place: slice, rows: slice, length: int) -> slice:
     return slice(place.start + start * row, place.start + stop * row)
 
 
-def _mask(hessian: Hessian, places: Iterable[slice]) -> Tensor:
+def _mask(hessian: Hessian | GaussNewton, places: Iterable[slice]) -> Tensor:
     mask = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
     for place in places:
         mask[place] = True

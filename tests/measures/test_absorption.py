@@ -143,3 +143,30 @@ def test_a_layer_whose_weights_are_used_elsewhere_too_is_not_absorbed():
     net, x = Sharing().double().eval(), torch.randn(2, 3, 5, 5, dtype=torch.float64)
     net.norm.weight.data.uniform_(0.5, 2)
     assert torch.allclose(absorb(net, x[:1])(x), net(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm", "GroupNorm", "LlamaRMSNorm"])
+@torch.no_grad()
+def test_norms_of_the_sample_keep_their_statistics_and_can_lend_their_lambda_to_the_map_behind_them(kind):
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    make = {"LlamaRMSNorm": LlamaRMSNorm, "GroupNorm": lambda size: nn.GroupNorm(3, size)}.get(kind) or getattr(
+        nn, kind
+    )
+    net = nn.Sequential(nn.Linear(5, 6), make(6), nn.Linear(6, 4)).double()
+    for weights in net.parameters():
+        nn.init.normal_(weights)
+    x = torch.randn(7, 5, dtype=torch.float64)
+    (norm,) = normalisations_of(net, x[:1])
+    assert (norm.name, norm.path, norm.into) == ("layer01", "1", None) and torch.equal(norm.lambdas, net[1].weight)
+    torch.testing.assert_close(absorb(net, x[:1])(x), net(x), rtol=1e-12, atol=0)
+    assert (net[1](net[0](2 * x)) - 2 * net[1](net[0](x))).abs().max() > 0.1  # no affine map of what comes in
+    lent, beta = copy.deepcopy(net), getattr(net[1], "bias", None)
+    lent[2].weight.mul_(net[1].weight)
+    lent[2].bias.add_(0 if beta is None else net[2].weight @ beta)
+    for part, value in ((lent[1].weight, 1.0), (getattr(lent[1], "bias", None), 0.0)):
+        if part is not None:
+            nn.init.constant_(part, value)
+    torch.testing.assert_close(
+        lent(x), net(x), rtol=1e-6 if kind == "LlamaRMSNorm" else 1e-12, atol=1e-12
+    )  # its float32

@@ -103,6 +103,15 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     return torch.stack([each.flatten(1).sum(1) / counts.flatten(1).sum(1) for each in (losses, errors)])
 
 
+def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """A row of outputs (n, classes) for each term, and its label (n,)."""
+    outputs, labels = _aligned(outputs, labels, loss)
+    if not _of_tokens(labels):
+        return outputs, labels
+    (counts,) = (labels.flatten() != _ignored(loss)).nonzero(as_tuple=True)
+    return classes_second(outputs, labels).movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
+
+
 def _of_tokens(labels: Tensor) -> bool:
     return labels.ndim > 1 and not labels.is_floating_point()
 

@@ -21,7 +21,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -104,16 +104,16 @@ class Hessian:
         check_evaluating(self._net, "a Hessian")
         made_answering(self._net)
         self._loss = loss
-        self.parameters = _chosen(self._net, names)
+        self.parameters = chosen(self._net, names)
         self._weights = list(self.parameters.values())
-        self._chunks = _cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        self._chunks = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
             raise UserError("a Hessian needs at least one sample, got none.")
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
         of_number = self._graph_of_number()
-        self._chunks = _cut(
+        self._chunks = cut(
             self._chunks, self.like.dtype, lambda inputs: int(GRAPH // max(1, of_number * inputs[:1].numel()))
         )
         self.chunk = max(len(labels) for _, labels in self._chunks)
@@ -133,10 +133,7 @@ class Hessian:
 
     def places(self) -> dict[str, slice]:
         """Where each parameter lies in a vector."""
-        stops = itertools.accumulate(weight.numel() for weight in self._weights)
-        return {
-            name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(self.parameters.items(), stops)
-        }
+        return places_of(self.parameters)
 
     def point(self) -> Tensor:
         """The parameters at which it is taken, (size,)."""
@@ -337,7 +334,14 @@ def dense(hessian: Hessian) -> Tensor:
     return (rows + rows.T) / 2
 
 
-def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+def places_of(parameters: Mapping[str, Tensor]) -> dict[str, slice]:
+    """Where each lies in a vector of all of them."""
+    stops = itertools.accumulate(weight.numel() for weight in parameters.values())
+    return {name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(parameters.items(), stops)}
+
+
+def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
+    """The parameters to differentiate in, by name; None for all trainable ones."""
     trainable = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
     if wrong := [name for name in names or () if name not in trainable]:
         raise UserError(f"'{wrong[0]}' is no trainable parameter of this {type(net).__name__}.")
@@ -354,7 +358,7 @@ def _chosen(net: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Paramet
     return chosen
 
 
-def _cut(batches: Pairs, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
+def cut(batches: Pairs, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
     """The samples in pieces of at most so many, whatever the loader's batch size."""
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
@@ -384,7 +388,7 @@ def _twice(net: nn.Module) -> Iterator[None]:
         text = str(error)
         if not any(sign in text for sign in UNDIFFERENTIABLE):
             raise
-        raise UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0]} {ADVICE}") from error
+        raise UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0].rstrip('. ')}. {ADVICE}") from error
 
 
 def _flat(parts: Iterable[Tensor]) -> Tensor:

@@ -4,6 +4,10 @@ In evaluation mode a BatchNorm is an affine map of each channel. Behind a convol
 into that layer's weights, ``w' = s w`` and ``b' = beta + (b - mean) s`` with ``s = lambda / sqrt(var + eps)``, as the
 paper does with e-lab's BN-absorber: the scale that a layer really has is then the norm of its weights, wherever
 training keeps it.
+
+A LayerNorm, GroupNorm, InstanceNorm or RMSNorm divides by statistics of the sample at hand, which no weights can do: nothing
+before it can absorb it. Its lambda and beta are affine, and a linear map behind it could take them, ``W diag(lambda)`` and
+``b + W beta``; `absorb` leaves them where they are.
 """
 
 import copy

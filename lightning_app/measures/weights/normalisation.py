@@ -26,6 +26,7 @@ from lightning_app.networks.layers import layers_of
 
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
 _ABSORBING = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}  # these very classes: a subclass may do more
+_EPS = ("eps", "variance_epsilon")  # the second in the RMSNorms of transformers
 _TOLERANCE = 1e-3  # of the largest entry, where a normalisation's output is compared with its formula
 _FORM = {  # calls that ask how a tensor looks, not what is in it
     *(getattr(Tensor, name) for name in ("dim", "size", "stride", "numel", "nelement", "ndimension", "__len__")),
@@ -153,8 +154,8 @@ def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisa
     """Every normalisation layer that the net's forward pass calls, in its order.
 
     These are PyTorch's (BatchNorm, SyncBatchNorm, InstanceNorm, GroupNorm, LayerNorm, RMSNorm) and any module that
-    looks like one: with an ``eps``, and a ``weight`` or a ``running_var``. Cost: one forward pass on an image (1, ...), in
-    evaluation mode, of a copy that shares the net's parameters.
+    looks like one: with an ``eps`` (``variance_epsilon`` in transformers), and a ``weight`` or a ``running_var``. Cost: one
+    forward pass on an image (1, ...), in evaluation mode, of a copy that shares the net's parameters.
     """
     net = unwrapped(net)
     watched = shared_copy(net).eval()
@@ -189,7 +190,7 @@ class _Watch(TorchFunctionMode):
         self._names: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(net)}
         for module in net.modules():
             looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
-            if isinstance(module, _KNOWN) or (hasattr(module, "eps") and looks):
+            if isinstance(module, _KNOWN) or (looks and any(hasattr(module, name) for name in _EPS)):
                 module.register_forward_pre_hook(self._enter)
                 module.register_forward_hook(self._leave)
             elif module in self._names or type(module) in _ABSORBING:

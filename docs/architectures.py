@@ -1,0 +1,147 @@
+"""Which measure runs on which architecture, or why not: a table in docs/measuring.md.
+
+    python -m docs.architectures           # writes it
+    python -m docs.architectures --full    # prints it for the nets as published, in minutes
+
+Written is what happens with small nets of the same classes, on four small pictures or sequences: a test makes it again.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+import transformers
+from torch import nn
+from torchvision.models import efficientnet, mobilenetv3
+
+from callbacks import (
+    BnLambda,
+    DrivingForce,
+    EffectiveDepth,
+    HessianSpectrum,
+    InterlayerCushion,
+    LayerCushion,
+    MeasureContext,
+    NoiseStability,
+    Signal,
+    WeightMass,
+)
+from callbacks.measure import Measure, reason
+
+PAGE = Path(__file__).parent / "measuring.md"
+HEAD = "| network | "
+CLASSES, TOKENS, LENGTH = 4, 40, 6
+NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
+
+MEASURES: dict[str, Callable[[], Measure]] = {
+    "Signal": Signal,
+    "WeightMass": WeightMass,
+    "LayerCushion": LayerCushion,
+    "NoiseStability": partial(NoiseStability, samples=2, strengths=[0.1], draws=1, tangents=2),
+    "InterlayerCushion": partial(InterlayerCushion, samples=2, probes=1),
+    "BnLambda": BnLambda,
+    "HessianSpectrum": partial(HessianSpectrum, samples=2, steps=4, k=1),
+    "DrivingForce": partial(DrivingForce, samples=2),
+    "EffectiveDepth": partial(EffectiveDepth, samples=2, gradient_samples=1),
+}
+
+
+def small() -> dict[str, Callable[[], nn.Module]]:
+    """Of the same classes, with few layers and channels."""
+    models: Any = torchvision.models
+    mobile = mobilenetv3._mobilenet_v3_conf("mobilenet_v3_small", width_mult=0.25)[0][:4]
+    efficient = efficientnet._efficientnet_conf("efficientnet_b0", width_mult=0.25, depth_mult=0.3)[0][:3]
+    convnext = [models.convnext.CNBlockConfig(8, 16, 1), models.convnext.CNBlockConfig(16, None, 1)]
+    attention = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": CLASSES}
+    texts = {"vocab_size": TOKENS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    of_bert = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return {
+        "torchvision resnet50": lambda: models.ResNet(
+            models.resnet.Bottleneck, [1, 1, 1, 1], CLASSES, width_per_group=4
+        ),
+        "torchvision densenet121": lambda: models.DenseNet(4, (2, 2), 8, num_classes=CLASSES),
+        "torchvision mobilenet_v3_small": lambda: models.MobileNetV3(mobile, 32, num_classes=CLASSES),
+        "torchvision efficientnet_b0": lambda: models.EfficientNet(efficient, 0.2, num_classes=CLASSES),
+        "torchvision convnext_tiny": lambda: models.ConvNeXt(convnext, num_classes=CLASSES),
+        "torchvision vit_b_16": lambda: models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=CLASSES),
+        "torchvision swin_t": lambda: models.SwinTransformer([4, 4], 8, [1, 1], [2, 2], [4, 4], num_classes=CLASSES),
+        "timm vit_tiny_patch16_224": lambda: timm.create_model("vit_tiny_patch16_224", **attention),
+        "transformers GPT2LMHeadModel": lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, **texts)
+        ),
+        "transformers BertForSequenceClassification": lambda: transformers.BertForSequenceClassification(
+            transformers.BertConfig(max_position_embeddings=LENGTH, num_labels=CLASSES, **of_bert, **texts)
+        ),
+    }
+
+
+def full() -> dict[str, Callable[[], nn.Module]]:
+    names = ("resnet50", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "vit_b_16", "swin_t")
+    found: dict[str, Callable[[], nn.Module]] = {
+        f"torchvision {name}": partial(getattr(torchvision.models, name)) for name in names
+    }
+    return found | {
+        "timm vit_tiny_patch16_224": partial(timm.create_model, "vit_tiny_patch16_224"),
+        "transformers GPT2LMHeadModel": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config()),
+        "transformers BertForSequenceClassification": lambda: transformers.BertForSequenceClassification(
+            transformers.BertConfig(num_labels=CLASSES)
+        ),
+    }
+
+
+def batch_for(name: str, side: int = 32) -> Any:
+    """Four samples: pictures, or sequences of which two are shorter."""
+    drawn = torch.Generator().manual_seed(0)
+    if "transformers" not in name:
+        return torch.randn(4, 3, side, side, generator=drawn), torch.arange(4) % CLASSES
+    tokens, mask = torch.randint(TOKENS, (4, LENGTH), generator=drawn), torch.ones(4, LENGTH, dtype=torch.long)
+    mask[2:, LENGTH // 2 :] = 0
+    labels = torch.arange(4) % CLASSES if "Bert" in name else tokens.masked_fill(mask == 0, -100)
+    return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+
+
+def outcomes(nets: dict[str, Callable[[], nn.Module]], side: int = 32) -> dict[str, dict[str, str]]:
+    """Network -> measure -> "" where it runs, else why not."""
+    found: dict[str, dict[str, str]] = {}
+    for name, make in nets.items():
+        torch.manual_seed(0)
+        context = MeasureContext(make().eval(), [batch_for(name, side)])
+        found[name] = {measure: _outcome(make_measure(), context) for measure, make_measure in MEASURES.items()}
+    return found
+
+
+def _outcome(measure: Measure, context: MeasureContext) -> str:
+    try:
+        found = measure.within_memory(context)
+        return "" if found else next(iter(measure._warned), NO_BLOCKS)
+    except Exception as error:  # of a measure that cannot: it is what the table is about
+        return reason(error)
+
+
+def table(found: dict[str, dict[str, str]]) -> str:
+    """A row a network; reasons are numbered below."""
+    reasons = list(dict.fromkeys(why for row in found.values() for why in row.values() if why))
+    lines = [HEAD + " | ".join(MEASURES) + " |", "|---|" + "---|" * len(MEASURES)]
+    for name, row in found.items():
+        cells = [f"no: {reasons.index(why) + 1}" if why else "runs" for why in row.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{number}. {why}" for number, why in enumerate(reasons, start=1))]) + "\n"
+
+
+def written(page: str) -> str:
+    """The table in a page, to the next heading."""
+    start = page.index(HEAD)
+    return page[start : page.index("\n## ", start) + 1].rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    if "--full" in sys.argv:
+        print(table(outcomes(full(), side=224)))
+    else:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(page.replace(written(page), table(outcomes(small()))), encoding="utf-8")

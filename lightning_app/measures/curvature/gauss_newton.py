@@ -1,0 +1,118 @@
+"""Gauss-Newton and Fisher matrices as products, by curvlinops, for the same Lanczos runs with the same bounds as a Hessian.
+
+    G = 1/N sum_n J_n^T H_n J_n,        F = 1/N sum_n g_n g_n^T,
+
+with J_n the Jacobian of a sample's outputs, H_n the second derivative of its loss in the outputs and g_n the gradient of its
+loss, all in the parameters. G is the Hessian without the curvature of the net itself: positive semi-definite for a loss that is
+convex in the outputs. For a cross-entropy it is the Fisher matrix of the model's own labels, in expectation over them. F is the
+empirical one, of the labels that are there: the gradients' second moment, which is not G.
+"""
+
+import copy
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_app.common.calls import made_answering
+from lightning_app.common.errors import UserError
+from lightning_app.measures.core.hooks import check_evaluating, shared_copy
+from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
+from lightning_app.measures.curvature.hessian import CHUNK, Pairs, chosen, cut, places_of
+
+Matrix = Literal["gauss_newton", "empirical_fisher"]
+MATRICES: tuple[Matrix, ...] = ("gauss_newton", "empirical_fisher")
+
+
+class GaussNewton:
+    """One of these matrices of the mean cross-entropy over samples, or over tokens whose label is not -100: a `Symmetric`.
+
+    Args:
+        net: inputs -> outputs, in evaluation mode.
+        batches: (inputs, labels) on the net's device.
+        matrix: "gauss_newton", or "empirical_fisher", whose n are the terms of the mean: tokens, where these have labels.
+        loss: (outputs, labels) -> mean over a batch, a cross-entropy.
+        double: in float64, on a copy of the net.
+
+    Cost: a product is a forward-mode, a reverse-mode and two forward passes, a third more than a Hessian's with kept graphs.
+
+    Raises:
+        UserError: where curvlinops is not installed, for another loss, half precision, no samples, or training mode.
+
+    >>> net = nn.Linear(1, 2, bias=False).double()
+    >>> _ = nn.init.zeros_(net.weight)
+    >>> G = GaussNewton(net, [(torch.full((1, 1), 2.0), torch.tensor([0]))])
+    >>> G @ torch.tensor([1.0, 0.0], dtype=torch.float64)  # x^2 (diag(p) - p p^T), p = 1/2
+    tensor([ 1., -1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        batches: Pairs,
+        matrix: Matrix = "gauss_newton",
+        loss: Loss = cross_entropy,
+        double: bool = False,
+    ) -> None:
+        try:
+            import curvlinops
+        except ImportError as error:
+            raise UserError(f"{matrix} needs curvlinops: pip install curvlinops-for-pytorch.") from error
+        self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
+        check_evaluating(self._net, matrix)
+        made_answering(self._net)
+        self.parameters = chosen(self._net)
+        pieces = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        self._parts: list[tuple[int, Any]] = []
+        kind = {"gauss_newton": curvlinops.GGNLinearOperator, "empirical_fisher": curvlinops.EFLinearOperator}[matrix]
+        for inputs, labels in pieces:
+            terms = _Terms(self._net, inputs, labels, loss)
+            rows = self._checked(terms, loss, matrix)
+            given = (terms, nn.CrossEntropyLoss(), [*self.parameters.values()], [(torch.zeros(1), rows)])
+            self._parts.append((len(rows), kind(*given, check_deterministic=False, num_data=1)))
+        if not self._parts:
+            raise UserError(f"{matrix} needs at least one sample, got none.")
+
+    @property
+    def like(self) -> Tensor:
+        return next(iter(self.parameters.values()))
+
+    @property
+    def size(self) -> int:
+        return sum(weight.numel() for weight in self.parameters.values())
+
+    def places(self) -> dict[str, slice]:
+        """Where each parameter lies in a vector."""
+        return places_of(self.parameters)
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        found, total = torch.zeros_like(vector), sum(count for count, _ in self._parts)
+        for count, operator in self._parts:
+            found += count / total * (operator @ vector)
+        return found
+
+    @torch.no_grad()
+    def _checked(self, terms: "_Terms", loss: Loss, matrix: Matrix) -> Tensor:
+        """The labels of the rows, of a loss that is their mean cross-entropy."""
+        outputs = self._net(terms.inputs)
+        rows, labels = rows_of(outputs, terms.labels, loss)
+        asked, known = float(loss(outputs, terms.labels)), float(F.cross_entropy(rows, labels))
+        if not math.isclose(asked, known, rel_tol=1e-3, abs_tol=1e-6):
+            raise UserError(
+                f"{matrix} is that of the mean cross-entropy, {known:.4g} here, and this loss is {asked:.4g}: ask for the "
+                "Hessian."
+            )
+        return labels
+
+
+class _Terms(nn.Module):
+    """A net on fixed samples, with a row of outputs for each term of the loss; what it is called with does not count."""
+
+    def __init__(self, net: nn.Module, inputs: Any, labels: Tensor, loss: Loss) -> None:
+        super().__init__()
+        self.net, self.inputs, self.labels, self.loss = net, inputs, labels, loss
+
+    def forward(self, _: Tensor) -> Tensor:
+        return rows_of(self.net(self.inputs), self.labels, self.loss)[0]

@@ -1,0 +1,83 @@
+"""Gauss-Newton and Fisher matrices against their definitions, written out with Jacobians of every term."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, jacrev
+
+from callbacks import HessianSpectrum
+from callbacks.context import MeasureContext
+from lightning_app.common.errors import UserError
+from lightning_app.measures.curvature.gauss_newton import MATRICES, GaussNewton
+from tests.callbacks.test_calls import reader, texts
+
+
+def by_hand(net: nn.Module, rows, labels) -> dict[str, torch.Tensor]:
+    """``rows``: parameters by name -> outputs (n, classes) of the terms."""
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+    outputs = rows(weights)
+    J = torch.cat([part.flatten(2) for part in jacrev(rows)(weights).values()], 2)  # (n, classes, parameters)
+    p = outputs.softmax(1)
+    curved = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    g = torch.einsum("ncp,nc->np", J, p - F.one_hot(labels, p.shape[1]))
+    return {
+        "gauss_newton": torch.einsum("ncp,ncd,ndq->pq", J, curved, J) / len(labels),
+        "empirical_fisher": g.T @ g / len(labels),
+    }
+
+
+def matrix_of(operator: GaussNewton) -> torch.Tensor:
+    return torch.stack([operator @ one for one in torch.eye(operator.size, dtype=torch.float64)], 1)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_of_samples_in_any_batches(matrix):
+    torch.manual_seed(0)
+    net, x, y = (
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double(),
+        torch.randn(5, 3).double(),
+        torch.arange(5) % 3,
+    )
+    expected = by_hand(net, lambda weights: functional_call(net, weights, (x,)), y)[matrix]
+    found = matrix_of(GaussNewton(net, [(x[:2], y[:2]), (x[2:], y[2:])], matrix))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_of_tokens_with_masks_and_the_loss_of_the_net(matrix):
+    net, batch = reader().double(), texts(4)
+    context = MeasureContext(net, [batch])
+    samples = context.samples(4)
+    said = batch["labels"][:, 1:]
+
+    def rows(weights):
+        return functional_call(net, weights, kwargs=batch).logits[:, :-1][said != -100]
+
+    expected = by_hand(net, rows, said[said != -100])[matrix]
+    found = matrix_of(GaussNewton(net, samples, matrix, context.loss))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_its_spectrum_has_the_bounds_of_a_hessians():
+    net, batch = reader().double(), texts(4)
+    context = MeasureContext(net, [batch])
+    found = HessianSpectrum(k=2, steps=40, samples=4, matrix="gauss_newton").evaluate(context)
+    values = torch.linalg.eigvalsh(matrix_of(GaussNewton(net, context.samples(4), "gauss_newton", context.loss)))
+    for number in (1, 2):
+        near = (values - found[f"gauss_newton/top{number}"]).abs().min()
+        assert near <= found[f"gauss_newton/top{number}_residual"] + 1e-12
+        assert found[f"gauss_newton/top{number}"] == pytest.approx(float(values[-number]), rel=1e-6)
+    assert found["gauss_newton"].bottom[0] > -1e-10
+
+
+def test_refusals():
+    net, batches = nn.Linear(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]
+    with pytest.raises(UserError, match=r"of the mean cross-entropy, .* and this loss is .*: ask for the Hessian"):
+        GaussNewton(net, batches, loss=lambda outputs, labels: outputs.square().mean())
+    with pytest.raises(UserError, match="at least one sample, got none"):
+        GaussNewton(net, [])
+    with pytest.raises(
+        UserError, match="hessian, gauss_newton or empirical_fisher, the last two without parts, got fisher"
+    ):
+        HessianSpectrum(matrix="fisher")
