@@ -8,7 +8,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import at_least
-from lightning_app.measures import NoBranches, NotPiecewiseLinear, effective_depth
+from lightning_app.measures import NoBranches, NoPaths, effective_depth
 
 
 class EffectiveDepth(Measure):
@@ -16,9 +16,11 @@ class EffectiveDepth(Measure):
 
     Definition:
         A residual net is the sum over its paths, one for each choice of branch or identity. With f_r what its paths of
-        length r carry to the outputs, and g_r to the gradient, exact sums f = Σ f_r and g = Σ g_r: ``d_eff = Σ r
-        E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length of a
-        path is the number of weight layers it passes, the readout not counted; outputs are centred over the classes.
+        length r carry to the outputs, and g_r to the gradient, exact sums f = Σ f_r and g = Σ g_r + g_gates: ``d_eff =
+        Σ r E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length of
+        a path is the number of weight layers it passes, the readout not counted; outputs are centred over the classes.
+        g_gates is the gradient through what is frozen: activations, the variances of LayerNorm and its kin, attention's
+        patterns, squeeze-and-excitation. In nets of ReLU and BatchNorm it is 0.
 
     Keys:
         | key | unit | meaning |
@@ -27,6 +29,7 @@ class EffectiveDepth(Measure):
         | ``depth/effective_input`` | layers | d_eff of the paths that start at the input, not at a bias or shift |
         | ``depth/coherent`` | layers | d_coh, which may leave the range of lengths: parts that cancel count negative |
         | ``depth/gradient`` | layers | d_grad |
+        | ``depth/gate_share`` | share | of ‖g_gates‖² in ‖g_gates‖² + ‖g - g_gates‖², of which d_grad says nothing |
         | ``depth/longest`` | layers | p, the most layers of a path |
         | ``depth/relative`` | 1 | d_eff / p |
         | ``depth/bias_share`` | share | of Σ E‖f_r‖² that is lost without the paths that start at a constant |
@@ -44,12 +47,16 @@ class EffectiveDepth(Measure):
 
     Cost:
         A few percent of an epoch of CIFAR-10 with the defaults at depth 20. A resolution of outputs costs 10
-        gradients of the same images, one of gradients 55; it grows with the square of the depth.
+        gradients of the same images, one of gradients 55; it grows with the square of the depth. ``gate_share`` costs
+        one gradient, and none where no gate changes nearby.
 
     Breaks:
-        * Only nets that are piecewise linear at fixed gates: convolutions, linear maps, ReLUs, BatchNorm, sums,
-          concatenations, pools. Of others nothing is logged, with a warning that names the operation.
+        * What a signal passes must have a rule: linear maps, embeddings, activations, normalisations, attention, pools,
+          sums, products with a gate. Of other nets nothing is logged, with a warning that names the operation.
+        * In a product of two signals the one that passed the later kind of function is the gate: linear, activation,
+          softmax or sigmoid. Queries and keys make gates, so a path through attention is two layers longer.
         * Nets without branches have one length, their depth, and no keys.
+        * Where ``gate_share`` is large, d_grad is of a small part of what training follows.
         * Gates and statistics are those of each sample. Before training, when running statistics are of no data, they
           are those of probe samples.
         * Lengths count weight layers: a block of two convolutions makes paths two longer, projections on shortcuts
@@ -89,6 +96,6 @@ class EffectiveDepth(Measure):
         except NoBranches as error:
             if not context.others:  # beside a residual net, a plain one is no surprise
                 self.warn_once(f"no depth keys: {error}")
-        except NotPiecewiseLinear as error:
+        except NoPaths as error:
             self.warn_once(f"no depth keys: {error}")
         return {}

@@ -15,7 +15,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import arm, classifier, context, digits, fit
 
-KEYS = {"effective", "coherent", "gradient", "longest", "relative", "effective_input", "bias_share"}
+KEYS = {"effective", "coherent", "gradient", "longest", "relative", "effective_input", "bias_share", "gate_share"}
 
 
 def full() -> nn.Module:
@@ -53,7 +53,7 @@ def test_its_numbers_are_the_measures():
     ("net", "words"),
     [
         (lambda: arm(False).net(), "every path from the input passes 4 weight layers"),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.GELU()), "calls gelu"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Softmax(1)), "calls softmax"),
     ],
 )
 def test_a_net_that_cannot_be_resolved_has_one_warning_and_is_trained(net, words, tmp_path, caplog):

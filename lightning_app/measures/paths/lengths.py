@@ -1,17 +1,22 @@
 """Effective depth: how much of what a net computes, and of what it learns, goes along paths of each length.
 
 A residual net is the sum over its paths (see `unravel`). Its paths of length r carry f_r to the outputs, and
-sum_r f_r + b = f with the readout's bias b; and g_r to the gradient of the loss, and sum_r g_r = grad L. Littwin & Wolf
-(2016) describe f_r by weights eps_r of a spin glass; here it is measured, gate by gate.
+sum_r f_r + b = f with the readout's bias b; and g_r to the gradient of the loss. Littwin & Wolf (2016) describe f_r by weights
+eps_r of a spin glass; here it is measured, gate by gate.
+
+The parts g_r, with that of b, add up to the gradient with frozen gates. In nets of ReLUs, leaky ReLUs, BatchNorms and max
+pools this is the gradient. Gates of other functions change nearby, and the rest of the gradient runs through them:
+g = sum_r g_r + g_b + g_gates, and d_grad says nothing of g_gates.
 
 Conventions. The length of a path is the number of weight layers it passes, but for the readout, a layer whose output is the
 net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
-ReLU gates and normalisation statistics are those of the sample. Constants start paths of their own, of length 1 where they
-come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the softmax is blind to
-what they have in common. A net in half precision is resolved in float32.
+Gates, statistics of normalisation and attention patterns are those of the sample. Constants start paths of their own, of
+length 1 where they come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the
+softmax is blind to what they have in common. A net in half precision is resolved in float32.
 """
 
 import copy
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -26,7 +31,9 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
 from lightning_app.measures.curvature.hessian import Loss, Pairs
-from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NotPiecewiseLinear, unravel
+from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
+from lightning_app.measures.paths.parts import STARTS, AtRoot, ByLength, Kind, NoPaths
+from lightning_app.measures.paths.unravel import unravel
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
@@ -44,29 +51,34 @@ class PathOutputs:
     """``outputs.sum(0) + constant`` are the net's outputs."""
 
     lengths: Tensor  # (R,) int64, ascending
-    outputs: Tensor  # (R, B, C): f_r, of all paths of a length
-    from_input: Tensor  # (R, B, C): of those that start at the input; the others start at a constant
-    constant: Tensor  # (B, C): the readout's bias
+    outputs: Tensor  # (R, B, C), (R, B, T, C) of T tokens: f_r, of all paths of a length
+    from_input: Tensor  # the same of those that start at the input; the others start at a constant
+    constant: Tensor  # (B, C) or (B, T, C): the readout's bias
     input_lengths: tuple[int, ...]  # that paths from the input have
+    gated: bool  # by a gate that changes nearby, so that a part of the gradient belongs to no path
 
 
 @dataclass(frozen=True, eq=False)
 class PathGradients:
-    """``gradients.sum(0) + constant`` is the gradient of the loss in all trainable parameters, flattened in their order."""
+    """In all trainable parameters, flattened in their order.
+
+    ``gradients.sum(0) + constant`` is the gradient of the loss with frozen gates; with ``through_gates`` the gradient.
+    """
 
     lengths: Tensor  # (R,) int64
     gradients: Tensor  # (R, N): g_r
     constant: Tensor  # (N,): of the readout's bias
+    through_gates: Tensor  # (N,): exactly 0 if no gate changes nearby
 
 
 @torch.no_grad()
 def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
-    """The outputs for images (B, ...), resolved by path length.
+    """The outputs (B, C) for images (B, ...), or (B, T, C) for tokens (B, T), resolved by path length.
 
     Cost: K (p + 1) / 2 forward passes, where K is 2 as constants start paths too.
 
     Raises:
-        NotPiecewiseLinear: of `unravel`, and for a net whose output is not (B, C) or not the sum of its paths.
+        NoPaths: of `unravel`, and for a net whose output has another shape or is not the sum of its paths.
 
     >>> net = nn.Linear(1, 1, bias=False)  # a readout alone: its inputs are paths of length 0
     >>> _ = nn.init.constant_(net.weight, 3.0)
@@ -76,9 +88,11 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     """
     net, images = _in_full(net, images)
     out = unravel(net, images, ByLength(images.unsqueeze(0)))
-    if out.ndim != 2:
-        raise NotPiecewiseLinear(
-            f"paths lead to outputs of shape (samples, classes), this net's are {tuple(out.shape)}."
+    of_tokens = not images.is_floating_point() and out.ndim == 3 and out.shape[:2] == images.shape
+    if out.ndim != 2 and not of_tokens:
+        raise NoPaths(
+            "paths lead to outputs of shape (samples, classes), or (samples, tokens, classes) in a net of tokens; this net's "
+            f"are {tuple(out.shape)}."
         )
     parts = cast(ByLength, out.parts.longer(-1) if out.from_layer else out.parts)
     found, nothing = dict(zip(parts.kinds, parts.stack)), torch.zeros_like(parts.stack[0])
@@ -89,10 +103,12 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
         torch.stack([found.get(Kind(start, length), nothing) for length in lengths]) for start in STARTS
     )
     of_input = tuple(length for start, length in parts.kinds if start == "input")
-    resolved = PathOutputs(torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input)
+    resolved = PathOutputs(
+        torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input, parts.gated
+    )
     expected = net(images)
     if expected.isfinite().all() and not nearly_same(resolved.outputs.sum(0) + constant, expected, TOLERANCE):
-        raise NotPiecewiseLinear(
+        raise NoPaths(
             "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
             "something else than its inputs, and cannot be resolved by path length."
         )
@@ -103,20 +119,20 @@ def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
     if next(net.parameters()).dtype in (torch.bfloat16, torch.float16):
-        return copy.deepcopy(unwrapped(net)).float(), images.float()
+        return copy.deepcopy(unwrapped(net)).float(), images.float() if images.is_floating_point() else images
     return shared_copy(net), images
 
 
 def path_gradients(
     net: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, names: Collection[str] | None = None
 ) -> PathGradients:
-    """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df held fixed.
+    """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df and gates held fixed.
 
     It is that in the parameters of these names; None for all trainable ones. Every g_r is the Fourier transform of gradients
     at roots of unity: where two parts cancel, or one is much smaller than the largest, its relative error is that much
     larger than the precision's.
 
-    Cost: 2 (p + 1) gradients of the batch, and memory for as many.
+    Cost: 2 (p + 1) gradients of the batch, and memory for as many; one more if gates change nearby.
 
     Raises:
         UserError: as `path_outputs`, and for a loss that is no number for each batch.
@@ -131,7 +147,13 @@ def path_gradients(
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
     constant = _constant_gradient(net, images[:1], delta, weights)
     by_length[0] -= constant  # a readout's bias has length 0 too
-    return PathGradients(few.lengths, by_length[few.lengths.to(by_length.device)], constant)
+    gradients = by_length[few.lengths.to(by_length.device)]
+    through_gates = torch.zeros_like(constant)
+    if few.gated:
+        with torch.enable_grad():
+            whole = _flat_gradient((net(images) * delta).sum(), weights)
+        through_gates = whole - gradients.sum(0) - constant
+    return PathGradients(few.lengths, gradients, constant, through_gates)
 
 
 def _trainable(net: nn.Module) -> dict[str, Tensor]:
@@ -186,6 +208,7 @@ class EffectiveDepth:
     effective: float  # d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2: in [shortest, longest]
     coherent: float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum f_r: any number, as parts that cancel count negative
     gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]; NaN if nothing is trained
+    gate_share: float  # |g_gates|^2 / (|g_gates|^2 + |g - g_gates|^2): in [0, 1]; exactly 0 with ReLUs and BatchNorms
     longest: int  # p
     relative: float  # d_eff / p
     effective_input: float  # d_eff of the paths that start at the input
@@ -224,16 +247,19 @@ def effective_depth(
     lengths = found[0].lengths
     f = _centred(torch.cat([each.outputs for each in found], dim=1))  # (R, m, C)
     from_input = _centred(torch.cat([each.from_input for each in found], dim=1))
-    by_output, by_input = (parts.square().sum(-1).mean(1).cpu() for parts in (f, from_input))
-    coherence = (f * f.sum(0)).sum(-1).mean(1).cpu()
+    by_output, by_input = (parts.square().sum(-1).flatten(1).mean(1).cpu() for parts in (f, from_input))
+    coherence = (f * f.sum(0)).sum(-1).flatten(1).mean(1).cpu()
     some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
     longest = int(lengths[-1])
-    by_gradient = _gradient_squares(net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK)
+    by_gradient, gate_share = _gradient_squares(
+        net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK
+    )
     effective = _mean_length(lengths, by_output)
     return EffectiveDepth(
         effective=effective,
         coherent=_mean_length(lengths, coherence),
         gradient=_mean_length(lengths, by_gradient),
+        gate_share=gate_share,
         longest=longest,
         relative=effective / longest,
         effective_input=_mean_length(lengths, by_input),
@@ -257,17 +283,24 @@ def check_branches(net: nn.Module, images: Tensor) -> None:
 
 def _gradient_squares(
     net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor, at_once: int
-) -> Tensor:
-    """|g_r|^2, (R,), of the mean over all images; 0 where nothing is trained."""
+) -> tuple[Tensor, float]:
+    """|g_r|^2, (R,), of the mean over all images, 0 where nothing is trained; and the share of g_gates."""
     chunk = min(GRADIENT_CHUNK, at_once)
-    squares = torch.zeros(len(lengths), dtype=torch.float64)
+    squares, through, frozen = torch.zeros(len(lengths), dtype=torch.float64), 0.0, 0.0
     for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):
         parts = (
-            path_gradients(net, few, of_few, loss, names).gradients * (len(few) / len(images))
+            _times(path_gradients(net, few, of_few, loss, names), len(few) / len(images))
             for few, of_few in zip(images.split(chunk), labels.split(chunk))
         )
-        squares = squares + reduce(torch.add, parts).double().square().sum(1).cpu()
-    return squares
+        gradients, constant, through_gates = reduce(lambda some, more: [*map(torch.add, some, more)], parts)
+        squares = squares + gradients.double().square().sum(1).cpu()
+        through += float(through_gates.double().square().sum())
+        frozen += float((gradients.sum(0) + constant).double().square().sum())
+    return squares, through / (through + frozen) if through + frozen else math.nan
+
+
+def _times(found: PathGradients, share: float) -> list[Tensor]:
+    return [share * each for each in (found.gradients, found.constant, found.through_gates)]
 
 
 def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:

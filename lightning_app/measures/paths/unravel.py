@@ -2,385 +2,241 @@
 
 Where a net adds an identity to a branch, what comes out is a sum over paths, one for each choice of branch or identity at
 each addition (Veit et al. 2016; Littwin & Wolf 2016, Eq. 9): exponentially many, but of as many *lengths* as layers, and what
-the paths of one length carry together can be followed through the net. All that a net does beside its ReLUs is affine, and
-a ReLU with its gates frozen at the sample is linear too. So each tensor of the forward pass goes with a stack of parts, and
-every function is applied to the sum (which decides about gates) and to the parts.
+the paths of one length carry together can be followed through the net. At one sample, all that a net does is made linear:
+each tensor of the forward pass goes with a stack of parts, and every function is applied to the sum, which decides about
+gates, and as a linear map to the parts.
 
-Two kinds of parts know what a layer does to a path. `ByLength` keeps one part for each length, and a layer makes them all
-longer by one. `AtRoot` keeps the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all
-lengths are the Fourier transform of this over the roots of unity, at a cost that does not grow with their number. The
-first resolves outputs, the second gradients, and each is the other's witness.
+*Gates are those of the sum, frozen.* An activation is x times the gate phi(x) / x, a normalisation keeps its variances,
+attention its pattern: values carry the path, queries and keys make gates. Of the product of two signals, the one that
+passed the later of these is the gate: a weight layer, another linear function, an activation, a function with values from 0
+to 1 or one that carries no path at all (softmax, a norm, a reciprocal). So squeeze-and-excitation scales are gates, and so is
+the factor with the activation in a gated unit. If both are alike, as in a bilinear layer, there is no rule and no path.
+A gate of ReLU, leaky ReLU, BatchNorm or max pooling does not change nearby: there the gradient of what the
+paths carry is the gradient. Other gates do, and the gradient that runs through them belongs to no path.
 
-A weight layer is a convolution or a linear map. A constant (a layer's bias, the shift of a normalisation) starts a path of
-its own, of length 1 where it comes in.
+*Length* counts weight layers: convolutions, linear maps, embeddings, and matrix products with a tensor that does not depend
+on the inputs. Query and key maps are in gates; a path through attention passes two, the value map and that of the output.
+Paths start at the inputs (of tokens: at their embeddings, which are one layer long), and at constants: a layer's bias, the
+shift of a normalisation, positions, a class token, phi(0). Those have length 1 where they come in.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
+from lightning_app.measures.paths.parts import NoPaths, Parts
 
-Linear = Callable[..., Tensor]
-
-
-class NotPiecewiseLinear(UserError):
-    """The net is not made of affine maps and ReLUs, and so is no sum over paths."""
-
-
-@dataclass(frozen=True, eq=False)
-class Parts(ABC):
-    """A stack of parts, (K, ...) where the tensor is (...)."""
-
-    stack: Tensor
-
-    def mapped(self, linear: Linear) -> Self:
-        """A linear function of each."""
-        return replace(self, stack=torch.vmap(linear)(self.stack))
-
-    def joined(self, others: Sequence[Self], linear: Linear) -> Self:
-        """A linear function of several tensors' parts: their sum, or one after the other."""
-        first, *rest = self.aligned(others)
-        return replace(first, stack=torch.vmap(linear)(first.stack, *(parts.stack for parts in rest)))
-
-    @abstractmethod
-    def aligned(self, others: Sequence[Self]) -> list[Self]:
-        """All of them, self first, with stacks whose k-th entries belong together."""
-
-    @abstractmethod
-    def longer(self, by: int) -> Self:
-        """Behind so many more weight layers; -1: as if the last one did not count."""
-
-    @abstractmethod
-    def born(self, constant: Tensor) -> Self:
-        """With a constant, of the tensor's shape, that starts a path here."""
+LEAVE = "leave it out of EffectiveDepth."
+WRITTEN = (
+    "a net is resolved into paths if it adds and concatenates signals, this one writes them into a part of a tensor or "
+    f"into one that was there before: use sums and torch.cat, or {LEAVE}"
+)
+TWO_SIGNALS = (
+    "a net is resolved into paths if of two signals that it multiplies one is a gate, which passed an activation, a sigmoid "
+    f"or a softmax that the other did not; this one multiplies two signals of the same kind: {LEAVE}"
+)
+TOKENS = f"paths start at the embeddings of tokens, this net uses its whole numbers in another way: {LEAVE}"
 
 
-STARTS: tuple[Literal["input", "constant"], ...] = ("input", "constant")
+class Last(IntEnum):
+    """What a tensor passed last; in a product, the larger is the gate."""
+
+    LAYER = 0  # a weight layer, and since then nothing but a change of form
+    LINEAR = 1
+    ACTIVATION = 2
+    GATE = 3  # values from 0 to 1, or a function that carries no path
 
 
-class Kind(NamedTuple):
-    """What the paths of one part have in common."""
+class Gateless(Exception):
+    """No path leads through this function of signals; its result can still be a gate."""
 
-    start: Literal["constant", "input"]
-    length: int  # weight layers passed
-
-
-@dataclass(frozen=True, eq=False)
-class ByLength(Parts):
-    """One part for each kind of path.
-
-    >>> x = ByLength(torch.tensor([[5.0]]), (Kind("input", 0),))
-    >>> y = x.joined([x.longer(1).born(torch.tensor([2.0]))], torch.add)
-    >>> y.kinds, y.stack.flatten().tolist()
-    ((Kind(start='constant', length=1), Kind(start='input', length=0), Kind(start='input', length=1)), [2.0, 5.0, 5.0])
-    """
-
-    kinds: tuple[Kind, ...] = (Kind("input", 0),)  # ascending
-
-    def aligned(self, others: Sequence[Self]) -> list[Self]:
-        every = (self, *others)
-        kinds = tuple(sorted({kind for parts in every for kind in parts.kinds}))
-        return [parts if kinds == parts.kinds else parts._among(kinds) for parts in every]
-
-    def _among(self, kinds: tuple[Kind, ...]) -> Self:
-        """With parts that are zero for kinds that have no path here."""
-        places = torch.tensor([kinds.index(kind) for kind in self.kinds], device=self.stack.device)
-        stack = self.stack.new_zeros(len(kinds), *self.stack.shape[1:]).index_copy(0, places, self.stack)
-        return replace(self, stack=stack, kinds=kinds)
-
-    def longer(self, by: int) -> Self:
-        return replace(self, kinds=tuple(Kind(start, length + by) for start, length in self.kinds))
-
-    def born(self, constant: Tensor) -> Self:
-        # Sorted, so that a path that starts here comes first. Written out, as `joined` would copy the stack three times.
-        here, constant = Kind("constant", 1), constant.unsqueeze(0)
-        if self.kinds[0] == here:
-            return replace(self, stack=torch.cat([self.stack[:1] + constant, self.stack[1:]]))
-        return replace(self, stack=torch.cat([constant, self.stack]), kinds=(here, *self.kinds))
-
-
-@dataclass(frozen=True, eq=False)
-class AtRoot(Parts):
-    """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
-
-    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).longer(1)  # 5 i
-    >>> x.stack.flatten().round().int().tolist(), x.longer(1).stack.flatten().round().int().tolist()
-    ([0, 5], [-5, 0])
-    """
-
-    angle: float = 0.0
-
-    @classmethod
-    def at_start(cls, inputs: Tensor, angle: float) -> Self:
-        """Inputs, from which all paths start."""
-        return cls(torch.stack([inputs, torch.zeros_like(inputs)]), angle)
-
-    def aligned(self, others: Sequence[Self]) -> list[Self]:
-        return [self, *others]
-
-    def longer(self, by: int) -> Self:
-        (real, imaginary), cos, sin = self.stack, math.cos(by * self.angle), math.sin(by * self.angle)
-        return replace(self, stack=torch.stack([cos * real - sin * imaginary, sin * real + cos * imaginary]))
-
-    def born(self, constant: Tensor) -> Self:
-        one = torch.stack([math.cos(self.angle) * constant, math.sin(self.angle) * constant])
-        return replace(self, stack=self.stack + one)
+    def __init__(self, why: str, last: Last | None = None) -> None:
+        super().__init__(why)
+        self.why, self.last = why, last
 
 
 class Unravelled(Tensor):
     """A tensor of a forward pass that goes with its parts; functions of it are such tensors again."""
 
-    parts: Parts  # what it is the sum of
-    from_layer: bool = False  # is it the output of a weight layer, of which nothing but the form was changed since?
+    like: Parts  # what it is the sum of; if it has no parts, those of something before it
+    why: str | None = None  # it has no parts
+    last: Last = Last.LINEAR
+
+    @property
+    def parts(self) -> Parts:
+        if self.why:
+            raise Gateless(self.why)
+        return self.like
+
+    @property
+    def from_layer(self) -> bool:
+        """Is it the output of a weight layer, of which nothing but the form was changed since?"""
+        return self.last == Last.LAYER
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = dict(kwargs or {})
         if func is Tensor.__setitem__:
-            raise NotPiecewiseLinear(WRITTEN)
-        if func in RULES:
-            args = args or (kwargs.pop("tensors" if "tensors" in kwargs else "input"),)
-            out = RULES[func](func, *args, **kwargs)
-            in_place = func in _IN_PLACE or kwargs.get("inplace") or (func is F.relu and args[1:] == (True,))
-            return _written(args[0], out) if in_place else out
-        out = _on_sum(func, *args, **kwargs)
-        if isinstance(out, Tensor) or (isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out)):
-            name = getattr(func, "__name__", str(func))
-            raise NotPiecewiseLinear(
-                "a net is resolved into paths if it is made of convolutions, linear maps, ReLUs, normalisations in "
-                f"evaluation mode, sums and pools; this one calls {name}: leave it out of EffectiveDepth."
-            )
-        return out
+            raise NoPaths(WRITTEN)
+        func, args, kwargs, in_place = _out_of_place(func, args, dict(kwargs or {}))
+        args = args or tuple(kwargs.pop(name) for name in ("input", "tensors") if name in kwargs)
+        if func is Tensor.__iter__:
+            return iter(args[0].unbind(0))
+        total = on_sum(func, *args, **kwargs)
+        if func in NEW or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total])):
+            return _tokens(func, total, args)
+        out = _resolved(func, total, args, kwargs)
+        return _written(args[0], out) if in_place else out
+
+
+NEW = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.new_tensor}
+NEW |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, torch.rand_like, torch.randn_like}
 
 
 def unravel(net: nn.Module, inputs: Tensor, parts: Parts) -> Unravelled:
     """The output of a net in evaluation mode for inputs (B, ...) of known parts, with the ordinary forward pass's gates.
 
+    Whole numbers are tokens: paths start where they are embedded, and nothing of the parts is used but their kind.
+
     Raises:
-        NotPiecewiseLinear: if a function of the net is not, named.
+        NoPaths: if the output is no tensor, or no path leads to it; the function that is in the way is named.
     """
-    out = net(_unravelled(inputs, parts))
+    out = net(unravelled(inputs, parts, why=None if inputs.is_floating_point() else TOKENS))
     if not isinstance(out, Unravelled):
-        raise NotPiecewiseLinear(
+        raise NoPaths(
             f"paths lead from the inputs to one tensor of outputs, but this net returns {type(out).__name__}."
         )
+    if out.why:
+        raise NoPaths(out.why)
     return out
 
 
-def _unravelled(total: Tensor, parts: Parts, from_layer: bool = False) -> Unravelled:
+def unravelled(total: Tensor, parts: Parts, last: Last = Last.LINEAR, why: str | None = None) -> Unravelled:
     out = total.detach().as_subclass(Unravelled)
-    out.parts, out.from_layer = parts, from_layer
+    out.like, out.last, out.why = parts, last, why
     return out
 
 
-def _plain(x: Any) -> Any:
+def plain(x: Any) -> Any:
+    """The sums without their parts."""
     if isinstance(x, (tuple, list)):
-        return type(x)(map(_plain, x))
+        return type(x)(map(plain, x))
     with torch._C.DisableTorchFunctionSubclass():
         return x.as_subclass(Tensor) if isinstance(x, Unravelled) else x
 
 
 @torch.no_grad()
-def _on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
+def on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
     """The function of the sum, as in an ordinary forward pass."""
-    args = tuple(map(_plain, args))
-    if "inplace" in kwargs:
-        kwargs["inplace"] = False
-    return func(*args, **kwargs)
+    return func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
 
-RULES: dict[Callable, Callable[..., Unravelled]] = {}  # torch function -> (function, its arguments) -> result
+class Rule(NamedTuple):
+    """(function, its value for the sum, its arguments) -> the parts of its value, or a list of them, or all of the value."""
+
+    parts: Callable[..., Parts | Sequence[Parts] | Any]
+    floor: Last  # its result passed this last, if no argument passed something later
+    resets: bool  # whatever the arguments passed
+    several: bool  # not the first argument alone may have parts
 
 
-def _rule(*functions: Callable) -> Callable:
-    def register(rule: Callable[..., Unravelled]) -> Callable[..., Unravelled]:
-        RULES.update(dict.fromkeys(functions, rule))
-        return rule
+RULES: dict[Callable, Rule] = {}  # by torch function
+
+
+def rule(*functions: Callable, floor: Last = Last.LINEAR, resets: bool = False, several: bool = False) -> Callable:
+    def register(parts: Callable) -> Callable:
+        RULES.update(dict.fromkeys(functions, Rule(parts, floor, resets, several)))
+        return parts
 
     return register
 
 
-@_rule(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.linear)
-def _layer(func: Any, x: Any, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-    """A weight layer: its linear map makes every path longer, its bias starts one."""
-    total = _on_sum(func, x, weight, bias, *args, **kwargs)
-    parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).longer(1)
-    return _unravelled(total, _with_constant(parts, bias, total, func is F.linear), from_layer=True)
+def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict) -> Any:
+    """The sum with its parts, or as a tensor that can only be a gate."""
+    signals = [*_signals((args, kwargs))]
+    found = RULES.get(func)
+    last = Last.GATE
+    try:
+        if found is None or not (found.several or (len(signals) == 1 and isinstance(args[0], Unravelled))):
+            raise Gateless(
+                "a net is resolved into paths if its signals go through linear maps, activations, normalisations, attention "
+                f"and pools, or else make gates; this one calls {_name(func)}: {LEAVE}"
+            )
+        last = found.floor if found.resets else max(found.floor, min(signal.last for signal in signals))
+        parts = found.parts(func, total, *args, **kwargs)
+    except Gateless as refusal:
+        like, why, last = signals[0].like, refusal.why, last if refusal.last is None else refusal.last
+        return _each(total, lambda part: unravelled(part, like, last, why))
+    if isinstance(parts, Parts):
+        return unravelled(total, parts, last)
+    if isinstance(parts, list):
+        return type(total)(unravelled(one, of_one, last) for one, of_one in zip(total, parts, strict=True))
+    return parts
 
 
-@_rule(F.batch_norm)
-def _batch_norm(
-    func: Any,
-    x: Any,
-    mean: Tensor | None,
-    var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
-    """lambda (x - mean) / sqrt(var + eps) + bias: a scale, and a constant that starts a path."""
-    if training or mean is None or var is None:
-        raise NotPiecewiseLinear(
-            "a net is resolved into paths with its normalisation's statistics frozen, but a BatchNorm of this net has no "
-            "running statistics or is in training mode: give it track_running_stats=True and call net.eval()."
-        )
-    total = _on_sum(func, x, mean, var, weight, bias, training, momentum, eps)
-    scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
-    shift = -mean * scale if bias is None else bias - mean * scale
-    shape = (-1, *[1] * (total.ndim - 2))
-    parts = x.parts.mapped(lambda part: part * scale.reshape(shape))
-    return _unravelled(total, _with_constant(parts, shift, total, last=False))
+def _tokens(func: Callable, total: Any, args: tuple) -> Any:
+    """What does not depend on the signals, such as a shape or a mask; tokens in another form are still tokens."""
+    is_form = func in RULES and RULES[func].floor == Last.LAYER and isinstance(total, Tensor)
+    of_tokens = is_form and isinstance(args[0], Unravelled) and args[0].why == TOKENS
+    return unravelled(total, args[0].like, why=TOKENS) if of_tokens else total
 
 
-def _with_constant(parts: Parts, constant: Tensor | None, like: Tensor, last: bool) -> Parts:
-    """With one number for each channel, the last dimension or the second."""
-    if constant is None:
-        return parts
-    shape = (-1,) if last else (-1, *[1] * (like.ndim - 2))
-    return parts.born(constant.reshape(shape).expand(like.shape))
+def _each(total: Any, make: Callable[[Tensor], Unravelled]) -> Any:
+    if isinstance(total, (tuple, list)):
+        return type(total)([make(one) if _is_signal(one) else one for one in total])
+    return make(total)
 
 
-@_rule(F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_)
-def _relu(func: Any, x: Any, inplace: bool = False) -> Any:
-    """The gates are the sum's."""
-    total = _plain(x)
-    gates = (total > 0).to(total.dtype)
-    return _unravelled(total * gates, x.parts.mapped(lambda part: part * gates))
+def _is_signal(x: Any) -> bool:
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
 
-@_rule(F.max_pool2d, F.max_pool1d, F.max_pool3d, torch.max_pool2d, torch.max_pool1d, torch.max_pool3d)
-def _max_pool(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each output is one of the inputs: the one that is largest in the sum."""
-    kwargs = {**kwargs, "return_indices": True}
-    total, places = _on_sum(WITH_PLACES[_plain(x).ndim], x, *args, **kwargs)
-    first = places.ndim - total.ndim + 2  # maps are flattened, (B, C, places)
-
-    def chosen(part: Tensor) -> Tensor:
-        return part.flatten(first).gather(first, places.flatten(first)).reshape(total.shape)
-
-    return _unravelled(total, x.parts.mapped(chosen))
+def _signals(x: Any) -> Iterator[Unravelled]:
+    if isinstance(x, Unravelled):
+        yield x
+    elif isinstance(x, (tuple, list, dict)):
+        for each in x.values() if isinstance(x, dict) else x:
+            yield from _signals(each)
 
 
-WITH_PLACES = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}  # by dimensions of the maps
+def _name(func: Callable) -> str:
+    name = getattr(func, "__name__", str(func))
+    return func.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
 
 
-@_rule(torch.add, Tensor.add, Tensor.add_, torch.sub, Tensor.sub, Tensor.sub_)
-def _sum(func: Any, x: Any, other: Any, *, alpha: float = 1) -> Any:
-    sign = -1 if func.__name__.startswith("sub") else 1
-    return _combined(_on_sum(func, x, other, alpha=alpha), x, other, sign * alpha)
+@cache
+def _signature(func: Callable) -> inspect.Signature | None:
+    try:
+        return inspect.signature(func)
+    except ValueError:  # functions in C have none, and no argument `inplace` either
+        return None
 
 
-@_rule(Tensor.__rsub__)
-def _reversed_difference(func: Any, x: Any, y: Any) -> Any:
-    return _combined(_on_sum(func, x, y), y, x, -1)
+def _out_of_place(func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict, bool]:
+    """The same call without a change of its argument, and whether it had one."""
+    name, signature = _name(func), _signature(func)
+    if name.endswith("_") and not name.endswith("__"):
+        other = getattr(Tensor, name[:-1], None) or getattr(F, name[:-1], None)
+        if not callable(other):
+            raise NoPaths(WRITTEN)
+        return other, args, kwargs, True
+    if signature is None or "inplace" not in signature.parameters:
+        return func, args, kwargs, False
+    call = signature.bind(*args, **kwargs)
+    in_place = bool(call.arguments.pop("inplace", False))
+    return func, call.args, call.kwargs, in_place
 
 
-def _combined(total: Tensor, x: Any, y: Any, factor: float) -> Unravelled:
-    """x + factor y. What has no parts is a constant."""
-    like = next(each for each in (x, y) if isinstance(each, Unravelled)).parts
-
-    def parts(x: Any) -> Parts:
-        if isinstance(x, Unravelled):
-            return x.parts.mapped(lambda part: part.expand(total.shape))
-        return _constant(torch.as_tensor(x, dtype=total.dtype, device=total.device), like, total.shape)
-
-    return _unravelled(total, parts(x).joined([parts(y)], lambda one, other: one + factor * other))
-
-
-def _constant(x: Tensor, like: Parts, shape: torch.Size) -> Parts:
-    """A tensor without parts: a path starts here, unless it is zero and stays so. A trained one has a gradient at 0 too."""
-    none = replace(like, stack=x.new_zeros(len(like.stack), *shape))
-    return none.born(x.expand(shape)) if x.requires_grad or x.any() else none
-
-
-@_rule(torch.mul, Tensor.mul, Tensor.mul_)
-def _scaled(func: Any, x: Any, other: Any) -> Any:
-    """Multiplied by something that has no parts."""
-    if isinstance(x, Unravelled) and isinstance(other, Unravelled):
-        raise NotPiecewiseLinear(
-            "a net is resolved into paths if it multiplies signals by weights only, this one multiplies two signals: "
-            "leave it out of EffectiveDepth."
-        )
-    signal, factor = (x, other) if isinstance(x, Unravelled) else (other, x)
-    return _unravelled(_on_sum(func, x, other), signal.parts.mapped(lambda part: part * factor))
-
-
-@_rule(torch.div, Tensor.div, Tensor.div_, torch.true_divide, Tensor.true_divide)
-def _divided(func: Any, x: Any, other: Any) -> Any:
-    if isinstance(other, Unravelled):
-        raise NotPiecewiseLinear(
-            "a net is resolved into paths if it divides signals by weights only, this one divides by a signal: leave it out of "
-            "EffectiveDepth."
-        )
-    return _unravelled(_on_sum(func, x, other), x.parts.mapped(lambda part: part / other))
-
-
-@_rule(torch.cat, torch.concat, torch.concatenate)
-def _cat(func: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
-    like = next(x for x in tensors if isinstance(x, Unravelled)).parts
-    one, *others = (x.parts if isinstance(x, Unravelled) else _constant(x, like, x.shape) for x in tensors)
-    return _unravelled(_on_sum(func, tensors, dim), one.joined(others, lambda *each: torch.cat(each, dim)))
-
-
-@_rule(F.pad)
-def _pad(func: Any, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    if mode == "constant" and value:
-        raise NotPiecewiseLinear(f"a net is resolved into paths if it pads with zeros, this one pads with {value}.")
-    return _linear(func, x, pad, mode, value)
-
-
-@_rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
-def _dropout(func: Any, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
-    if training:
-        raise NotPiecewiseLinear(
-            "a net is resolved into paths in evaluation mode, this one drops units at random: call net.eval()."
-        )
-    return _unravelled(_plain(x), x.parts, x.from_layer)
-
-
-@_rule(
-    *(torch.flatten, Tensor.flatten, Tensor.unflatten, Tensor.view, Tensor.reshape, torch.reshape, Tensor.contiguous),
-    *(Tensor.permute, torch.permute, Tensor.transpose, torch.transpose, Tensor.squeeze, torch.squeeze),
-    *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double),
-)
-def _form(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same numbers in another form: a readout's are still its."""
-    out = _linear(func, x, *args, **kwargs)
-    out.from_layer = x.from_layer
-    return out
-
-
-@_rule(
-    *(Tensor.neg, torch.neg, Tensor.__getitem__, Tensor.mean, torch.mean, Tensor.sum, torch.sum),
-    *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
-    *(F.interpolate, F.pixel_shuffle),
-)
-def _linear(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    total = _on_sum(func, x, *args, **kwargs)
-    return _unravelled(total, x.parts.mapped(lambda part: func(part, *args, **kwargs)))
-
-
-WRITTEN = (
-    "a net is resolved into paths if it adds and concatenates signals, this one writes them into a part of a tensor or "
-    "into one that was there before: use sums and torch.cat, or leave it out of EffectiveDepth."
-)
-_IN_PLACE = {torch.relu_, Tensor.relu_, Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_}
-
-
-def _written(x: Unravelled, out: Unravelled) -> Unravelled:
+def _written(x: Any, out: Unravelled) -> Unravelled:
     """What an in-place function leaves in its argument, which others may hold."""
     if not isinstance(x, Unravelled):
-        raise NotPiecewiseLinear(WRITTEN)
+        raise NoPaths(WRITTEN)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         x.as_subclass(Tensor).copy_(out.as_subclass(Tensor))
-    x.parts, x.from_layer = out.parts, out.from_layer
+    x.like, x.last, x.why = out.like, out.last, out.why
     return x
