@@ -7,7 +7,7 @@ wait for more. What nobody looks at is not drawn.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lightning_app.board.worker import Asked, Drawn, Ended, Stamp, Worker, stamp_of
 from lightning_app.common.text import visible
-from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, FINISHED, LOG, LOG_PACKED, SMALL_FILES
+from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, run_folders
 from lightning_app.runs.naming import parent_of
 
 __all__ = ["SHOWN", "Board"]
@@ -28,8 +28,6 @@ WATCHED = 60.0  # seconds after the last request for which a page is kept up to 
 VIEWS = 4  # pages kept
 AGAIN = 5.0  # seconds until the process that draws is started again
 FIRST = 60.0  # seconds that the first step of a page may take: libraries are loaded, logs read
-LOGS = (LOG, LOG_PACKED)
-NOT_SEARCHED = {ARRAYS, CHECKPOINTS, "wandb"}
 LOST = "The process that draws this page has ended ({}). It is started again; too many runs at once may need too much memory."
 
 
@@ -168,23 +166,9 @@ class Board:
 
     def _search(self) -> None:
         base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
-        paths = dict.fromkeys(path for folder in self.folders for path in _run_folders(folder))
+        paths = dict.fromkeys(path for folder in self.folders for path in run_folders(folder))
         found = [_found(path, base) for path in paths]
         self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
-
-
-def _run_folders(folder: Path) -> Iterator[Path]:
-    """The run folders at or below a folder; within a run there is no other."""
-    try:
-        below = [entry for entry in os.scandir(folder)]
-    except OSError:  # not there yet, gone, or not ours to read
-        return
-    if {entry.name for entry in below} & {*LOGS}:
-        yield folder
-        return
-    for entry in below:
-        if entry.name not in NOT_SEARCHED and entry.is_dir(follow_symlinks=False):
-            yield from _run_folders(Path(entry.path))
 
 
 def _found(path: Path, base: Path) -> Found:

@@ -7,6 +7,7 @@ is trusted and what is not.
 torch is imported only to read what torch wrote, so that the report starts fast.
 """
 
+import io
 import json
 import lzma
 import math
@@ -26,6 +27,7 @@ TEXT = 4 << 20  # bytes; a full configuration has 20,000, one with the names of 
 TEXT_OF_A_LOG = 1 << 30  # bytes: 15 million rows, and pandas needs several times that
 NODES = 200_000  # of a YAML file, every alias counted as what it stands for
 DEPTH = 100  # of nested lists and mappings
+AT_ONCE = 1 << 20  # bytes of an .npz file below which it is read in one piece
 UNPACKED = 1 << 30  # bytes of one .npz file's arrays
 KINDS = "biufcU"  # of arrays: numbers and text; no objects (pickles), no records, no dates
 
@@ -220,8 +222,8 @@ def read_npz(file: Path, wanted: Callable[[str], bool] | None = None) -> dict[st
     Raises:
         UserError: if the file is damaged, would unpack to more than a GiB, or holds anything but plain arrays.
     """
-    _size(file)
-    with _plain(file), zipfile.ZipFile(file) as archive:
+    small = _size(file) < AT_ONCE  # many short reads of a small file take longer than all of it
+    with _plain(file), zipfile.ZipFile(io.BytesIO(file.read_bytes()) if small else file) as archive:
         found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         chosen = {name: info for name, info in found.items() if wanted is None or wanted(name)}
         if (unpacked := sum(info.file_size for info in chosen.values())) > UNPACKED:

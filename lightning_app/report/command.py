@@ -10,7 +10,7 @@ from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import export_folder, write_report
 from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
-from lightning_app.runs.folder import LOG, LOG_PACKED
+from lightning_app.runs.folder import run_folders
 
 __all__ = ["main", "report"]
 
@@ -68,8 +68,8 @@ def report(
 
 def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
     """The runs and the verdicts of ``reproduce`` at or below the paths. UserError: a path that holds neither."""
-    logs = {path: next((file for name in (LOG, LOG_PACKED) for file in path.rglob(name)), None) for path in paths}
-    return find_runs([path for path, log in logs.items() if log or not artefacts([path])]), artefacts(paths)
+    having = [path for path in paths if next(run_folders(path), None) or not artefacts([path])]
+    return find_runs(having), artefacts(paths)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from lightning_app.common.numbers import number, plural, with_sd
 from lightning_app.papers.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
 from lightning_app.papers.verdicts import Verdict
 from lightning_app.report.blocks import Cell, Table
+from lightning_app.runs.folder import searched
 
 __all__ = ["artefacts", "tables"]
 
@@ -17,7 +18,7 @@ CAPTION = "Made by `reproduce` from runs of its own, and read from its record; `
 
 def artefacts(paths: Iterable[Path]) -> list[Path]:
     """The folders at or below the given paths that hold a record, sorted by path."""
-    return sorted({file.parent for path in paths for file in Path(path).rglob(RECORD)})
+    return sorted({folder for path in paths for folder, names in searched(path) if RECORD in names})
 
 
 def tables(folders: Iterable[Path]) -> list[Table]:

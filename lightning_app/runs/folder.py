@@ -27,7 +27,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 LOG = "log.csv"
 LOG_PACKED = "log.csv.xz"  # of a run that is kept as evidence and not written to any more
+LOGS = {LOG, LOG_PACKED}
 ARRAYS = "measurements"
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
@@ -376,12 +377,29 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     """The run folders at or below the given paths, sorted by path. ValueError: if a path holds no run, naming it."""
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
-        logs = [path / name for name in (LOG, LOG_PACKED) if (path / name).exists()]
-        logs = logs or sorted([*path.rglob(LOG), *path.rglob(LOG_PACKED)])
-        if not logs:
+        folders = sorted(run_folders(path))
+        if not folders:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
-        found |= {log.parent: RunFolder(log.parent) for log in logs}
+        found |= {folder: RunFolder(folder) for folder in folders}
     return list(found.values())
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders at or below a folder; within a run there is no other."""
+    return (path for path, names in searched(folder) if names & LOGS)
+
+
+def searched(folder: Path) -> Iterator[tuple[Path, set[str]]]:
+    """Folders at or below a folder, with the names in them; none below a run folder, which may have thousands."""
+    try:
+        below = [*os.scandir(folder)]
+    except OSError:  # not there yet, gone, or not ours to read
+        return
+    names = {entry.name for entry in below}
+    yield folder, names
+    for entry in below:
+        if not names & LOGS and entry.is_dir(follow_symlinks=False):
+            yield from searched(Path(entry.path))
 
 
 def _drop_torn_line(log: Path) -> None:
