@@ -1,0 +1,123 @@
+"""Attempts to overturn docs/findings.md, with other seeds, readings, data and settings than those that were registered.
+
+    python docs/findings_review.py normalised|shortcuts|notation|depth ... [--data-root data]
+
+prints rows "finding, attempt, quantity, value" as CSV. Minutes each; `normalised` needs CIFAR-10.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from lightning_app.common.safe_io import read_npz
+from lightning_app.papers.findings import common_depth, normalised, notation, shortcut_length
+from lightning_app.papers.findings.nets import vectors
+from lightning_app.papers.parts import Source
+
+Row = tuple[str, str, float]  # attempt, quantity, value
+PIECES = Path(__file__).resolve().parents[1] / "results/findings/pieces"
+NEW_SEEDS = (100, 101, 102)
+
+
+def normalised_rows(source: Source) -> Iterator[Row]:
+    """Exponents of mu in eps: the first block, other seeds, pictures and noise; then convolutions with biases."""
+    _, pictures, _ = vectors(source, "CIFAR-10", 16)
+    noise = torch.randn(16, 192, generator=torch.Generator().manual_seed(0))
+    for data, x in (("pictures of CIFAR-10", pictures), ("Gaussian noise", noise)):
+        for bias, words in ((0.0, ""), (0.1, ", convolutions with biases of 0.1")):
+            for kind in normalised.SCALE_FREE[:-1]:
+                found = [_exponent(seed, kind, x.double().view(-1, 3, 8, 8), bias) for seed in NEW_SEEDS]
+                yield f"first block, seeds 100 to 102, {data}{words}", f"exponent, {kind}", float(np.mean(found))
+
+
+def _exponent(seed: int, kind: str, images: torch.Tensor, bias: float) -> float:
+    torch.manual_seed(seed)
+    stem = nn.Sequential(nn.Conv2d(3, normalised.CHANNELS, 3, padding=1), nn.ReLU()).double()
+    block = normalised._block(kind, 1, skip=False).double()
+    block.convs[0].bias = nn.Parameter(bias * torch.randn(normalised.CHANNELS, dtype=torch.double))
+    cushions = []
+    for eps in normalised.LEVELS:
+        block.norms[0].eps = eps
+        cushions.append(normalised.of_block(block, stem(images).detach())[0])
+    return float(normalised.slope(np.array(cushions))[0])
+
+
+def shortcut_rows(_: Source) -> Iterator[Row]:
+    """Exponents of the largest start under other readings of "trained"; and the embedded digits in place of MNIST."""
+    for trained, budget in ((0.01, -1), (0.001, -1), (0.1, -1), (0.01, 0)):
+        shortcut_length.TRAINED = trained
+        for n in shortcut_length.LENGTHS:
+            files = [PIECES / f"phases/{shortcut_length.piece_of(n, depth)}.npz" for depth in shortcut_length.DEPTHS]
+            edges = [shortcut_length.edge(read_npz(file), 1, budget) for file in files]
+            slope = np.polyfit(np.log(np.array(shortcut_length.DEPTHS) / n), np.log(edges), 1)[0].mean()
+            steps = "a quarter of" if budget == 0 else "all"
+            yield f"loss left at most {trained:g} after {steps} steps", f"exponent, {n}-shortcut", slope
+    for n in shortcut_length.LENGTHS:
+        asked = {"n": n, "depth": 24, "starts": (1e-3, 0.1, 0.2, 0.4, 0.7), "exponents": shortcut_length.EXPONENTS}
+        digits = Source(Path("none"), stand_in=True)
+        left = shortcut_length.remaining(digits, limit=None, epochs=1000, seeds=3, **asked)["remaining"][:, :, -1]
+        yield "the embedded digits, depth 24", f"loss left from 0.001, {n}-shortcut", float(np.median(left[:, 0]))
+        yield "the embedded digits, depth 24", f"loss left, best start, {n}-shortcut", float(left.min(1).max())
+
+
+def notation_rows(source: Source) -> Iterator[Row]:
+    """Nets of depth 8 instead of 20: measures on the other side of the prediction."""
+    asked = {"depth": 8, "epochs": 2, "samples": 16, "limit": 256, "seeds": 2}
+    for piece, (_, way) in notation.PAIRS.items():
+        found = notation.changes(source, piece=piece, **asked)
+        for words, (_, ways) in notation.MEASURES.items():
+            values = found[words][:, -1]
+            stays = values.max() <= notation.SAME if way in ways else values.min() >= notation.CHANGED
+            if not stays:
+                yield f"depth 8, {piece}, after training", f"against the prediction: {words}", float(values.mean())
+
+
+def depth_rows(source: Source) -> Iterator[Row]:
+    """Losses that stay above zero, by wrong labels and by weight decay; and other measures of depth."""
+    for norm in common_depth.NORMS.values():
+        for words, wrong, decay in (("a fifth of the labels wrong", 0.2, 0.0), ("weight decay 0.001", 0.0, 1e-3)):
+            before, after = _trained(source, norm, wrong, decay)
+            for when, depths in (("before", before), ("after", after)):
+                yield f"digits, {norm}, Adam, {words}", f"deepest over shallowest {when}", max(depths) / min(depths)
+    for piece in common_depth.FROM_STARTS.pieces:
+        arrays = read_npz(PIECES / f"depths-from-starts/{piece}.npz")
+        for measure in ("effective", "effective_input", "gradient"):
+            ends = arrays[measure].mean(0)[:, common_depth.END]
+            yield f"measure {measure}, {piece}", "deepest over shallowest at the end", ends.max() / ends.min()
+
+
+def _trained(source: Source, norm: str, wrong: float, decay: float, epochs: int = 300) -> tuple[list, list]:
+    """Depths before and after, from three starts, seed 100."""
+    _, x, labels = vectors(source, "digits", None)
+    order = torch.Generator().manual_seed(100)
+    other = torch.rand(len(labels), generator=order) < wrong
+    labels = torch.where(other, torch.randint(10, labels.shape, generator=order), labels)
+    nets = [common_depth._net(x.shape[1], norm, start, 100) for start in (0.1, 0.5, 2.0)]
+    weights, _ = torch.func.stack_module_state(nets)
+    optimizer = torch.optim.Adam(weights.values(), lr=1e-3, weight_decay=decay)
+    before = common_depth._measured(nets, weights, x, labels)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=order).split(common_depth.BATCH):
+            common_depth._step(weights, optimizer, x[rows].expand(3, -1, -1), labels[rows].expand(3, -1))
+    after = common_depth._measured(nets, weights, x, labels)
+    return before["effective"], after["effective"]
+
+
+REVIEWS = {"normalised": normalised_rows, "shortcuts": shortcut_rows, "notation": notation_rows, "depth": depth_rows}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("finding", nargs="+", choices=REVIEWS)
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    asked = parser.parse_args()
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    for name in asked.finding:
+        for attempt, quantity, value in REVIEWS[name](Source(asked.data_root, stand_in=False)):
+            out.writerow((name, attempt, quantity, f"{value:.4g}"))
+            sys.stdout.flush()
