@@ -6,7 +6,10 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+import torchvision
+import transformers
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import skipscope
 from callbacks import HessianSpectrum, LayerCushion, NoiseStability, Signal, WeightMass
@@ -91,23 +94,46 @@ def test_products_with_the_hessian_of_the_returned_loss_are_those_of_functional_
     assert float(of_layer[-1]) <= found["hessian/top1"] * (1 + 1e-6)  # of a diagonal block
 
 
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": CLASSES, "n_positions": 5, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    config = transformers.GPT2Config(**sizes, **dropouts, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def vit() -> nn.Module:
+    torch.manual_seed(0)
+    return torchvision.models.VisionTransformer(8, 4, 1, 2, 8, 16, num_classes=CLASSES).eval()
+
+
+def pictures() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(8) % CLASSES
+
+
+def rows_of(batch, rows):
+    return {k: v[rows] for k, v in batch.items()} if isinstance(batch, dict) else tuple(v[rows] for v in batch)
+
+
+def risk_of(net, batch):
+    return net(**batch).loss if isinstance(batch, dict) else F.cross_entropy(net(batch[0]), batch[1])
+
+
 class TheirModule(pl.LightningModule):
     """Anybody's module around such a net: it has no loss for measures and no probe."""
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module, batch) -> None:
         super().__init__()
-        self.model = reader()
+        self.model, self._batch = net, batch
 
     def training_step(self, batch, batch_idx):
-        return self.model(**batch).loss
+        return risk_of(self.model, batch if isinstance(batch, dict) else tuple(batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def train_dataloader(self):
-        rows = texts(8)
-        samples = [{name: value[row] for name, value in rows.items()} for row in range(8)]
-        return torch.utils.data.DataLoader(samples, batch_size=4)
+        return torch.utils.data.DataLoader([rows_of(self._batch, row) for row in range(8)], batch_size=4)
 
 
 def measures():
@@ -119,19 +145,19 @@ def measures():
     ]
 
 
-def test_callbacks_watch_and_measure_find_the_same_numbers(tmp_path):
-    """Before the first step; training around the callbacks and around the watch is the same."""
-    module = TheirModule()
-    pl_trainer = trainer(1, callbacks=[*measures(), Signal()], logger=skipscope.RunLogger(tmp_path / "theirs"))
-    pl_trainer.fit(module)
-    net, batch = reader(), texts(8)
+@pytest.mark.parametrize(
+    ("make", "batch"), [(reader, texts(8)), (gpt2, texts(8)), (vit, pictures())], ids=["reader", "gpt2", "vit"]
+)
+def test_callbacks_watch_and_measure_find_the_same_numbers(tmp_path, make, batch):
+    """Before the first step and after the last; training around the callbacks and around the watch is the same."""
+    logger = skipscope.RunLogger(tmp_path / "theirs")
+    trainer(1, callbacks=[*measures(), Signal()], logger=logger).fit(TheirModule(make(), batch))
+    net, more = make(), {"measures": [*measures(), Signal()], "total_steps": 2}
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with skipscope.watch(
-        net, [batch], optimizer, every=2, folder=tmp_path / "watched", measures=[*measures(), Signal()], total_steps=2
-    ):
+    with skipscope.watch(net, [batch], optimizer, every=2, folder=tmp_path / "watched", **more):
         for rows in (slice(4), slice(4, 8)):
             optimizer.zero_grad()
-            net(**{name: value[rows] for name, value in batch.items()}).loss.backward()
+            risk_of(net, rows_of(batch, rows)).backward()
             optimizer.step()
     logs = [skipscope.open_run(tmp_path / name).log() for name in ("theirs", "watched")]
     first, last = (
@@ -141,10 +167,34 @@ def test_callbacks_watch_and_measure_find_the_same_numbers(tmp_path):
         kept = {name: value for name, value in ours.items() if not name.strip("'").startswith(TIMING)}
         assert len(kept) > 60 and not any("failed" in name for name in kept)
         assert kept == {name: value for name, value in theirs.items() if name in kept}
-    by_hand = measure(
-        reader(), {name: batch[name] for name in ("input_ids", "attention_mask")}, batch["labels"], measures()
-    )
+    samples = {k: v for k, v in batch.items() if k != "labels"} if isinstance(batch, dict) else batch[0]
+    labels = batch["labels"] if isinstance(batch, dict) else batch[1]
+    by_hand = measure(make(), samples, labels, measures())
     assert {repr(name): repr(value) for name, value in by_hand.items()}.items() <= first[0].items()
+
+
+def test_a_product_with_a_gpt2_is_torchs_own_and_does_not_depend_on_the_chunk(monkeypatch):
+    net, batch = gpt2().double(), texts(6)
+    context = MeasureContext(net, [batch])
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    vector = {name: torch.randn(w.shape, generator=generator, dtype=w.dtype) for name, w in weights.items()}
+
+    def gradient(named):
+        return torch.func.grad(lambda each: torch.func.functional_call(net, each, kwargs=batch).loss)(named)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = torch.func.jvp(gradient, (weights,), (vector,))[1]
+    flat = torch.cat([part.flatten() for part in vector.values()])
+    chunks = set()
+    for graph in (2**30, 2**16):
+        monkeypatch.setattr("lightning_app.measures.curvature.hessian.GRAPH", graph)
+        hessian = Hessian(net, context.samples(6), context.loss, memory=0)
+        chunks.add(hessian.chunk)
+        parts = {name: (hessian @ flat)[place] for name, place in hessian.places().items()}
+        for name, part in expected.items():  # the loss of transformers is in float32
+            torch.testing.assert_close(parts[name], part.flatten(), rtol=1e-4, atol=1e-6)
+    assert len(chunks) == 2 and max(chunks) == 6
 
 
 def test_several_tensors_by_position_and_a_criterion_that_training_flattens_for():
