@@ -8,6 +8,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import griffe
@@ -20,6 +21,7 @@ from mkdocs.structure.files import File, Files
 from tutorial import notebooks, tutorial_page
 
 sys.path.insert(0, str(ROOT))
+from lightning_app.report.command import report
 
 USE = """\
 ```python
@@ -94,7 +96,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pictures, tutorial = tutorial_pages(config)
     for path, content in (pages | functions | listed | papers | tutorial).items():
         files.append(File.generated(config, path, content=content))
-    for file in [*results, *pictures]:
+    for file in [
+        *results,
+        *pictures,
+        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/runs/depth20~0-0")),
+    ]:
         files.append(file)
     config.nav = [
         {"Start": "index.md"},
@@ -113,6 +119,12 @@ def tutorial_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
         pages[f"notebooks/{notebook.stem}.md"], found = tutorial_page(notebook)
         pictures += [File.generated(config, f"notebooks/{name}", content=one) for name, one in found.items()]
     return pictures, pages
+
+
+def report_page(run: str) -> str:
+    """The interactive report of a run that is kept as evidence."""
+    with TemporaryDirectory() as folder:
+        return report(ROOT / "results" / run, Path(folder) / "page.html").read_text(encoding="utf-8")
 
 
 # Measures

@@ -166,6 +166,13 @@ def test_every_module_of_measures_has_a_page(site):
 
 
 @pytest.mark.slow
+def test_a_run_on_cifar_10_is_a_page_to_try(site):
+    page = (site / "cifar10.html").read_text()
+    assert "<main data-arms=" in page and "learning-train-risk" in page and "script-src 'sha256-" in unescape(page)
+    assert 'href="cifar10.html"' in (site / "index.html").read_text()
+
+
+@pytest.mark.slow
 def test_nothing_is_loaded_from_the_network(site):
     loads = r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^\s"'>]+"""
     styles = r"""(?:url\(\s*["']?|@import\s+["'])(?:https?:)?//[^)"']+"""
