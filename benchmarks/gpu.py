@@ -77,6 +77,7 @@ AGAIN = 75  # exit code: there is more to do
 GRACE = 5.0  # seconds between asking a case to end and ending it
 DEPTH = 20
 MANY = 26
+TRUE = ("32-true", "64-true")
 STREAM_COUNTS = (1, 2, 4, 8, STREAMS)
 EAGER, PUBLIC, BARE = "1 net, eager", "1 net, public script", "bare loop of replays"
 GOALS = [("1 net, graph", EAGER, 0.2), ("13 nets, graph", EAGER, 1.0), ("13 nets, graph", "1 net, graph", 6)]
@@ -274,21 +275,34 @@ class Case:
 
 
 def _cases() -> Iterator[Case]:
+    """By importance, and what compiles, which takes longest, at the end."""
     for precision in ("tf32", "bf16"):
         yield Case(f"roofline, {precision}", 0.5, partial(roofline, precision=precision))
-    for precision, number, compiled in itertools.product(("32-true", "64-true"), (3, 8), (False, True)):
-        name = f"proof, {precision}, {number} steps{', compiled' * compiled}"
-        yield Case(name, 1.0, partial(proof, precision=precision, steps=number, compiled=compiled))
-    for precision, how in itertools.product(("tf32", "bf16"), ("", "compiled", "channels_last", "benchmark")):
-        yield Case(
-            ", ".join(filter(None, ("steps", precision, how))), 1.0, partial(steps, precision=precision, how=how)
-        )
+    yield from (_proof(precision, number, False) for precision, number in itertools.product(TRUE, (3, 8)))
+    for precision in ("tf32", "bf16"):
+        yield from (_steps(precision, ""), _epochs(precision, False))
     yield Case("streams, tf32", 1.0, partial(streams, precision="tf32"))
-    for precision, compiled in itertools.product(("tf32", "bf16"), (False, True)):
-        case = partial(epochs, precision=precision, compiled=compiled)
-        yield Case(f"epochs, {precision}{', compiled' * compiled}", 2.0, case)
     for kind in KINDS:
         yield Case(f"measuring, {kind}", 1.0, partial(measuring, kind=kind))
+    for how, precision in itertools.product(("benchmark", "channels_last", "compiled"), ("tf32", "bf16")):
+        yield _steps(precision, how)
+    yield from (_epochs(precision, True) for precision in ("tf32", "bf16"))
+    yield from (_proof(precision, number, True) for precision, number in itertools.product(TRUE, (3, 8)))
+
+
+def _proof(precision: str, number: int, compiled: bool) -> Case:
+    name = f"proof, {precision}, {number} steps{', compiled' * compiled}"
+    return Case(name, 1.0, partial(proof, precision=precision, steps=number, compiled=compiled))
+
+
+def _steps(precision: str, how: str) -> Case:
+    return Case(", ".join(filter(None, ("steps", precision, how))), 1.0, partial(steps, precision=precision, how=how))
+
+
+def _epochs(precision: str, compiled: bool) -> Case:
+    return Case(
+        f"epochs, {precision}{', compiled' * compiled}", 2.0, partial(epochs, precision=precision, compiled=compiled)
+    )
 
 
 CASES = {case.name: case for case in _cases()}

@@ -292,7 +292,7 @@ class ImageClassifier(pl.LightningModule):
         if batch_idx == 0:
             for metric in self.running.values():
                 metric.reset()
-        risks = self._replayed(batch) if self._in_graph(batch_idx) else self._looped(batch)
+        risks = self._replayed(batch) if self._in_graph(batch, batch_idx) else self._looped(batch)
         for member in self.own if self.averages else ():
             self.averages[member.name].update_parameters(member.net)
         if self.scheduler_interval == "step":
@@ -342,9 +342,9 @@ class ImageClassifier(pl.LightningModule):
             else:
                 loader.gathers = False
 
-    def _in_graph(self, batch_idx: int) -> bool:
+    def _in_graph(self, batch: Any, batch_idx: int) -> bool:
         """Not the first step of a process, in which an optimizer makes its state, nor one that a callback looks into."""
-        if self._steps is None or self._steps.given_up:
+        if self._steps is None or self._steps.given_up or not hasattr(batch, "places"):
             return False
         if batch_idx == 0:
             self._steps.check()

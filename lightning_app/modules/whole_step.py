@@ -9,6 +9,7 @@ to make the same update first, from the same weights and batch, and only then ta
 """
 
 import contextlib
+import gc
 import itertools
 import logging
 import math
@@ -386,6 +387,7 @@ def captured(
     if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
         raise UserError("a replay would draw the random numbers of all nets together (dropout?)")
     put_back()
+    gc.collect()  # not within the capture, where CUDA's memory cannot be freed
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(here), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()

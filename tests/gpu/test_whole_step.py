@@ -15,8 +15,9 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.whole_step import Feed
 from lightning_app.networks import CifarResNet
+from tests.banks import arm, classifier, digits, identical
 from tests.gpu.conftest import CUDA
-from tests.helpers import arm, classifier, digits, identical
+from tests.gpu.stand_in import stand_in
 
 BOTH = {"plain": arm(False), "residual": arm(True)}
 TWINS = {"residual": arm(True), "twin": Arm(twin_of="residual")}
@@ -74,7 +75,7 @@ def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(place, model
     place.assert_same(graph, loop)
     assert place.graphs and len(risks[0].steps) == len(risks[1].steps) == 12
     for one, other in zip(*(each.steps for each in risks)):
-        assert one == pytest.approx(other, rel=1e-3 if CUDA else 0)
+        assert one == pytest.approx(other, rel=1e-2 if CUDA else 0)
 
 
 def test_graphs_are_captured_once_a_batch_size_and_again_when_the_rate_drops(captures):
@@ -94,18 +95,18 @@ def test_a_run_that_is_resumed_within_an_epoch_and_after_one_ends_at_the_same_bi
         place.assert_same(resumed, whole, tolerance=1e-6)
 
 
-def test_a_step_that_is_watched_is_the_loops_and_what_is_seen_is_the_same(place):
+def test_a_step_that_is_watched_is_the_loops_and_what_is_seen_is_the_same(captures):
     logs = []
     for backend in ("loop", "graph"):
         signal, seen = Signal(every_n_steps=3), {}
         signal.observe = lambda trainer, module, epoch, signal=signal, seen=seen: seen.update({epoch: signal._seen})
-        module = place.fit(
+        module = captures.fit(
             2, backend=backend, arms=TWINS, options={"callbacks": [signal, TwinDivergence(every_n_steps=9)]}
         )
         logs.append((module, seen))
     (loop, expected), (graph, seen) = logs
-    place.assert_same(graph, loop)
-    assert len(seen) >= 4 and place.graphs
+    captures.assert_same(graph, loop)
+    assert len(seen) >= 4 and captures.graphs
     assert CUDA or identical(
         *(
             {epoch: {name: [sums, shape] for name, (sums, shape) in by_net.items()} for epoch, by_net in found.items()}
@@ -115,10 +116,10 @@ def test_a_step_that_is_watched_is_the_loops_and_what_is_seen_is_the_same(place)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
-def test_other_precisions(place, precision):
-    loop, graph = (place.fit(options={"precision": precision}, backend=backend) for backend in ("loop", "graph"))
-    place.assert_same(graph, loop, tolerance=0.05 if precision == "bf16-mixed" else 1e-9)
-    assert len(place.graphs) == GRAPHS
+def test_other_precisions(captures, precision):
+    loop, graph = (captures.fit(options={"precision": precision}, backend=backend) for backend in ("loop", "graph"))
+    captures.assert_same(graph, loop, tolerance=0.05 if precision == "bf16-mixed" else 1e-9)
+    assert len(captures.graphs) == GRAPHS
 
 
 def test_a_net_that_was_measured_before_training_still_goes_into_a_graph(captures, caplog):
@@ -169,23 +170,23 @@ def test_weights_that_moved_elsewhere_are_captured_anew(captures):
     assert len(captures.graphs) > 2 * before
 
 
-def test_a_module_with_graphs_can_be_copied_after_training(place):
-    module = place.fit()
+def test_a_module_with_graphs_can_be_copied_after_training(captures):
+    module = captures.fit()
     module.trainer = None
     copied = copy.deepcopy(module)
     assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), module.parameters()))
 
 
-def test_a_loss_that_diverges_ends_the_run_after_the_epoch_and_names_the_step(place):
+def test_a_loss_that_diverges_ends_the_run_after_the_epoch_and_names_the_step(captures):
     def spoil(_, module):
         with torch.no_grad():
             next(module.members[1].net.parameters()).fill_(math.inf)
 
     with pytest.raises(DivergedError, match="'residual' stopped being a number in step 7, seen in epoch 2"):
-        place.fit(options={"callbacks": [At(6, spoil)]})
+        captures.fit(options={"callbacks": [At(6, spoil)]})
 
 
-def test_gradients_that_two_parameters_share_are_two(place):
+def test_gradients_that_two_parameters_share_are_two(captures):
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -194,8 +195,8 @@ def test_gradients_that_two_parameters_share_are_two(place):
         def forward(self, x):
             return x.flatten(1)[:, :10] + self.a + self.b
 
-    loop, graph = (place.fit(backend=each, arms=None, net=Twice, weight_decay=0.1) for each in ("loop", "graph"))
-    place.assert_same(graph, loop)
+    loop, graph = (captures.fit(backend=each, arms=None, net=Twice, weight_decay=0.1) for each in ("loop", "graph"))
+    captures.assert_same(graph, loop)
 
 
 # What goes into no graph
@@ -237,23 +238,23 @@ def test_nets_that_draw_or_ask_the_host_are_trained_by_the_loop_and_said_so(capt
         ({}, Look, "Look may look into every step's gradients"),
     ],
 )
-def test_what_else_needs_the_loop_is_said(place, caplog, model, callback, why):
+def test_what_else_needs_the_loop_is_said(captures, caplog, model, callback, why):
     options = {"callbacks": [callback()] if callback else []}
-    loop, auto = (place.fit(2, backend=each, options=options, **model) for each in ("loop", "auto"))
-    place.assert_same(auto, loop)
+    loop, auto = (captures.fit(2, backend=each, options=options, **model) for each in ("loop", "auto"))
+    captures.assert_same(auto, loop)
     assert "training step: loop (" in caplog.text and why in caplog.text
     with pytest.raises(UserError, match="Set it to loop"):
-        place.fit(1, backend="graph", options=options, **model)
+        captures.fit(1, backend="graph", options=options, **model)
 
 
-def test_a_graph_that_trains_otherwise_is_not_taken(place, caplog, monkeypatch):
+def test_a_graph_that_trains_otherwise_is_not_taken(captures, caplog, monkeypatch):
     monkeypatch.setattr("lightning_app.modules.whole_step.add_gradients", lambda penalties: None)
-    loop, auto = (place.fit(backend=each, weight_decay=10.0) for each in ("loop", "auto"))
-    place.assert_same(auto, loop)
+    loop, auto = (captures.fit(backend=each, weight_decay=10.0) for each in ("loop", "auto"))
+    captures.assert_same(auto, loop)
     assert "training step: loop (it differs from the loop by" in caplog.text
 
 
-def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_place(place):
+def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_place(captures):
     data = digits(root="")
     module = classifier(seeds=3)
     trainer = pl.Trainer(accelerator="gpu" if CUDA else "cpu", devices=1, logger=False, enable_checkpointing=False)
@@ -274,3 +275,16 @@ def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_plac
             for (images, labels), (theirs, of_theirs) in zip(feed.take(count), batches.values(), strict=True):
                 assert torch.equal(images, theirs) and torch.equal(labels, of_theirs)
             feed.moved(count)
+
+
+def test_the_stand_in_refuses_streams_that_are_not_joined_or_forked():
+    with stand_in():
+        for joined in (False, True):
+            other, x = torch.cuda.Stream(), torch.zeros(3)
+            why = "not forked" if joined else "unjoined work"
+            with pytest.raises(RuntimeError, match=why), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                if not joined:
+                    other.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(other):
+                    x.add_(1)
+            assert not x.any()
