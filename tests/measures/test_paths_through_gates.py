@@ -354,3 +354,11 @@ def test_tokens_without_an_embedding_are_refused():
     net.forward = lambda x: x.float() @ net.weight
     with pytest.raises(NoPaths, match="uses its whole numbers in another way"):
         path_outputs(net, TOKENS)
+
+
+def test_tokens_that_are_changed_in_place_are_refused():
+    net = awake(GPT(20, context=8, width=8, depth=1, heads=2))
+    forward = net.forward
+    net.forward = lambda x: forward(x.add_(1))
+    with pytest.raises(NoPaths, match="into one that was there before"):
+        path_outputs(net, TOKENS.clone())

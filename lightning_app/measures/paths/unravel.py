@@ -89,6 +89,8 @@ class Unravelled(Tensor):
             return iter(args[0].unbind(0))
         total = on_sum(func, *args, **kwargs)
         if func in NEW or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total])):
+            if in_place:  # of tokens, which would stay as they were
+                raise NoPaths(WRITTEN)
             return _tokens(func, total, args)
         out = _resolved(func, total, args, kwargs)
         return _written(args[0], out) if in_place else out
