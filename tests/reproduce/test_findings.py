@@ -1,14 +1,16 @@
 """Findings: what they are computed from, on small nets; and what is certain of it."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from lightning_app.measures import effective_depth
 from lightning_app.networks import ResidualMLP
-from lightning_app.papers.findings import common_depth, modern, normalised, notation
+from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
 from lightning_app.papers.findings.shortcut_length_relu import losses
 from lightning_app.papers.parts import Source
@@ -116,3 +118,58 @@ def test_relu_nets_at_zero_have_the_loss_of_the_identity_and_descend_from_a_star
     asked = {"n": 2, "depth": 4, "starts": [0.0, 0.3], "exponents": [-2.0, -1.0], "epochs": 5, "seeds": 2}
     left = losses(SOURCE, limit=100, **asked)["left"]
     assert left[:, 0] == pytest.approx([1.0, 1.0]) and (left[:, 1] < 1).all()
+
+
+def test_lesions_are_those_of_the_nets_own_paths_and_blocks():
+    """All paths are the whole net, none is its readout's bias; without a block is the net without it."""
+    torch.manual_seed(0)
+    inputs, labels = necessary_depth.tables(300, steps=1)
+    net = ResidualMLP(inputs=30, width=8, blocks=4, classes=5, norm="none", gain=1.5).double().eval()
+    torch.nn.init.normal_(net.readout.bias, std=0.1)
+    found = necessary_depth.path_lesions(net, inputs.double(), labels)
+    assert found["lengths"].tolist() == [1, 2, 3, 4]
+
+    def error(net: torch.nn.Module) -> float:
+        with torch.no_grad():
+            return float((net(inputs.double()).argmax(1) != labels).double().mean())
+
+    assert found["error"] == found["up_to"][-1] == error(net)
+    assert found["beyond"][-1] == float((net.readout.bias.argmax() != labels).double().mean())
+    without = [*necessary_depth.without_each_block(net, inputs.double(), labels)]
+    shorter = [copy.deepcopy(net) for _ in range(3)]
+    for number, other in enumerate(shorter, 1):
+        del other.blocks[number]
+    assert without == [error(other) for other in shorter] and len({*without, error(net)}) > 1
+
+
+def test_tables_lead_where_one_walks():
+    torch.manual_seed(0)
+    inputs, ends = necessary_depth.tables(50, steps=3)
+    for row, end in zip(inputs, ends.tolist()):
+        leads, place = row[:25].view(5, 5).argmax(1).tolist(), int(row[25:].argmax())
+        assert leads[leads[leads[place]]] == end and row.sum() == 6
+
+
+def test_lesion_depths_and_their_rank_correlation():
+    lengths = np.broadcast_to(np.arange(1, 6), (2, 4, 5))
+    up_to = np.array([[0.7, 0.0, 0.6, 0.0, 0.0]] + [[0.7] * (k - 1) + [0.04] * (6 - k) for k in (1, 3, 5)])
+    arrays = {"error": np.zeros((2, 4)), "lengths": lengths, "up_to": np.stack([up_to, up_to[[0, 1, 1, 1]]])}
+    arrays |= {"without": np.tile([0.5, 0.05, 0.06], (2, 4, 1)), "steps": np.tile([1, 2, 3, 4], (2, 1))}
+    arrays["effective"] = np.array([[4.0, 1.0, 3.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
+    assert necessary_depth.lesion_depth(arrays).tolist() == [[4, 1, 3, 5], [4, 1, 1, 1]]
+    assert (necessary_depth.blocks_needed(arrays) == 2).all()
+    by_seed = necessary_depth.rank_correlation("effective", "steps", arrays)
+    assert by_seed == pytest.approx([stats.spearmanr([4, 1, 3, 5], [1, 2, 3, 4]).statistic, 1])
+    assert necessary_depth.rank_correlation("lesion", "effective", arrays)[0] == pytest.approx(1)
+    assert (necessary_depth.rank_correlation("needed", "steps", arrays) == 0).all()
+
+
+def test_depths_of_a_seed_are_those_of_its_nets(monkeypatch):
+    monkeypatch.setattr(necessary_depth, "STEPS", (2,))
+    both, second = (
+        necessary_depth.depths(SOURCE, first=first, seeds=seeds, epochs=1, limit=256, samples=20)
+        for first, seeds in ((3, 2), (4, 1))
+    )
+    assert both["steps"].tolist() == [[2], [2]] and both["up_to"].shape == (2, 1, 8)
+    assert all(np.array_equal(values, both[name][1:]) for name, values in second.items())
+    assert all(((both[name] >= 1) & (both[name] <= 8)).all() for name in ("effective", "effective_input", "gradient"))

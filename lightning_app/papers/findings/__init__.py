@@ -2,6 +2,7 @@
 
 from lightning_app.papers.findings.common_depth import COMMON_DEPTH
 from lightning_app.papers.findings.modern import MODERN
+from lightning_app.papers.findings.necessary_depth import NECESSARY_DEPTH
 from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
@@ -13,5 +14,5 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
-    (NOTATION, NORMALISED, SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, COMMON_DEPTH, MODERN),
+    (NOTATION, NORMALISED, SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, COMMON_DEPTH, MODERN, NECESSARY_DEPTH),
 )

@@ -1,5 +1,6 @@
 """Small nets and data for them, for findings that need a trained net and not a good one."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_app.papers.parts import Source
@@ -50,16 +51,19 @@ def vectors(source: Source, data: str, limit: int | None) -> "tuple[str, Tensor,
     return f"{data} ({len(x):,} images, sha256 {digest(images, labels)})", (x - x.mean()) / x.std(), labels
 
 
-def train(net: "nn.Module", images: "Tensor", labels: "Tensor", epochs: int, rate: float, batch: int = 64) -> None:
-    """SGD with momentum 0.9 in an order drawn from the present random state. The net is left in evaluation mode."""
+def train(
+    net: "nn.Module", inputs: "Tensor", labels: "Tensor", epochs: int, rate: float, batch: int = 64, adam: bool = False
+) -> None:
+    """SGD with momentum 0.9, or Adam, in an order drawn from the present random state. The net is left in evaluation mode."""
     import torch
     import torch.nn.functional as F
 
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
+    sgd = partial(torch.optim.SGD, momentum=0.9)
+    optimizer = (torch.optim.Adam if adam else sgd)(net.parameters(), lr=rate)
     net.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(images)).split(batch):
+        for rows in torch.randperm(len(inputs)).split(batch):
             optimizer.zero_grad()
-            F.cross_entropy(net(images[rows]), labels[rows]).backward()
+            F.cross_entropy(net(inputs[rows]), labels[rows]).backward()
             optimizer.step()
     net.eval()
