@@ -156,13 +156,23 @@ def _of_attention(tap: Any, inputs: tuple, named: dict[str, Any], out: Tensor) -
         del plain["out_proj.bias"]
     else:
         plain["out_proj.bias"], out = torch.zeros_like(tap.out_proj.bias), out - tap.out_proj.bias
-    bare = shared_copy(tap)
-    bare._forward_hooks.clear()
-    pairs.append((functional_call(bare, plain, inputs, named)[0], out))
+    plain = {f"module.{name}": value for name, value in plain.items()}
+    pairs.append((functional_call(_WithoutHooks(tap), plain, inputs, named)[0], out))
     if not tap.batch_first and out.ndim == 3:
         pairs = [(x.transpose(0, 1), y.transpose(0, 1)) for x, y in pairs]
     branches = [(sample_norms(_wide(x)), sample_norms(_wide(y)), tuple(x.shape[1:-1])) for x, y in pairs]
     return [((x, y, y), size) for x, y, size in branches]
+
+
+class _WithoutHooks(nn.Module):
+    """A module's own forward pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module.forward(*inputs, **named)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
@@ -241,6 +242,11 @@ def effective_depth(
     pairs = [(images, labels) for images, labels in batches if len(images)]
     if not pairs:
         raise UserError("an effective depth needs at least one sample, got none.")
+    if isinstance(pairs[0][0], Inputs):
+        raise NoPaths(
+            "paths lead from one tensor to the outputs, but this net takes several by position or name: measure a module that "
+            "takes the tokens alone and returns the logits."
+        )
     net, (images, labels) = unwrapped(net), map(torch.cat, zip(*pairs, strict=True))
     check_branches(net, images)
     found = [path_outputs(net, few) for few in images.split(min(CHUNK, at_once or CHUNK))]
