@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_app.common.safe_io import read_npz
-from lightning_app.papers.findings import common_depth, modern, normalised, notation, shortcut_length
+from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation, shortcut_length
 from lightning_app.papers.parts import Arrays, Computation
 from lightning_app.plots import figures
 from lightning_app.plots.style import UNDATED
@@ -149,6 +149,20 @@ def draw_approach() -> figures.Figure:
 
 def draw_approach_batchnorm() -> figures.Figure:
     return approach("with BatchNorm")
+
+
+def draw_necessary_depth() -> figures.Figure:
+    """Effective depth and what two lesions say, against the steps that the task takes; means and ranges over seeds."""
+    figure, ((axes,),) = figures.canvas()
+    there = [*pieces(necessary_depth.LESIONS).values()]
+    shown = {"effective": "effective depth", "lesion": "paths needed up to", "needed": "blocks needed"}
+    for number, (name, words) in zip((5, 0, 2), shown.items()):
+        values = np.concatenate([necessary_depth.NUMBERS[name](arrays) for arrays in there])
+        axes.plot(necessary_depth.STEPS, values.mean(0), "o-", color=colour(number), label=words)
+        axes.fill_between(necessary_depth.STEPS, values.min(0), values.max(0), color=colour(number), alpha=0.15)
+    axes.set(xticks=necessary_depth.STEPS, ylim=(0, 5.5), xlabel="steps of the task", ylabel="layers or blocks")
+    figures.legend(axes, beside=True)
+    return figure
 
 
 DRAWN = {

@@ -267,6 +267,9 @@ def test_out_of_memory_a_measure_takes_fewer_samples_at_a_time(greedy, family, r
         if key.endswith("gradient_correlation"):  # of other pairs: neighbours within a piece
             assert 0 <= pieces[key] <= 1
             continue
+        if key == "hessian/chunk":  # the samples of a product
+            assert pieces[key] <= room < value
+            continue
         allowed = next((rel for prefix, rel in ESTIMATED.items() if key.startswith(prefix)), ROUNDING)
         assert pieces[key] == pytest.approx(value, rel=allowed, abs=allowed * 1e-2, nan_ok=True), key
 

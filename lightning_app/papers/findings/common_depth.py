@@ -316,7 +316,7 @@ def draw_common_depth(results: Results) -> Figure:
 
 
 def _draw_laws(axes: figures.Axes, results: Results) -> None:
-    sizes = np.geomspace(min(STARTS), max(STARTS), 60)
+    sizes = np.geomspace(min(STARTS), max(STARTS), 10)
     for (words, law), shade in zip(LAWS.items(), ("residual-0", "plain-0", "other-0")):
         axes.plot(sizes, [law(size) / BLOCKS for size in sizes], color=figures.COLOURS[shade][0], label=words)
     for data, marker in zip(DATA, "osd"):
