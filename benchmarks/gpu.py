@@ -445,9 +445,12 @@ def bare_epoch(at: Run, nets: int, precision: str, how: str) -> Epoch:
     """An epoch of replays and nothing else."""
     whole, upcoming = whole_of(at, nets, how)
     whole(at.size.batch)  # the optimizer makes its momentum
-    replay = replays(at, whole, precision)
+    whole.feed.position.zero_()
 
     def epoch() -> float:
+        # Anew each time: a Trainer that starts or ends frees the workspaces of cuBLAS that a graph points to.
+        replay = replays(at, whole, precision)
+        synchronize()
         started = ticks()
         for each in upcoming:
             replay(each)

@@ -140,7 +140,7 @@ def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured
             [torch.ones(1, 4, 4), torch.ones(1, 3, 4)],
             [0, 1],
             None,
-            "expected inputs as one tensor or array, got 2 of them",
+            r"a row for each of its 2 labels, got a tensor \(1, 4, 4\)",
         ),
         (torch.ones(1, 1, 4, 4), [0], [LayerCushion], r"such as LayerCushion\(\), got the class LayerCushion"),
         (torch.ones(1, 1, 4, 4), [0], [TrainingMetrics()], "got a TrainingMetrics"),

@@ -152,8 +152,8 @@ class KHop(TokenData):
     need a width that grows with N.
 
     Sequences are uniform among those where no two neighbours are equal, which would be a hop to where one stands, and where
-    all k places exist. Guessing is wrong about 1 - 1 / letters of the time. Everything is a pure function of ``seed``; fewer
-    samples are the first of more.
+    all k places exist. Guessing is wrong about 1 - 1 / letters of the time, and 1 - 1 / (letters - 1) for one hop. Everything
+    is a pure function of ``seed``; fewer samples are the first of more.
 
     Takes the arguments of `ResidentData` too.
 

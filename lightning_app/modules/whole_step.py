@@ -190,8 +190,9 @@ class WholeStep:
 
     def variant(self) -> Hashable:
         """What a graph fixes for ever: numbers of the optimizer, such as its rate."""
-        groups = self.optimizer.param_groups
-        return tuple(value for group in groups for value in group.values() if isinstance(value, int | float))
+        values = [value for group in self.optimizer.param_groups for value in group.values()]
+        on_host = [float(each) if isinstance(each, Tensor) and each.device.type == "cpu" else each for each in values]
+        return tuple(each for each in on_host if isinstance(each, int | float | tuple))
 
     def weights(self) -> list[Tensor]:
         """What a step is for."""
@@ -290,7 +291,13 @@ class Graphs:
             self._compare(shape, work, plain, outcome, others, variant)
             return False
         if known.variant != variant:
-            known.variant, known.graph = variant, captured(work, self._pool, warm_ups=0)
+            try:
+                known.variant, known.graph = variant, captured(work, self._pool, warm_ups=0)
+            except (RuntimeError, UserError) as error:
+                torch.cuda.synchronize()  # what was launched before it broke is still running
+                self.give_up(_reason(error))
+                plain()
+                return False
         known.graph.replay()
         return True
 
@@ -310,7 +317,8 @@ class Graphs:
         variant: Hashable,
     ) -> None:
         """The plain way, after a graph's first run that leaves no trace but the graph."""
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        if not self._captured:  # a pool of which no graph is left cannot be shared again
+            self._pool = torch.cuda.graph_pool_handle()
         start = [tensor.clone() for tensor in outcome()]
         more = [(tensor, tensor.clone()) for tensor in others()]
         graph, reason = None, ""
@@ -324,8 +332,7 @@ class Graphs:
             graph = captured(work, self._pool, put_back)
             graph.replay()
         except (RuntimeError, UserError) as error:
-            cause = error.__context__ or error  # a capture that broke says only that it did
-            reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+            reason = _reason(error)
             torch.cuda.synchronize()  # what was launched before it broke is still running
         found = [tensor.clone() for tensor in outcome()]
         put_back()
@@ -355,6 +362,12 @@ class Graphs:
             raise UserError(f"model.backend 'graph': {self._what} goes into no CUDA graph: {reason}. Set it to loop.")
         self.given_up = True
         log.warning("%s: loop (%s)", self._what, reason)
+
+
+def _reason(error: Exception) -> str:
+    """Why a capture broke: it says itself only that it did."""
+    cause = error.__context__ or error
+    return (str(cause).splitlines() or [type(cause).__name__])[0]
 
 
 def captured(

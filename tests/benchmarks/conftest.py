@@ -4,7 +4,7 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -19,7 +19,7 @@ def processes_have_the_libraries() -> Iterator[None]:
     multiprocessing.set_forkserver_preload([*LIBRARIES])
     forked = multiprocessing.get_context("forkserver")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.harness.multiprocessing.get_context", lambda _: forked)
+        patch.setattr("benchmarks.harness.multiprocessing", SimpleNamespace(get_context=lambda _: forked))
         yield
 
 

@@ -214,7 +214,8 @@ def test_every_series_runs(found, short, monkeypatch):
 
 
 @pytest.mark.slow  # writes the page by its command
-def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, short, tmp_path):
+def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, short, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "PROGRAM", None)  # no browser: this page has nothing to slide
     work = tmp_path / "work"
     words = ("--run", str(short.path), "--seeds", "2", "--epochs", "1", "--rounds", "1", "--work", str(work))
     results = found(report, *words)

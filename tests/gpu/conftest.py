@@ -29,7 +29,7 @@ class Place:
         """A bank that was trained on the digits: 4 batches an epoch, the last of 4 samples."""
         module = model.pop("module", None) or classifier(**{"backend": "graph", "float32": "fp32"} | model)
         made = trainer(epochs, **{"accelerator": "gpu" if self.device == "cuda" else "cpu", "devices": 1} | options)
-        made.fit(module, datamodule=data or digits(test_limit=60), ckpt_path=ckpt_path)
+        made.fit(module, datamodule=data or digits(test_limit=60, eval_batch_size=50), ckpt_path=ckpt_path)
         return module
 
     def assert_same(self, one: ImageClassifier, other: ImageClassifier, tolerance: float = 1e-3) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import sample_norms, shared_copy
@@ -84,6 +85,8 @@ def probe_forward(
         results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
     if not results:
         raise ValueError("a probe needs at least one batch of (images, labels), got none.")
+    if not terms:
+        raise UserError("a risk needs a label that counts, but all of these are ignored: give other probe samples.")
     losses, wrongs, of_batches = zip(*results)
     stacked = [of_batch for of_batch in of_batches if of_batch is not None]
     by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
@@ -186,7 +189,10 @@ def _step(
     for tap in taps:
         tap.probe_norms, tap.probe_maps = (), ()
     logits = _wide(net(images))
-    risk = loss(logits, labels).double() * counted(labels, loss)
+    terms = counted(labels, loss)
+    risk = (
+        loss(logits, labels).double() * terms if terms else torch.zeros((), dtype=torch.float64, device=logits.device)
+    )
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
     return risk, errors, [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)]

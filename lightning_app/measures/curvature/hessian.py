@@ -259,6 +259,8 @@ class Hessian:
         ones = [
             (*one, terms) for one in zip(inputs.split(1), labels.split(1)) if (terms := counted(one[1], self._loss))
         ]
+        if not ones:
+            return  # no label of these few counts
         sizes = torch.tensor([terms for *_, terms in ones], dtype=torch.float64)
         losses = torch.stack([self._of(one, label).double().cpu() for one, label, _ in ones])
         whole, mean = self._of(inputs, labels).double().cpu(), losses @ sizes / sizes.sum()

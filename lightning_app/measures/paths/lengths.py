@@ -23,7 +23,6 @@ from functools import reduce
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs
@@ -31,7 +30,8 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
-from lightning_app.measures.curvature.hessian import Loss, Pairs
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy
+from lightning_app.measures.curvature.hessian import Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
 from lightning_app.measures.paths.parts import STARTS, AtRoot, ByLength, Kind, NoPaths
 from lightning_app.measures.paths.unravel import unravel
@@ -125,7 +125,7 @@ def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
 
 
 def path_gradients(
-    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss = F.cross_entropy, names: Collection[str] | None = None
+    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy, names: Collection[str] | None = None
 ) -> PathGradients:
     """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df and gates held fixed.
 
@@ -223,7 +223,7 @@ class EffectiveDepth:
 def effective_depth(
     net: nn.Module,
     batches: Pairs,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = cross_entropy,
     gradient_samples: int | None = None,
     at_once: int | None = None,
 ) -> EffectiveDepth:
@@ -292,11 +292,16 @@ def _gradient_squares(
 ) -> tuple[Tensor, float]:
     """|g_r|^2, (R,), of the mean over all images, 0 where nothing is trained; and the share of g_gates."""
     chunk = min(GRADIENT_CHUNK, at_once)
+    if not (of_all := counted(labels, loss)):
+        raise UserError(
+            "path gradients need a label that counts, but all of these are ignored: give other probe samples."
+        )
     squares, through, frozen = torch.zeros(len(lengths), dtype=torch.float64), 0.0, 0.0
     for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):
         parts = (
-            _times(path_gradients(net, few, of_few, loss, names), len(few) / len(images))
+            _times(path_gradients(net, few, of_few, loss, names), terms / of_all)
             for few, of_few in zip(images.split(chunk), labels.split(chunk))
+            if (terms := counted(of_few, loss))
         )
         gradients, constant, through_gates = reduce(lambda some, more: [*map(torch.add, some, more)], parts)
         squares = squares + gradients.double().square().sum(1).cpu()

@@ -111,7 +111,8 @@ def unravel(net: nn.Module, inputs: Tensor, parts: Parts) -> Unravelled:
     out = net(unravelled(inputs, parts, why=None if inputs.is_floating_point() else TOKENS))
     if not isinstance(out, Unravelled):
         raise NoPaths(
-            f"paths lead from the inputs to one tensor of outputs, but this net returns {type(out).__name__}."
+            "paths lead from the inputs to one tensor of outputs, but this net returns "
+            + ("one that no rule leads to." if isinstance(out, Tensor) else f"{type(out).__name__}.")
         )
     if out.why:
         raise NoPaths(out.why)
@@ -171,6 +172,10 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict) -> Any:
             )
         last = found.floor if found.resets else max(found.floor, min(signal.last for signal in signals))
         parts = found.parts(func, total, *args, **kwargs)
+    except (AttributeError, KeyError, TypeError) as error:  # a way to call it that its rule does not know
+        raise NoPaths(
+            f"a net is resolved into paths, but not by {_name(func)} in this form ({error}): {LEAVE}"
+        ) from error
     except Gateless as refusal:
         like, why, last = signals[0].like, refusal.why, last if refusal.last is None else refusal.last
         return _each(total, lambda part: unravelled(part, like, last, why))

@@ -151,7 +151,7 @@ def interlayer_early(results: Results) -> list[Claim]:
         for arm in ARMS:
             quantity = f"interlayer cushion of block 5 of 9, one sample, {arm}, after epoch {epoch}"
             test = Factor(IN_PRINT[arm], 1.5 if arm == RESIDUAL else 3.0)
-            claims.append(tested(quantity, IN_PRINT[arm], test, of(arm, "interlayer_batch1", BLOCK), **more))
+            claims.append(tested(quantity, "", test, of(arm, "interlayer_batch1", BLOCK), **more))
         ratios = {
             mode: [of(RESIDUAL, family, block) / of(PLAIN, family, block) for block in BLOCKS]
             for mode, family in MODES.items()
@@ -159,7 +159,7 @@ def interlayer_early(results: Results) -> list[Claim]:
         alone, running = (ratios[mode] for mode in MODES)
         least = alone[0].map(lambda *each: min(each), *alone[1:])
         quantity = f"residual / plain, one sample, least of nine blocks, after epoch {epoch}"
-        claims.append(tested(quantity, "much bigger", above(10, each=True), least, power=BY_ITSELF, **more))
+        claims.append(tested(quantity, "", above(10, each=True, note="much bigger"), least, power=BY_ITSELF, **more))
         largest = running[0].map(lambda *each: max(each), *running[1:])
         quantity = f"residual / plain, evaluation mode, largest of nine blocks, after epoch {epoch}"
         claims.append(tested(quantity, "", at_most(2, each=True, note="alike"), largest, **more))
