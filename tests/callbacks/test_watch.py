@@ -179,6 +179,24 @@ def signals(folder) -> list:
     return log[log["name"].str.startswith("signal/")][["step", "name", "value"]].to_numpy().tolist()
 
 
+def test_in_a_loop_of_accelerate_it_sees_what_it_sees_without(tmp_path, bare):
+    accelerate = pytest.importorskip("accelerate", reason="pip install -e '.[transformers]'")
+    accelerator, net = accelerate.Accelerator(cpu=True), small_net()
+    net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), data())
+    sizes = {"steps_per_epoch": EPOCH, "total_steps": 2 * EPOCH}
+    with skipscope.watch(
+        net, probe(), optimizer, folder=tmp_path / "in", every="powers_of_2", measures=measures(), **sizes
+    ):
+        for _ in range(2):
+            for images, labels in loader:
+                optimizer.zero_grad()
+                accelerator.backward(F.cross_entropy(net(images), labels))
+                optimizer.step()
+    assert same_weights(accelerator.unwrap_model(net), bare)
+    watched(tmp_path / "out")
+    assert len(signals(tmp_path / "in")) > 50 and signals(tmp_path / "in") == signals(tmp_path / "out")
+
+
 @pytest.mark.parametrize("how", ["announced", "closure", "evaluating"])
 def test_signals_are_of_the_training_step_alone(tmp_path, how):
     """Whatever else passes through the net: other measures, closures of the optimizer, an evaluation between steps."""
