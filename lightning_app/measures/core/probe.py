@@ -34,10 +34,9 @@ class LayerNorms:
     input: Tensor  # (n,) float64, ||x||
     branch: Tensor  # (n,) float64, ||W x||
     output: Tensor  # (n,) float64, ||W x + S x||; the branch where the layer has no skip
-    map_size: tuple[
-        int, ...
-    ]  # (H, W) of a convolution's input, what lies between batch and features of a linear map's, the
-    # tokens of an embedding's; of a transposed convolution (H, W) of its input, then of its output
+    # (H, W) of a convolution's input, of a transposed one's input, then its output; of a linear map what lies between batch and
+    # features; of an embedding the tokens.
+    map_size: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
