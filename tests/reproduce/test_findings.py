@@ -10,7 +10,9 @@ from scipy import stats
 
 from lightning_app.measures import effective_depth
 from lightning_app.networks import ResidualMLP
-from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation
+from lightning_app.papers import recipes
+from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation, start_and_centre
+from lightning_app.papers.findings.nets import splits
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
 from lightning_app.papers.findings.shortcut_length_relu import losses
 from lightning_app.papers.parts import Source
@@ -173,3 +175,52 @@ def test_depths_of_a_seed_are_those_of_its_nets(monkeypatch):
     assert both["steps"].tolist() == [[2], [2]] and both["up_to"].shape == (2, 1, 8)
     assert all(np.array_equal(values, both[name][1:]) for name, values in second.items())
     assert all(((both[name] >= 1) & (both[name] <= 8)).all() for name in ("effective", "effective_input", "gradient"))
+
+
+def test_starts_and_centres_are_those_of_nets_trained_alone():
+    """Of the last cell with its skips written: a loop over PyTorch's own layers, clipping and weight decay."""
+    asked = {"data": "digits", "decay": 0.3, "limit": 100, "seeds": 2}
+    found = start_and_centre.ends(SOURCE, epochs=2, **asked)
+    assert found["risk"].shape == found["error"].shape == (2, 2, 2, 2)
+    assert found["written_risk"] == pytest.approx(found["risk"][:, 1, 1, 1], rel=1e-4)
+    assert len(np.unique(found["risk"][0].round(4))) > 6  # cells are different nets
+
+    _, (x, labels), _ = splits(SOURCE, "digits", 100)
+    draws = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    weights = start_and_centre._start(draws, x.shape[1], 10)
+    one = {
+        key: values[17].detach().clone().requires_grad_() for key, values in weights.items()
+    }  # of seed 1, skips written
+    optimizer = torch.optim.SGD(one.values(), lr=0.02, momentum=0.9)
+    for rate in (0.02, 0.002):  # round(0.6 * 2) and round(0.8 * 2) epochs: drops after 1 and 2
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for rows in torch.randperm(100, generator=draws[1]).split(64):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(_alone(one, x[rows]), labels[rows]).backward()
+            torch.nn.utils.clip_grad_norm_(one.values(), 1.0)
+            for weight in one.values():
+                weight.grad += 0.3 * weight.detach()
+            optimizer.step()
+    risk = torch.nn.functional.cross_entropy(_alone(one, x), labels)
+    assert found["written_risk"][1] == pytest.approx(float(risk), rel=1e-4)
+
+
+def _alone(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    h = (x @ weights["first"]).relu()
+    for matrix in weights["hidden"]:
+        h = (h @ matrix + h).relu()
+    return h @ weights["readout"] + weights["bias"]
+
+
+def test_the_gain_of_a_residual_net_is_that_of_its_start_and_of_its_centre():
+    errors = np.random.default_rng(0).random((5, 2, 2, 2))
+    gains = start_and_centre.gains(errors)
+    assert gains["start and centre"] == pytest.approx(errors[:, 0, 0, 0] - errors[:, 1, 1, 1])
+    assert gains["start"] + gains["centre"] == pytest.approx(gains["start and centre"])
+    arms = recipes.recipe("findings", "factorial20")["model"]["arms"]
+    for (place, size, centre), name in start_and_centre.ARMS.items():
+        kind = ("plain", "twin" if not centre else "residual")[place]
+        scheme = f"{kind}_{('kwi', 'hmwi')[size]}"
+        assert name.startswith(scheme) and name in arms
+        assert arms[name].get("decay_towards") in ((None, "zero"), ("identity", None))[centre]

@@ -7,6 +7,7 @@ from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
 from lightning_app.papers.findings.shortcut_length_relu import SHORTCUT_LENGTH_RELU
+from lightning_app.papers.findings.start_and_centre import START_AND_CENTRE, START_AND_CENTRE_SMALL
 from lightning_app.papers.parts import Paper
 
 __all__ = ["PAPER"]
@@ -14,5 +15,8 @@ __all__ = ["PAPER"]
 PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
-    (NOTATION, NORMALISED, SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, COMMON_DEPTH, MODERN, NECESSARY_DEPTH),
+    (
+        *(NOTATION, START_AND_CENTRE, START_AND_CENTRE_SMALL, COMMON_DEPTH, NORMALISED, MODERN),
+        *(SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, NECESSARY_DEPTH),
+    ),
 )

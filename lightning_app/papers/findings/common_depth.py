@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.papers.findings.nets import vectors
+from lightning_app.papers.findings.nets import clip_each, vectors
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import Share, above, at_most, below, shown, tested
 from lightning_app.papers.results import Results
@@ -151,16 +151,12 @@ def _outputs(weights: Mapping[str, "Tensor"], x: "Tensor") -> "Tensor":
 
 def _step(weights: Mapping[str, "Tensor"], optimizer: Any, x: "Tensor", labels: "Tensor") -> None:
     """One step of every net, on gradients of norm 1 at most, net by net."""
-    import torch
     import torch.nn.functional as F
 
     optimizer.zero_grad()
     loss = F.cross_entropy(_outputs(weights, x).flatten(0, 1), labels.flatten(), reduction="sum")
     (loss / labels.shape[1]).backward()
-    gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
-    norms = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
-    for gradient in gradients:
-        gradient.div_(norms.clamp(min=1).view(-1, *[1] * (gradient.ndim - 1)))
+    clip_each(weights.values())
     optimizer.step()
 
 

@@ -1,14 +1,15 @@
 """Small nets and data for them, for findings that need a trained net and not a good one."""
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_app.papers.parts import Source
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["digits", "train", "vectors"]
+__all__ = ["clip_each", "digits", "splits", "train", "vectors"]
 
 
 def digits(count: int | None, size: int = 32) -> "tuple[Tensor, Tensor]":
@@ -24,31 +25,57 @@ def digits(count: int | None, size: int = 32) -> "tuple[Tensor, Tensor]":
 
 
 def vectors(source: Source, data: str, limit: int | None) -> "tuple[str, Tensor, Tensor]":
-    """Name, training samples of one scale, (count, features) float32, and labels: digits, CIFAR-10 (8 x 8) or Gaussians.
+    """The training samples of `splits`."""
+    name, (x, labels), _ = splits(source, data, limit)
+    return name, x, labels
+
+
+def splits(source: Source, data: str, limit: int | None) -> "tuple[str, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]":
+    """Name; training samples (count, features) float32 and labels; all test samples and labels. One scale: the training ones'.
+
+    Of digits (8 x 8), CIFAR-10 (averaged to 8 x 8), MNIST or Gaussians.
 
     Raises:
-        UserError: if there is no CIFAR-10 below the source's root; where a stand-in is good enough the digits stand in.
+        UserError: if there is no such data set below the source's root; where a stand-in is good enough the digits stand in.
     """
-    import torch.nn.functional as F
-
     from lightning_app.common.errors import UserError
-    from lightning_app.datamodules import CIFAR10, Digits, GaussianMixture
+    from lightning_app.datamodules import CIFAR10, Digits, GaussianMixture, WhitenedMNIST
     from lightning_app.datamodules.trained_on import digest
 
-    if data == "Gaussians":
-        of_mixture = GaussianMixture().load()
-        x, labels = of_mixture.train_images[:limit].float(), of_mixture.train_labels[:limit]
-        return f"{data} ({len(x):,} samples, sha256 {digest(x, labels)})", (x - x.mean()) / x.std(), labels
+    root = str(source.root)
+    made: dict[str, Any] = {"digits": partial(Digits, image_size=8), "Gaussians": GaussianMixture}
+    made |= {"CIFAR-10": partial(CIFAR10, root=root), "MNIST": partial(WhitenedMNIST, root=root)}
     try:
-        splits = Digits(image_size=8).load() if data == "digits" else CIFAR10(root=str(source.root)).load()
+        found = made[data]().load()
     except UserError:
         if not source.stand_in:
             raise
-        data, splits = "digits, which stand in", Digits(image_size=8).load()
-    images, labels = splits.train_images[:limit], splits.train_labels[:limit]
-    pooled = F.adaptive_avg_pool2d(images.permute(0, 3, 1, 2).float(), 8)
-    x = (pooled if data == "CIFAR-10" else pooled[:, :1]).flatten(1)  # the digits' channels are equal
-    return f"{data} ({len(x):,} images, sha256 {digest(images, labels)})", (x - x.mean()) / x.std(), labels
+        data, found = "digits, which stand in", made["digits"]().load()
+    images, labels = found.train_images[:limit], found.train_labels[:limit]
+    x, others = (_features(each, data) for each in (images, found.test_images))
+    words = "samples" if data == "Gaussians" else "images"
+    name = f"{data} ({len(x):,} {words}, sha256 {digest(x if data == 'Gaussians' else images, labels)})"
+    mean, size = x.mean(), x.std()
+    return name, ((x - mean) / size, labels), ((others - mean) / size, found.test_labels)
+
+
+def _features(samples: "Tensor", data: str) -> "Tensor":
+    import torch.nn.functional as F
+
+    if data in ("Gaussians", "MNIST"):
+        return samples.float().flatten(1)
+    pooled = F.adaptive_avg_pool2d(samples.permute(0, 3, 1, 2).float(), 8)
+    return (pooled if data == "CIFAR-10" else pooled[:, :1]).flatten(1)  # the digits' channels are equal
+
+
+def clip_each(weights: "Iterable[Tensor]") -> None:
+    """Scale the gradient of every net to norm 1 at most; weights (nets, ...)."""
+    import torch
+
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    norms = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
+    for gradient in gradients:
+        gradient.div_(norms.clamp(min=1).view(-1, *[1] * (gradient.ndim - 1)))
 
 
 def train(
