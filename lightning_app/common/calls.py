@@ -19,7 +19,9 @@ from lightning_app.common.isolation import unwrapped
 LABELS = ("labels", "label")  # in a batch that is a mapping
 OUTPUTS = ("logits", "last_hidden_state")  # of what a net returns, the first that is there
 IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
-RETURNED = "_returned_loss"  # on the outputs: the loss that the net itself returned with them
+RETURNED = (
+    "_returned_loss"  # on the outputs: the loss that the net itself returned with them, and what it is a function of
+)
 PAIRS = (
     "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels), or dicts with "
     "labels among them."
@@ -62,16 +64,19 @@ class Inputs:
         return len(self.tensors[0])
 
     def __getitem__(self, rows: Any) -> Self:
-        return self._each(lambda each: each[rows])
+        return self.each(lambda each: each[rows])
 
     def split(self, size: int) -> list[Self]:
         return [self[start : start + size] for start in range(0, len(self), size)]
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
-        return self._each(lambda each: each.to(device, dtype if each.is_floating_point() else None))
+        return self.each(lambda each: each.to(device, dtype if each.is_floating_point() else None))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         return _over([self], lambda parts: change(parts[0]))
+
+    def without_labels(self) -> Self:
+        return type(self)(self.placed, {name: value for name, value in self.named.items() if name not in LABELS})
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -81,7 +86,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 def blank(inputs: Any) -> Any:
     """As many samples of zeros."""
-    return inputs._each(torch.zeros_like) if isinstance(inputs, Inputs) else torch.zeros_like(inputs)
+    return inputs.each(torch.zeros_like) if isinstance(inputs, Inputs) else torch.zeros_like(inputs)
 
 
 def _over(parts: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
@@ -154,14 +159,20 @@ def outputs_of(returned: Any, who: str = "a net") -> Tensor:
     first = values[0] if values and not named else None
     loss = named.get("loss", getattr(returned, "loss", first))
     if isinstance(loss, Tensor) and loss.numel() == 1:
-        found = found.view_as(found)  # the attribute is on this tensor, not on one that the net keeps
-        setattr(found, RETURNED, loss.reshape(()))
+        with_loss = found.view_as(found)  # the attribute is on this tensor, not on one that the net keeps
+        setattr(with_loss, RETURNED, (loss.reshape(()), found))
+        return with_loss
     return found
 
 
 def returned_loss(outputs: Tensor) -> Tensor | None:
     """What the net returned as its loss with these outputs, (); None if it returned none."""
-    return getattr(outputs, RETURNED, None)
+    return getattr(outputs, RETURNED, (None,))[0]
+
+
+def behind_loss(outputs: Tensor) -> Tensor:
+    """The tensor of which the returned loss is a function, the same as ``outputs``; these where none was returned."""
+    return getattr(outputs, RETURNED, (None, outputs))[1]
 
 
 def wants_labels(net: nn.Module) -> bool:

@@ -250,7 +250,7 @@ def adding_to_a_tensor(layer, x):
         (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"in training mode"),
         (Doing(lambda layer, x: F.dropout(layer(x), training=True)), r"drops units at random"),
         (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), r"pads with 5.0"),
-        (Doing(lambda layer, x: [layer(x)]), "returns list"),
+        (Doing(lambda layer, x: "nothing"), "one tensor of outputs, Doing returns a str"),
         (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
         (Doing(changing_a_view), "does not add up"),
         (Doing(filling_a_tensor), "writes them into a part of a tensor"),

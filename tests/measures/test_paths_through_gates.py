@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import torchvision.models as tv
 from torch import Tensor, nn
 
+from callbacks.context import MeasureContext
 from lightning_app.measures import NoPaths, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths.lengths import _delta
 from lightning_app.measures.paths.parts import ByLength
@@ -84,6 +85,34 @@ def test_outputs_of_all_lengths_sum_to_the_outputs(name):
     assert (found.outputs.sum(0) + found.constant - expected).abs().max() < EXACT * expected.abs().max()
     moving = found.outputs.abs().amax((1, -1)) > 1e-6 * expected.abs().max()
     assert moving.sum() > 4  # what is compared is not the readout's bias
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_dict_batches_are_resolved_as_the_net_computes_them_padded_to_any_length(make):
+    """The parts of the gradient are those of the loss that the net returns, and padding changes nothing."""
+    net = awake(make()).net
+    mask = (torch.arange(8) < torch.tensor([[8], [8], [5], [3]])).long()
+    tokens = torch.arange(32).reshape(4, 8) % 20
+    labels = tokens.masked_fill(mask == 0, -100) if make is gpt2 else torch.tensor([0, 2, 1, 1])
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+    context = MeasureContext(net, [batch])
+    ((inputs, _),) = context.batches()
+    found = path_gradients(net, inputs, labels, context.loss)
+    whole = flat(net, net(**batch).loss)
+    difference = found.gradients.sum(0) + found.constant + found.through_gates - whole
+    assert difference.abs().max() < 1e-5 * whole.abs().max()  # transformers' loss is in float32
+    short = {name: value[2:, :5] if value.ndim > 1 else value[2:] for name, value in batch.items()}
+    long = {name: value[:2] for name, value in batch.items()}
+    padded, cut = (
+        effective_depth(net, MeasureContext(net, two).batches(), context.loss) for two in ([batch], [long, short])
+    )
+    assert cut.outputs.tolist() == pytest.approx(padded.outputs.tolist(), rel=1e-9)
+    assert cut.gradients.tolist() == pytest.approx(padded.gradients.tolist(), rel=1e-4)
+    f = path_outputs(net, inputs).outputs
+    if make is gpt2:  # a token is compared with the next one, and those that end a text with none
+        f = f[:, :, :-1][:, labels[:, 1:] != -100]
+    f = f - f.mean(-1, keepdim=True)
+    assert padded.outputs.tolist() == pytest.approx(f.square().sum(-1).mean(1).tolist(), rel=1e-9)
 
 
 def flat(net: nn.Module, value: Tensor) -> Tensor:

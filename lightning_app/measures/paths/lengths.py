@@ -8,29 +8,30 @@ The parts g_r, with that of b, add up to the gradient with frozen gates. In nets
 pools this is the gradient. Gates of other functions change nearby, and the rest of the gradient runs through them:
 g = sum_r g_r + g_b + g_gates, and d_grad says nothing of g_gates.
 
-Conventions. The length of a path is the number of weight layers it passes, but for the readout, a layer whose output is the
-net's output: so a net of p layers before its readout has lengths 1 to p, and a skipped layer is one that a path may avoid.
-Gates, statistics of normalisation and attention patterns are those of the sample. Constants start paths of their own, of
-length 1 where they come in; what starts at the inputs is also reported alone. Outputs are centred over the classes, as the
-softmax is blind to what they have in common. A net in half precision is resolved in float32.
+Conventions. Expectations are over samples, of tokens over those whose label counts. The length of a path is the number of
+weight layers it passes, but for the readout, a layer whose output is the net's output: so a net of p layers before its readout
+has lengths 1 to p, and a skipped layer is one that a path may avoid. Gates, statistics of normalisation and attention patterns
+are those of the sample. Constants start paths of their own, of length 1 where they come in; what starts at the inputs is also
+reported alone. Outputs are centred over the classes, as the softmax is blind to what they have in common. A net in half
+precision is resolved in float32.
 """
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.calls import Inputs
+from lightning_app.common.calls import Inputs, behind_loss, made_answering
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
 from lightning_app.measures.paths.parts import STARTS, AtRoot, ByLength, Kind, NoPaths
@@ -40,7 +41,11 @@ CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to 
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
 COUNTS = 1_000_000  # of a histogram of shares
 MEMORY = 4 * 2**30  # bytes for path gradients, as many as for the graphs of a Hessian
+BY_LENGTH = ByLength(torch.zeros(1))  # the kind of parts
 TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out shows by far
+
+
+Pair = tuple[Any, Tensor]  # inputs, a tensor or `Inputs`, and labels
 
 
 class NoBranches(UserError):
@@ -73,8 +78,8 @@ class PathGradients:
 
 
 @torch.no_grad()
-def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
-    """The outputs (B, C) for images (B, ...), or (B, T, C) for tokens (B, T), resolved by path length.
+def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
+    """The outputs (B, C) for inputs (B, ...), or (B, T, C) for tokens (B, T), resolved by path length.
 
     Cost: K (p + 1) / 2 forward passes, where K is 2 as constants start paths too.
 
@@ -87,9 +92,10 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     >>> found.lengths.tolist(), found.outputs.tolist()
     ([0], [[[6.0]]])
     """
-    net, images = _in_full(net, images)
-    out = unravel(net, images, ByLength(images.unsqueeze(0)))
-    of_tokens = not images.is_floating_point() and out.ndim == 3 and out.shape[:2] == images.shape
+    net, inputs = _in_full(net, inputs)
+    out = unravel(net, inputs, BY_LENGTH)
+    first = inputs.tensors[0] if isinstance(inputs, Inputs) else inputs
+    of_tokens = not first.is_floating_point() and out.ndim == 3 and out.shape[:2] == first.shape
     if out.ndim != 2 and not of_tokens:
         raise NoPaths(
             "paths lead to outputs of shape (samples, classes), or (samples, tokens, classes) in a net of tokens; this net's "
@@ -107,7 +113,7 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     resolved = PathOutputs(
         torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input, parts.gated
     )
-    expected = net(images)
+    expected = net(inputs)
     if expected.isfinite().all() and not nearly_same(resolved.outputs.sum(0) + constant, expected, TOLERANCE):
         raise NoPaths(
             "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
@@ -116,16 +122,21 @@ def path_outputs(net: nn.Module, images: Tensor) -> PathOutputs:
     return resolved
 
 
-def _in_full(net: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor]:
+def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
-    if next(net.parameters()).dtype in (torch.bfloat16, torch.float16):
-        return copy.deepcopy(unwrapped(net)).float(), images.float() if images.is_floating_point() else images
-    return shared_copy(net), images
+    half = next(net.parameters()).dtype in (torch.bfloat16, torch.float16)
+    copied = copy.deepcopy(unwrapped(net)).float() if half else shared_copy(net)
+    made_answering(copied)
+    return copied, inputs.to(dtype=torch.float32) if half and inputs.is_floating_point() else inputs
 
 
 def path_gradients(
-    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss = cross_entropy, names: Collection[str] | None = None
+    net: nn.Module,
+    inputs: Tensor | Inputs,
+    labels: Tensor,
+    loss: Loss = cross_entropy,
+    names: Collection[str] | None = None,
 ) -> PathGradients:
     """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df and gates held fixed.
 
@@ -138,21 +149,21 @@ def path_gradients(
     Raises:
         UserError: as `path_outputs`, and for a loss that is no number for each batch.
     """
-    net, images = _in_full(net, images)
-    few = path_outputs(net, images[:1])
+    net, inputs = _in_full(net, inputs)
+    few = path_outputs(net, inputs[:1])
     longest = int(few.lengths[-1])
-    delta = _delta(net, images, labels, loss)
+    delta = _delta(net, inputs, labels, loss)
     weights = [weight for name, weight in _trainable(net).items() if names is None or name in names]
     half = (longest + 1) // 2 + 1  # of the roots of unity: the others are their conjugates
-    spectrum = torch.stack([_root_gradient(net, images, delta, weights, k, longest) for k in range(half)])
+    spectrum = torch.stack([_root_gradient(net, inputs, delta, weights, k, longest) for k in range(half)])
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
-    constant = _constant_gradient(net, images[:1], delta, weights)
+    constant = _constant_gradient(net, inputs[:1], delta, weights)
     by_length[0] -= constant  # a readout's bias has length 0 too
     gradients = by_length[few.lengths.to(by_length.device)]
     through_gates = torch.zeros_like(constant)
     if few.gated:
         with torch.enable_grad():
-            whole = _flat_gradient((net(images) * delta).sum(), weights)
+            whole = _flat_gradient((net(inputs) * delta).sum(), weights)
         through_gates = whole - gradients.sum(0) - constant
     return PathGradients(few.lengths, gradients, constant, through_gates)
 
@@ -163,10 +174,10 @@ def _trainable(net: nn.Module) -> dict[str, Tensor]:
 
 @torch.enable_grad()
 def _root_gradient(
-    net: nn.Module, images: Tensor, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
+    net: nn.Module, inputs: Tensor | Inputs, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
 ) -> Tensor:
     """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
-    out = unravel(net, images, AtRoot.at_start(images, 2 * torch.pi * k / (longest + 1)))
+    out = unravel(net, inputs, AtRoot.at_start(torch.zeros(()), 2 * torch.pi * k / (longest + 1)))
     stack = (out.parts.longer(-1) if out.from_layer else out.parts).stack  # real and imaginary part, (2, B, C)
     real, imaginary = (stack * delta).flatten(1).sum(1)
     of_real = _flat_gradient(real, weights, retain_graph=True)
@@ -175,9 +186,9 @@ def _root_gradient(
 
 
 @torch.enable_grad()
-def _constant_gradient(net: nn.Module, image: Tensor, delta: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """(N,): of the readout's bias, which is the same for all images."""
-    out = unravel(net, image, ByLength(image.unsqueeze(0)))
+def _constant_gradient(net: nn.Module, sample: Tensor | Inputs, delta: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """(N,): of the readout's bias, which is the same for all samples."""
+    out = unravel(net, sample, BY_LENGTH)
     parts = cast(ByLength, out.parts)
     bias = dict(zip(parts.kinds, parts.stack)).get(Kind("constant", 1)) if out.from_layer else None
     if bias is None or not bias.requires_grad:
@@ -190,16 +201,17 @@ def _flat_gradient(of: Tensor, weights: Sequence[Tensor], retain_graph: bool = F
     return torch.cat([gradient.flatten() for gradient in found])
 
 
-def _delta(net: nn.Module, images: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+@torch.enable_grad()
+def _delta(net: nn.Module, inputs: Tensor | Inputs, labels: Tensor, loss: Loss) -> Tensor:
     """dL/df, (B, C)."""
-    with torch.no_grad():
-        outputs = net(images)
-    with torch.enable_grad():
-        value = loss(outputs.requires_grad_(), labels)
+    outputs = net(inputs)
+    if (of := behind_loss(outputs)) is outputs:
+        of = outputs = outputs.detach().requires_grad_()
+    value = loss(outputs, labels)
     if value.ndim:
         shape = tuple(value.shape)
         raise UserError(f"path gradients need a loss that is one number for a batch, got the shape {shape}.")
-    return torch.autograd.grad(value, outputs)[0]
+    return torch.autograd.grad(value, of)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +242,8 @@ def effective_depth(
     """How deep a residual net in evaluation mode is, by its outputs and its gradients on samples.
 
     Args:
-        batches: (inputs, labels), in any batch size: expectations and gradients are over all of them together.
+        batches: (inputs, labels), in any batch size and, of tokens, of any lengths: expectations and gradients are over all of
+            them together.
         loss: (outputs, labels) -> mean over a batch.
         gradient_samples: only so many, the first ones, for d_grad; None for all.
         at_once: samples whose parts may be in memory together; None for as many as are fastest.
@@ -239,27 +252,17 @@ def effective_depth(
         NoBranches: if all paths from the input have one length.
         UserError: as `path_outputs`, and for no samples.
     """
-    pairs = [(images, labels) for images, labels in batches if len(images)]
+    pairs = [(inputs, labels) for inputs, labels in batches if len(inputs)]
     if not pairs:
         raise UserError("an effective depth needs at least one sample, got none.")
-    if isinstance(pairs[0][0], Inputs):
-        raise NoPaths(
-            "paths lead from one tensor to the outputs, but this net takes several by position or name: measure a module that "
-            "takes the tokens alone and returns the logits."
-        )
-    net, (images, labels) = unwrapped(net), map(torch.cat, zip(*pairs, strict=True))
-    check_branches(net, images)
-    found = [path_outputs(net, few) for few in images.split(min(CHUNK, at_once or CHUNK))]
-    lengths = found[0].lengths
-    f = _centred(torch.cat([each.outputs for each in found], dim=1))  # (R, m, C)
-    from_input = _centred(torch.cat([each.from_input for each in found], dim=1))
-    by_output, by_input = (parts.square().sum(-1).flatten(1).mean(1).cpu() for parts in (f, from_input))
-    coherence = (f * f.sum(0)).sum(-1).flatten(1).mean(1).cpu()
-    some = len(images) if gradient_samples is None else min(gradient_samples, len(images))
+    net = unwrapped(net)
+    lengths = _lengths(net, pairs)
+    found = [_squares(net, *few, loss) for few in _pieces(pairs, min(CHUNK, at_once or CHUNK))]
+    sums, terms = zip(*found)
+    by_output, by_input, coherence = torch.stack(sums).sum(0) / sum(terms)
     longest = int(lengths[-1])
-    by_gradient, gate_share = _gradient_squares(
-        net, images[:some], labels[:some], loss, lengths, at_once or GRADIENT_CHUNK
-    )
+    some = [*_first(pairs, gradient_samples)]
+    by_gradient, gate_share = _gradient_squares(net, some, loss, lengths, at_once or GRADIENT_CHUNK)
     effective = _mean_length(lengths, by_output)
     return EffectiveDepth(
         effective=effective,
@@ -277,22 +280,55 @@ def effective_depth(
     )
 
 
-def check_branches(net: nn.Module, images: Tensor) -> None:
-    """Raise NoBranches if all paths of the first image have one length, and what `path_outputs` raises."""
-    lengths = path_outputs(net, images[:1]).input_lengths
-    if len(lengths) < 2:
+def _lengths(net: nn.Module, pairs: Sequence[Pair]) -> Tensor:
+    """Of all paths, (R,): the same for all batches, of which one sample is looked at."""
+    first, *others = (path_outputs(net, inputs[:1]) for inputs, _ in pairs)
+    if len(first.input_lengths) < 2:
         raise NoBranches(
             f"effective depth needs a net with residual branches, around which an identity leads; in this one every path "
-            f"from the input passes {lengths[0]} weight layers: measure a residual net."
+            f"from the input passes {first.input_lengths[0]} weight layers: measure a residual net."
         )
+    if any(other.lengths.tolist() != first.lengths.tolist() for other in others):
+        raise NoPaths(
+            "a net is resolved into paths if their lengths do not depend on that of a sequence, in this one they do: measure "
+            "sequences of one length."
+        )
+    return first.lengths
+
+
+def _pieces(pairs: Iterable[Pair], size: int) -> Iterator[Pair]:
+    for inputs, labels in pairs:
+        yield from zip(inputs.split(size), labels.split(size), strict=True)
+
+
+def _first(pairs: Iterable[Pair], count: int | None) -> Iterator[Pair]:
+    for inputs, labels in pairs:
+        if count is None or count > 0:
+            yield inputs[:count], labels[:count]
+            count = None if count is None else count - len(labels)
+
+
+def _squares(net: nn.Module, inputs: Any, labels: Tensor, loss: Loss) -> tuple[Tensor, int]:
+    """Sums over n terms of |f_r|^2, of the same of the paths from the input, and of <f_r, f>, (3, R); and n."""
+    found = path_outputs(net, inputs)
+    f, from_input = (_centred(_rows(parts, labels, loss)) for parts in (found.outputs, found.from_input))  # (R, n, C)
+    products = (f * f, from_input * from_input, f * f.sum(0))
+    return torch.stack([each.sum((1, 2)) for each in products]).cpu(), f.shape[1]
+
+
+def _rows(parts: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """(R, n, C): a row for each term of the loss, or for each token where labels are no classes of tokens."""
+    if parts.ndim == labels.ndim + 2:
+        parts = torch.stack([rows_of(part, labels, loss)[0] for part in parts])
+    return parts.flatten(1, -2)
 
 
 def _gradient_squares(
-    net: nn.Module, images: Tensor, labels: Tensor, loss: Loss, lengths: Tensor, at_once: int
+    net: nn.Module, pairs: Sequence[Pair], loss: Loss, lengths: Tensor, at_once: int
 ) -> tuple[Tensor, float]:
-    """|g_r|^2, (R,), of the mean over all images, 0 where nothing is trained; and the share of g_gates."""
+    """|g_r|^2, (R,), of the mean over all samples, 0 where nothing is trained; and the share of g_gates."""
     chunk = min(GRADIENT_CHUNK, at_once)
-    if not (of_all := counted(labels, loss)):
+    if not (of_all := sum(counted(labels, loss) for _, labels in pairs)):
         raise UserError(
             "path gradients need a label that counts, but all of these are ignored: give other probe samples."
         )
@@ -300,7 +336,7 @@ def _gradient_squares(
     for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):
         parts = (
             _times(path_gradients(net, few, of_few, loss, names), terms / of_all)
-            for few, of_few in zip(images.split(chunk), labels.split(chunk))
+            for few, of_few in _pieces(pairs, chunk)
             if (terms := counted(of_few, loss))
         )
         gradients, constant, through_gates = reduce(lambda some, more: [*map(torch.add, some, more)], parts)

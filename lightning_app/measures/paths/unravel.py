@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.calls import Inputs, call
 from lightning_app.measures.paths.parts import NoPaths, Parts
 
 LEAVE = "leave it out of EffectiveDepth."
@@ -100,20 +101,29 @@ NEW = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Ten
 NEW |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, torch.rand_like, torch.randn_like}
 
 
-def unravel(net: nn.Module, inputs: Tensor, parts: Parts) -> Unravelled:
-    """The output of a net in evaluation mode for inputs (B, ...) of known parts, with the ordinary forward pass's gates.
+def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled:
+    """The output of a net in evaluation mode for inputs (B, ...), with the ordinary forward pass's gates.
 
-    Whole numbers are tokens: paths start where they are embedded, and nothing of the parts is used but their kind.
+    Of several inputs paths start at the first and at all of real numbers. Whole numbers beside it are constants: masks, segments,
+    positions. A first one of whole numbers holds tokens: paths start where they are embedded.
+
+    Args:
+        parts: of the kind that is wanted; nothing else of them is used.
 
     Raises:
-        NoPaths: if the output is no tensor, or no path leads to it; the function that is in the way is named.
+        NoPaths: if no path leads to the output; the function that is in the way is named.
     """
-    out = net(unravelled(inputs, parts, why=None if inputs.is_floating_point() else TOKENS))
+    several = inputs.without_labels() if isinstance(inputs, Inputs) else Inputs([inputs])
+    first = several.tensors[0]
+
+    def begun(x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return unravelled(x, parts.started(x))
+        return unravelled(x, parts, why=TOKENS) if x is first else x
+
+    out = call(net, several.each(begun))
     if not isinstance(out, Unravelled):
-        raise NoPaths(
-            "paths lead from the inputs to one tensor of outputs, but this net returns "
-            + ("one that no rule leads to." if isinstance(out, Tensor) else f"{type(out).__name__}.")
-        )
+        raise NoPaths("paths lead from the inputs to the outputs, but this net's outputs do not depend on its inputs.")
     if out.why:
         raise NoPaths(out.why)
     return out
