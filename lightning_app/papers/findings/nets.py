@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["clip_each", "digits", "splits", "train", "vectors"]
 
+SIZES = {"MNIST": 14}  # pixels a side
+
 
 def digits(count: int | None, size: int = 32) -> "tuple[Tensor, Tensor]":
     """So many of the embedded training images (all for None), (count, 3, size, size), normalised, with their labels."""
@@ -33,7 +35,7 @@ def vectors(source: Source, data: str, limit: int | None) -> "tuple[str, Tensor,
 def splits(source: Source, data: str, limit: int | None) -> "tuple[str, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]":
     """Name; training samples (count, features) float32 and labels; all test samples and labels. One scale: the training ones'.
 
-    Of digits (8 x 8), CIFAR-10 (averaged to 8 x 8), MNIST or Gaussians.
+    Of digits (8 x 8), CIFAR-10 (averaged to 8 x 8), MNIST (to 14 x 14) or Gaussians.
 
     Raises:
         UserError: if there is no such data set below the source's root; where a stand-in is good enough the digits stand in.
@@ -62,9 +64,9 @@ def splits(source: Source, data: str, limit: int | None) -> "tuple[str, tuple[Te
 def _features(samples: "Tensor", data: str) -> "Tensor":
     import torch.nn.functional as F
 
-    if data in ("Gaussians", "MNIST"):
-        return samples.float().flatten(1)
-    pooled = F.adaptive_avg_pool2d(samples.permute(0, 3, 1, 2).float(), 8)
+    if data == "Gaussians":
+        return samples.float()
+    pooled = F.adaptive_avg_pool2d(samples.permute(0, 3, 1, 2).float(), SIZES.get(data, 8))
     return (pooled if data == "CIFAR-10" else pooled[:, :1]).flatten(1)  # the digits' channels are equal
 
 

@@ -286,9 +286,9 @@ START_AND_CENTRE_SMALL = Artefact(
     "a skip as a start and a centre of weight decay: all eight combinations, in small fully connected nets",
     start_and_centre_claims,
     f"{READ}{LAYERS} layers of {WIDTH} x {WIDTH} without biases between a first layer and a readout, ReLU behind each. 5,000 "
-    "images of MNIST, or of CIFAR-10 averaged to 8 x 8, and all test images; 30 epochs of batches of 64, SGD with momentum "
-    "0.9 and rate 0.02, a tenth of it from the 19th and a hundredth from the 25th epoch on; 13 seeds. Intervals: 95 %, "
-    "bootstrap over seeds, not corrected for the number of rows.",
+    "images of MNIST averaged to 14 x 14, or of CIFAR-10 to 8 x 8, and all test images; 30 epochs of batches of 64, SGD with "
+    "momentum 0.9 and rate 0.02, a tenth of it from the 19th and a hundredth from the 25th epoch on; 13 seeds. Intervals: "
+    "95 %, bootstrap over seeds, not corrected for the number of rows.",
     draw_start_and_centre,
     computations=(ENDS,),
     about=Class.TRAINED,
