@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from lightning_app.measures import effective_depth
-from lightning_app.networks import ResidualMLP
+from lightning_app.networks import GPT, ResidualMLP
 from lightning_app.papers import recipes
 from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation, start_and_centre
 from lightning_app.papers.findings.nets import splits
@@ -144,6 +144,29 @@ def test_lesions_are_those_of_the_nets_own_paths_and_blocks():
     assert without == [error(other) for other in shorter] and len({*without, error(net)}) > 1
 
 
+def test_lesions_of_a_transformer_are_those_of_its_paths_and_branches(monkeypatch):
+    torch.manual_seed(0)
+    net = GPT(vocabulary=4, context=12, width=8, depth=1, heads=2).double().eval()
+    tokens, labels = torch.randint(4, (100, 12)), torch.randint(4, (100,))
+
+    def error() -> float:
+        with torch.no_grad():
+            return float((net(tokens).argmax(1) != labels).double().mean())
+
+    found, without = necessary_depth.path_lesions(net, tokens, labels), []
+    assert found["error"] == found["up_to"][-1] == error()
+    for last in (net.blocks[0][0].map.out, net.blocks[0][1].map[2]):
+        kept = copy.deepcopy(last.state_dict())
+        last.weight.data.zero_()
+        last.bias.data.zero_()
+        without.append(error())
+        last.load_state_dict(kept)
+    assert [*necessary_depth.without_each_block(net, tokens, labels)] == without and len({*without, error()}) > 1
+    monkeypatch.setattr(necessary_depth, "STEPS", (1,))
+    depths = necessary_depth.hop_depths(SOURCE, first=3, seeds=1, epochs=1, limit=64, samples=8)
+    assert depths["without"].shape == (1, 1, 8) and np.isfinite(depths["gradient"]).all()
+
+
 def test_tables_lead_where_one_walks():
     torch.manual_seed(0)
     inputs, ends = necessary_depth.tables(50, steps=3)
@@ -203,7 +226,7 @@ def test_starts_and_centres_are_those_of_nets_trained_alone():
                 weight.grad += 0.3 * weight.detach()
             optimizer.step()
     risk = torch.nn.functional.cross_entropy(_alone(one, x), labels)
-    assert found["written_risk"][1] == pytest.approx(float(risk), rel=1e-4)
+    assert found["written_risk"][1] == pytest.approx(risk.item(), rel=1e-4)
 
 
 def _alone(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

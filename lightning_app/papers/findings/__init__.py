@@ -2,7 +2,7 @@
 
 from lightning_app.papers.findings.common_depth import COMMON_DEPTH
 from lightning_app.papers.findings.modern import MODERN
-from lightning_app.papers.findings.necessary_depth import NECESSARY_DEPTH
+from lightning_app.papers.findings.necessary_depth import NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION
 from lightning_app.papers.findings.normalised import NORMALISED
 from lightning_app.papers.findings.notation import NOTATION
 from lightning_app.papers.findings.shortcut_length import SHORTCUT_LENGTH
@@ -17,6 +17,6 @@ PAPER = Paper(
     "Findings, questions that no paper has settled, with predictions of ours.",
     (
         *(NOTATION, START_AND_CENTRE, START_AND_CENTRE_SMALL, COMMON_DEPTH, NORMALISED, MODERN),
-        *(SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, NECESSARY_DEPTH),
+        *(SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION),
     ),
 )

@@ -4,8 +4,8 @@ The task is to follow k pointers. A table holds for each of 5 places the next on
 times. A ReLU layer of 25 units makes one step: for each pair of places, are we here and does the table lead there? So k layers
 of 64 units are enough. Two steps in one layer by the same means need 125 units, and a list of all tables 3,125. Residual
 perceptrons of one size that have learned 1 to 4 steps differ in the depth of what they compute, and a measure of depth should
-differ with it. (No lower bound is proven for these nets. For transformers there is one that is conditional: k-hop induction,
-Sanford, Hsu & Telgarsky 2024. Attention could not yet be resolved into paths when this was registered.)
+differ with it. No lower bound is proven for these nets. For transformers on k-hop induction there is one that is conditional
+(Sanford, Hsu & Telgarsky 2024): floor(log2 k) + 2 layers are enough, and fewer need a width that grows with the length.
 
 Two lesions say how deep a trained net computes. Of the outputs as a sum over path lengths (`measures.paths`) the terms longer
 than r are left out: the *lesion depth* is the least r from which on the error is at most 0.05 above the whole net's. And
@@ -16,12 +16,18 @@ Predicted before any run, if effective depth is what its name says: it rises wit
 and with the blocks needed, in rank correlation over the four tasks of a seed. What speaks against it: a net may decide by its
 gates, which are no paths, and carry the answer along short ones. Tried before were nets of this kind, with 5 and 6 places,
 for whether they learn the task (four steps among 6 places were not learned in time); no depth was looked at.
+
+The same is asked of transformers on k-hop induction (`datamodules.KHop`), registered after the perceptrons' answer, that
+effective depth falls, and before any depth of a transformer was looked at. Rows and tests are the same, and say what would
+overturn that answer: a rise. Expected are the perceptrons' signs. Attention is resolved by its pattern, so that paths go
+through values (two layers a branch), and what queries and keys decide is in the gates. Tried was one net on four hops, for
+whether it learns them.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,8 +42,11 @@ from lightning_app.plots import figures
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    Learned = tuple[nn.Module, Tensor, Tensor]  # and test samples with labels
+
 STEPS, SEEDS = (1, 2, 3, 4), 13
 PLACES, BLOCKS, WIDTH = 5, 8, 64
+LETTERS, TOKENS, HOP_SEEDS = 4, 12, 7
 WITHIN = 0.05  # of the whole net's error: what a lesion may do without counting
 MEASURES = {
     "effective": "effective depth of the outputs",
@@ -54,30 +63,64 @@ def depths(source: Source, first: int, seeds: int, epochs: int, limit: int | Non
     ``without`` is the error without each block, (seeds, steps, blocks). Also with another axis, (seeds, steps, lengths):
     ``up_to`` and ``beyond`` are the test errors with paths of at most, and of more than, each of the ``lengths``.
     """
-    seen = range(first, first + seeds)
-    return columns(columns(_of_task(steps, seed, epochs, limit, samples) for steps in STEPS) for seed in seen)
+    return _of_seeds(_follower, first, seeds, epochs, limit, samples)
 
 
-def _of_task(steps: int, seed: int, epochs: int, limit: int | None, samples: int) -> dict[str, object]:
+def hop_depths(source: Source, first: int, seeds: int, epochs: int, limit: int | None, samples: int) -> Arrays:
+    """The same of transformers on k-hop induction; a block is an attention or a perceptron."""
+    return _of_seeds(_hopper, first, seeds, epochs, limit, samples)
+
+
+def _of_seeds(learned: "Callable[..., Learned]", first: int, seeds: int, *asked: int | None) -> Arrays:
     import torch
 
-    from lightning_app.measures import effective_depth
+    rows = []
+    for seed in range(first, first + seeds):
+        with torch.random.fork_rng(devices=[]):
+            rows.append(columns(_measured(steps, *learned(steps, seed, *asked)) for steps in STEPS))
+    return columns(rows)
+
+
+def _follower(steps: int, seed: int, epochs: int, limit: int | None, samples: int) -> "Learned":
+    """A perceptron that learned to follow so many pointers, with test samples and labels."""
+    import torch
+
     from lightning_app.networks import ResidualMLP
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        inputs = PLACES * (PLACES + 1)
-        net = ResidualMLP(inputs, WIDTH, BLOCKS, classes=PLACES, norm="none", gain=0.5)
-        seen, answers = tables(100_000 if limit is None else limit, steps)
-        others, labels = tables(samples, steps)
-        train(net, seen, answers, epochs, rate=0.002, batch=128, adam=True)
-    net, others = net.double(), others.double()
-    found = effective_depth(net, [(others[:256], labels[:256])], gradient_samples=64)
+    torch.manual_seed(seed)
+    net = ResidualMLP(PLACES * (PLACES + 1), WIDTH, BLOCKS, classes=PLACES, norm="none", gain=0.5)
+    seen, answers = tables(100_000 if limit is None else limit, steps)
+    others, labels = tables(samples, steps)
+    train(net, seen, answers, epochs, rate=0.002, batch=128, adam=True)
+    return net, others.double(), labels
+
+
+def _hopper(steps: int, seed: int, epochs: int, limit: int | None, samples: int) -> "Learned":
+    """A transformer that learned so many hops."""
+    import torch
+
+    from lightning_app.datamodules import KHop
+    from lightning_app.networks import GPT
+
+    torch.manual_seed(seed)
+    net = GPT(vocabulary=LETTERS, context=TOKENS, width=32, depth=4)
+    count = 20_000 if limit is None else limit
+    data = KHop(hops=steps, letters=LETTERS, length=TOKENS, samples=count, test_samples=samples, seed=seed).load()
+    seen, others = (torch.as_tensor(tokens).long() for tokens in (data.train_images, data.test_images))
+    train(net, seen, data.train_labels, epochs, rate=0.003, batch=64, adam=True)
+    return net, others, data.test_labels
+
+
+def _measured(steps: int, net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[str, object]:
+    from lightning_app.measures import effective_depth
+
+    net = net.double()
+    found = effective_depth(net, [(inputs[:256], labels[:256])], gradient_samples=64)
     return {
         "steps": steps,
         **{name: getattr(found, name) for name in MEASURES},
-        **path_lesions(net, others, labels),
-        "without": np.array([*without_each_block(net, others, labels)]),
+        **path_lesions(net, inputs, labels),
+        "without": np.array([*without_each_block(net, inputs, labels)]),
     }
 
 
@@ -115,25 +158,25 @@ def path_lesions(net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[s
     }
 
 
-def without_each_block(net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> Iterator[float]:
+def without_each_block(net: Any, inputs: "Tensor", labels: "Tensor") -> Iterator[float]:
     """The error of the net in which one of the blocks with a skip adds nothing, block by block."""
     import torch
 
-    for block in net.get_submodule("blocks").children():
-        if block.residual:
+    for block in net.block_list():
+        if getattr(block, "residual", True):
             with block.register_forward_hook(lambda module, inputs, output: inputs[0]), torch.no_grad():
                 yield float((net(inputs).argmax(1) != labels).double().mean())
 
 
-LESIONS = Computation(
-    "lesions",
-    depths,
-    {
-        f"seed-{seed:02d}": {"first": seed, "seeds": 1, "epochs": 8, "limit": None, "samples": 2000}
-        for seed in range(SEEDS)
-    },
-    precision="float32, measured in float64",
-)
+def _by_seed(name: str, compute: Callable[..., Arrays], seeds: int, epochs: int) -> Computation:
+    """Pieces of one seed each."""
+    asked = {"seeds": 1, "epochs": epochs, "limit": None, "samples": 2000}
+    pieces = {f"seed-{seed:02d}": {"first": seed, **asked} for seed in range(seeds)}
+    return Computation(name, compute, pieces, precision="float32, measured in float64")
+
+
+LESIONS = _by_seed("lesions", depths, SEEDS, epochs=8)
+HOP_LESIONS = _by_seed("hop-lesions", hop_depths, HOP_SEEDS, epochs=10)
 
 
 def lesion_depth(arrays: Arrays) -> np.ndarray:
@@ -174,18 +217,18 @@ def rank_correlation(one: str, other: str, *pieces: Arrays) -> np.ndarray:
     return np.divide((a * b).sum(1), size, out=np.zeros_like(size), where=size > 0)
 
 
-def necessary_depth_claims(results: Results) -> list[Claim]:
+def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
     """No sentence of a paper; see the module's docstring for where the predictions come from."""
 
     def at_task(number: str, task: int, *pieces: Arrays) -> np.ndarray:
         return np.concatenate([NUMBERS[number](arrays)[:, task] for arrays in pieces])
 
     def of_tasks(number: str) -> dict:
-        return {f"{k} steps": results.of(LESIONS, partial(at_task, number, task)) for task, k in enumerate(STEPS)}
+        return {f"{k} steps": results.of(of, partial(at_task, number, task)) for task, k in enumerate(STEPS)}
 
     def correlated(one: str, words: str, criterion: str) -> Claim:
         quantity = f"rank correlation of {words} and {CRITERIA[criterion]}, over the tasks of a seed"
-        ours = results.of(LESIONS, partial(rank_correlation, one, criterion))
+        ours = results.of(of, partial(rank_correlation, one, criterion))
         return tested(quantity, "", IntervalAbove(), ours, basis=Basis.OURS)
 
     return [
@@ -199,10 +242,10 @@ def necessary_depth_claims(results: Results) -> list[Claim]:
     ]
 
 
-def draw_necessary_depth(results: Results) -> Figure:
+def draw_necessary_depth(of: Computation, results: Results) -> Figure:
     """Errors without long paths, by task; and effective depth, lesion depth and branches needed by the number of hops."""
     figure, (axes,) = figures.canvas(1, 3)
-    pieces = [*results.computed(LESIONS).values()]
+    pieces = [*results.computed(of).values()]
     shades = ("plain-0", "plain-1", "residual-1", "residual-0")
     for task, (k, shade) in enumerate(zip(STEPS, shades)):
         for arrays in pieces:
@@ -236,7 +279,7 @@ def draw_necessary_depth(results: Results) -> Figure:
 NECESSARY_DEPTH = Artefact(
     "necessary-depth",
     "nets that learned to follow 1 to 4 pointers: does effective depth follow the depth of the task, and what lesions show?",
-    necessary_depth_claims,
+    partial(necessary_depth_claims, LESIONS),
     f"Residual MLPs of {BLOCKS} blocks, {WIDTH} wide, without normalisation, gain 0.5; random tables of {PLACES} places, 100,000 "
     "for training in 8 epochs of batches of 128 by Adam with rate 0.002. Others are drawn for testing, nearly all of which were "
     "seen in training, as there are 15,625. The nets of a seed start from the same weights. Measured in float64: depths on 256 "
@@ -244,7 +287,19 @@ NECESSARY_DEPTH = Artefact(
     f"and without those longer than any larger number, is at most {WITHIN:g} above the whole net's; the readout is not counted. "
     "Spearman's rank correlation over the four tasks of a seed, 0 where one number is the same for all; the interval is of its "
     f"mean over {SEEDS} seeds, by bootstrap, not corrected for the number of rows.",
-    draw_necessary_depth,
+    partial(draw_necessary_depth, LESIONS),
     computations=(LESIONS,),
+    about=Class.TRAINED,
+)
+
+NECESSARY_DEPTH_ATTENTION = Artefact(
+    "necessary-depth-attention",
+    "transformers that learned 1 to 4 hops: does effective depth follow the depth of the task, and what lesions show?",
+    partial(necessary_depth_claims, HOP_LESIONS),
+    f"GPT of 4 blocks, 32 wide, 4 heads, LayerNorm in front; k-hop induction on {TOKENS} tokens of {LETTERS} letters, 20,000 "
+    "sequences in 10 epochs of batches of 64 by Adam with rate 0.003, 2,000 others for testing. Steps are hops; blocks that can "
+    f"be left out are 8 branches. As `necessary-depth` in all else, with {HOP_SEEDS} seeds.",
+    partial(draw_necessary_depth, HOP_LESIONS),
+    computations=(HOP_LESIONS,),
     about=Class.TRAINED,
 )
