@@ -89,6 +89,7 @@ class TrainingCLI(LightningCLI):
     def __init__(self, *args: Any, answer: dict[str, Any], from_run: bool = False, **kwargs: Any) -> None:
         self.answer = answer  # what came out, for --json
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
+        self.command = kwargs["args"][0]
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -99,6 +100,8 @@ class TrainingCLI(LightningCLI):
 
     @override
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if subcommand != self.command:
+            return Parser()  # finding all options of a command takes a quarter of a second
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand in ("fit", "measure"):
             parser.add_argument("--strict", action="store_true", help=STRICT)
