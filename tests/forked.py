@@ -1,11 +1,11 @@
-"""Processes of ``python main.py ...`` that begin by a fork of one that has the libraries loaded.
+"""Processes of ``python main.py ...`` and ``python -c ...`` that begin by a fork of one that has the libraries loaded.
 
 PyTorch, Lightning and W&B take eight seconds of processor time to import and to take down again, more than most commands
 take for what they are tested for. A command still gets a process of its own, with its own environment, folder and
-streams, in which everything of ours is imported anew; what it shares with those before it is the libraries as they are
-after their import, and the order of hashes. It is a child of who asked, as it would be without: signals, exit codes and
-process groups are the system's own. What a command starts of us itself (the other ranks, the runs of ``reproduce``) is
-forked too. Tests of terminals, of installations and of the import itself start Python.
+streams; what it shares with those before it is the libraries and most of our modules as they are after their import, which
+reads nothing from the environment, and the order of hashes. It is a child of who asked, as it would be without: signals,
+exit codes and process groups are the system's own. What a command starts of us itself (the other ranks, the runs of
+``reproduce``) is forked too. Tests of terminals, of installations and of the import itself start Python.
 
 Run as a script this serves: each request on a socket is answered by the number of a new process.
 """
@@ -34,18 +34,19 @@ LIBRARIES = (
     *("rich.console", "jinja2"),
     *("numpy", "scipy.stats", "pandas", "sklearn.datasets", "matplotlib.pyplot", "matplotlib.backends.backend_svg"),
 )
+OURS = ("lightning_app.cli.training", "lightning_app.cli.measure", "lightning_app.report", "lightning_app.reproduce")
 PR_SET_CHILD_SUBREAPER = 36
 NO_PAGE = "SKIPSCOPE_TESTS_NO_PAGE"  # set for commands whose page nobody looks at: half of what a tiny run takes
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen`, whose ``[sys.executable, "main.py", ...]`` is a fork; anything else is started as ever.
+    """`subprocess.Popen`, whose ``[sys.executable, "main.py" or "-c", ...]`` is a fork; anything else is started as ever.
 
     Files of ``pass_fds`` are open there under other numbers: a lock is held by being open.
     """
 
     def _execute_child(self, args, *more) -> None:
-        if not (args[0] == sys.executable and SCRIPTS & {*args[1:3]}):
+        if not (args[0] == sys.executable and (SCRIPTS & {*args[1:3]} or args[1] == "-c")):
             return super()._execute_child(args, *more)
         _, _, _, kept, cwd, env, _, _, _, stdin, _, _, stdout, _, stderr = more[:15]
         asked = {"args": args[1:], "cwd": str(cwd or os.getcwd()), "env": {**(os.environ if env is None else env)}}
@@ -114,7 +115,10 @@ def _run(args: list[str], cwd: str, env: dict[str, str], session: bool, files: l
             runs[0].path / "report.html"
         )
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if args[0] == "-c":
+            exec(compile(args[1], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as stop:
         return stop.code or 0
     except BaseException:
@@ -131,7 +135,7 @@ def _know_the_rank() -> None:
 
 
 def _fork_for_this_one(files: list[int]) -> None:
-    """A server of the command's own, forked before anything of ours is imported."""
+    """A server of the command's own, forked before it has done anything."""
     global server
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -152,7 +156,9 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    for name in LIBRARIES:
+    sys.path[0] = str(ROOT)
+    for name in (*LIBRARIES, *OURS):
         importlib.import_module(name)
+    importlib.import_module("lightning_app.cli.parser").known_classes()  # imports what a configuration may name
     gc.freeze()  # else the children's collections look through the libraries, and copy their memory by doing so
     serve(socket.socket(fileno=int(sys.argv[1])))
