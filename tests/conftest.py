@@ -52,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quiet_machine():
     """One thread: OpenMP barriers with a descheduled worker make two threads up to ten times slower on a busy machine."""
     os.environ["WANDB_MODE"] = "offline"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # in this process, not in others that load torch first
     os.environ["WANDB_SILENT"] = "true"
     torch.set_num_threads(1)
 

@@ -28,6 +28,7 @@ from tests.banks import arm, classifier, digits, fit, identical, same_weights, s
 from tests.forked import MAIN, NO_PAGE, Popen
 
 ROOT = Path(__file__).resolve().parent.parent
+OFFLINE = {"WANDB_MODE": "offline"}
 TIMING = ("cost/", "time/")  # what may differ between two equal runs
 
 
@@ -53,11 +54,13 @@ def checkpoint(run: Path) -> dict:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, log and measurements, bit for bit."""
+    """Weights, the optimizer's state, log and measurements, bit for bit."""
     frames = [RunFolder(path).log() for path in (one, other)]
     frames = [frame[~frame["name"].str.startswith(TIMING)].reset_index(drop=True) for frame in frames]
     assert frames[0].equals(frames[1])
-    assert identical(*(checkpoint(run)["state_dict"] for run in (one, other)))
+    saved = [checkpoint(run) for run in (one, other)]
+    assert identical(*(each["state_dict"] for each in saved))
+    assert identical(*(each["optimizer_states"][0]["state"] for each in saved))
     files = sorted(path.relative_to(one) for path in (one / "measurements").rglob("*.npz"))
     assert files
     for file in files:
@@ -67,13 +70,13 @@ def assert_same_run(one: Path, other: Path) -> None:
 def command(
     *words: str | Path, cwd: Path, env: Mapping[str, str] = {}, page: bool = False
 ) -> subprocess.CompletedProcess:
-    """The real command line in a process of its own, in a folder of its own: see tests/forked.py.
+    """The real command line in a process of its own, in a folder of its own: see tests/forked.py. W&B is off by default.
 
     Args:
-        page: whether training draws its page at the end.
+        page: whether training and measuring draw their page at the end.
     """
-    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
-    if not page and words[0] in ("fit", "reproduce"):
+    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
+    if not page and words[0] in ("fit", "reproduce", "measure"):
         environment[NO_PAGE] = "1"
     environment.pop("WANDB_SERVICE", None)  # a W&B run of this process would lend the child its service
     words = [*map(str, words)]
@@ -153,7 +156,7 @@ def log_rows(folder: Path, without: tuple[str, ...] = TIMING) -> list[tuple[str,
 TINY = (  # options that make the quickstart a test of seconds
     *("fit", "--config", str(ROOT / "configs" / "quickstart.yaml")),
     *("--data.train_limit", "64", "--data.test_limit", "60", "--data.probe_size", "20", "--trainer.max_epochs", "2"),
-    *("--model.seeds", "1", "--data.image_size", "32", "--data.augment", "true"),
+    *("--model.seeds", "1", "--data.augment", "true"),
     *("--model.arms.plain.net.init_args.depth", "5", "--model.arms.residual.net.init_args.depth", "5"),
     *("--model.arms.plain.net.init_args.width", "16", "--model.arms.residual.net.init_args.width", "16"),
 )

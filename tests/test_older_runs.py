@@ -48,9 +48,13 @@ def test_report_shows_every_net_of_an_older_run(folder):
 
 
 def test_measure_repeats_the_numbers_in_an_older_log(folder):
-    works("measure", "--ckpt_path", LAST, "--config", DATA / "run_5294020.yaml", "--out", "out", cwd=folder)
+    """The Hessians were taken from all entries; here by iteration, in a tenth of the time."""
+    own = (DATA / "run_5294020.yaml").read_text().replace("samples: 8, steps: 4", "samples: 8, steps: 60, exact: 0")
+    (folder / "own.yaml").write_text(own)
+    works("measure", "--ckpt_path", LAST, "--config", "own.yaml", "--out", "out", cwd=folder)
     then, now = numbers(folder / RUN, 2), numbers(folder / "out", 2)
     compared = [key for key in then.index.intersection(now.index) if key[1].startswith(RECOMPUTED)]
+    compared = [key for key in compared if not key[1].endswith("_residual")]  # of an iteration
     assert {member for member, _ in compared} == set(MEMBERS)
     assert {key.split("/")[0] + "/" for _, key in compared} >= {prefix.split("/")[0] + "/" for prefix in RECOMPUTED}
     np.testing.assert_allclose(now[compared], then[compared], rtol=2e-3, atol=1e-5)
@@ -58,7 +62,8 @@ def test_measure_repeats_the_numbers_in_an_older_log(folder):
 
 def test_fit_goes_on_with_an_older_run(folder):
     before = numbers(folder / RUN, 2)
-    works("fit", "--config", RUN / "config.yaml", "--ckpt_path", "last", "--trainer.max_epochs", "3", cwd=folder)
+    (folder / "own.yaml").write_text((folder / RUN / "config.yaml").read_text().replace("exact: 1000", "exact: 0"))
+    works("fit", "--config", "own.yaml", "--ckpt_path", "last", "--trainer.max_epochs", "3", cwd=folder)
     after = numbers(folder / RUN, 3)
     assert before.equals(numbers(folder / RUN, 2)), "the older part of the log was changed"
     for member in MEMBERS:  # distances from the start, which the checkpoint has: not from where training went on

@@ -159,7 +159,7 @@ def test_the_quickstart_and_what_is_made_of_it(tmp_path):
     assert {words[0] for words in lines} >= {"report", "measure"}
     for words in lines:
         settled = 4 if words[0] == "compare" else 0  # one seed settles nothing
-        assert command(*words, cwd=tmp_path).returncode == settled
+        assert command(*words, cwd=tmp_path, page=True).returncode == settled
     for page in ("digits/quickstart", "measured/quickstart-last"):
         assert (tmp_path / "runs" / page / "report.html").exists()
 

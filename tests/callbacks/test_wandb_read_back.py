@@ -4,6 +4,7 @@ Real runs with all callbacks of base.yaml, read back with W&B's own reader. The 
 numbers to the last bit, its histograms in fewer bins, and none of its arrays.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ import pytest
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, find_runs
 from tests.deploy.support import configuration, records_of
-from tests.helpers import TINY, callbacks_in, command
+from tests.helpers import OFFLINE, TINY, callbacks_in, command
 
 pytestmark = pytest.mark.slow
 
@@ -56,21 +57,22 @@ def two_arms_and_seeds(folder: Path, run_per: str) -> RunFolder:
 
 def trained(folder: Path, *words: str) -> RunFolder:
     """The run of a command of one epoch."""
-    done = command(*words, "--trainer.max_epochs", "1", "--data.test_limit", "40", cwd=folder)
+    done = command(*words, "--trainer.max_epochs", "1", "--data.test_limit", "40", cwd=folder, env=OFFLINE)
     assert done.returncode == 0, done.stderr
     return find_runs([folder])[0]
 
 
-# -- what W&B holds ---------------------------------------------------------------------------------------------------
+@functools.cache
+def records(run: Path) -> dict[str, list[dict]]:
+    """Of each W&B run below a run's folder, by its name; W&B's reader takes a second for each."""
+    found = records_of(run).values()
+    return {
+        next(record["run"]["display_name"] for record in lines if record["type"] == "run"): lines for lines in found
+    }
 
 
-def histories(run: RunFolder) -> dict[str, list[dict]]:
-    """The rows of each W&B run by its name."""
-    found = {}
-    for records in records_of(run.path).values():
-        (name,) = (record["run"]["display_name"] for record in records if record["type"] == "run")
-        found[name] = [record["history"]["item"] for record in records if record["type"] == "history"]
-    return found
+def history_of(run: RunFolder, name: str) -> list[dict]:
+    return [record["history"]["item"] for record in records(run.path)[name] if record["type"] == "history"]
 
 
 def numbers_of(history: list[dict]) -> Numbers:
@@ -95,9 +97,6 @@ def histograms_of(history: list[dict]) -> Histograms:
 
 def is_histogram(key: str) -> bool:
     return key.endswith(("._type", ".bins", ".values"))
-
-
-# -- what the run folder holds ----------------------------------------------------------------------------------------
 
 
 def logged(run: RunFolder, renamed: Renamed) -> Numbers:
@@ -137,9 +136,6 @@ def coarse(counts: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.add.reduceat(counts, starts), np.append(edges[starts], edges[-1])
 
 
-# -- the comparison ---------------------------------------------------------------------------------------------------
-
-
 def assert_same_numbers(found: Numbers, expected: Numbers) -> None:
     assert found.keys() == expected.keys()
     assert {key: repr(value) for key, value in found.items()} == {key: repr(value) for key, value in expected.items()}
@@ -170,7 +166,8 @@ def test_the_runs_have_every_callback_of_base_and_every_kind_of_result(which, re
 
 
 def test_a_net_s_numbers_and_histograms(one_net):
-    ((_, history),) = histories(one_net).items()
+    (name,) = records(one_net.path)
+    history = history_of(one_net, name)
     ((member, *_),) = one_net.members()
     assert_same_numbers(numbers_of(history), logged(one_net, {member: "{}"}))
     assert_same_histograms(histograms_of(history), saved(one_net, {"{}": [member]}))
@@ -186,20 +183,20 @@ def spelt(seed: int | None = None) -> Renamed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_seed_s_own_run(seed, four_nets_by_seed):
-    history = histories(four_nets_by_seed)[f"quickstart-seed{seed:02d}"]
+    name = f"quickstart-seed{seed:02d}"
+    history = history_of(four_nets_by_seed, name)
     assert_same_numbers(numbers_of(history), logged(four_nets_by_seed, spelt(seed)))
     pooled = {f"{{}}/{arm}": [f"{arm}-seed{seed:02d}"] for arm in ARMS}
     assert_same_histograms(histograms_of(history), saved(four_nets_by_seed, pooled))
     assert_steps_of_the_log(four_nets_by_seed, history)
-    records = list(records_of(four_nets_by_seed.path).values())[SEEDS.index(seed)]
-    run = next(record["run"] for record in records if record["type"] == "run")
+    run = next(record["run"] for record in records(four_nets_by_seed.path)[name] if record["type"] == "run")
     assert (run["run_group"], run["tags"][0]) == ("digits", "mine")
-    assert configuration(records) == four_nets_by_seed.config() | {"seed": seed}
+    assert configuration(records(four_nets_by_seed.path)[name]) == four_nets_by_seed.config() | {"seed": seed}
 
 
 def test_the_run_of_the_job(four_nets):
     """Each seed's numbers, statistics over seeds, and histograms of each arm's seeds together."""
-    history = histories(four_nets)["quickstart"]
+    history = history_of(four_nets, "quickstart")
     found, own = numbers_of(history), logged(four_nets, spelt())
     assert_same_numbers({key: value for key, value in found.items() if key in own}, own)
     over = {key: value for key, value in found.items() if key not in own}
@@ -209,8 +206,7 @@ def test_the_run_of_the_job(four_nets):
     pooled = {f"{{}}/{arm}": [f"{arm}-seed{seed:02d}" for seed in SEEDS] for arm in ARMS}
     assert_same_histograms(histograms_of(history), saved(four_nets, pooled))
     assert_steps_of_the_log(four_nets, history)
-    (records,) = records_of(four_nets.path).values()
-    metrics = [record["metric"] for record in records if record["type"] == "metric"]
+    metrics = [record["metric"] for record in records(four_nets.path)["quickstart"] if record["type"] == "metric"]
     axes = {metric.get("glob_name"): metric.get("step_metric") for metric in metrics}
     assert axes["seed/*"] == axes["cushion/*"] == "epoch"
 
@@ -230,5 +226,5 @@ def over_seeds(own: Numbers) -> Numbers:
 
 
 def test_the_whole_configuration(one_net):
-    (records,) = records_of(one_net.path).values()
-    assert configuration(records) == one_net.config() | {"seed": 7}
+    (lines,) = records(one_net.path).values()
+    assert configuration(lines) == one_net.config() | {"seed": 7}

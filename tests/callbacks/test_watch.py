@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import skipscope
 from callbacks import DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
 from lightning_app.common.errors import UserError
+from tests.forked import Popen
 from tests.helpers import ROOT
 
 EPOCH = 6  # steps
@@ -423,7 +424,7 @@ def ddp(rank: int, folder: Path) -> nn.Module:
 @pytest.mark.slow  # a second process
 def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
     code = f"from pathlib import Path\nfrom tests.callbacks.test_watch import ddp\nddp(1, Path({str(tmp_path)!r}))"
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) as other:
+    with Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) as other:
         try:
             net = ddp(0, tmp_path)
         finally:

@@ -16,7 +16,7 @@ import yaml
 from lightning_app.cli import main
 from lightning_app.runs import RunFolder
 from tests.forked import MAIN, Popen
-from tests.helpers import LEARNING, ROOT, TINY, assert_same_run, command, log_rows, refused
+from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, assert_same_run, command, log_rows, refused
 
 pytestmark = pytest.mark.slow
 RUN = Path("runs") / "digits" / "quickstart"
@@ -36,7 +36,7 @@ def every_epoch() -> list[str]:
 def finished(tmp_path_factory) -> Path:
     """A folder in which a tiny quickstart of three epochs ran, uninterrupted."""
     cwd = tmp_path_factory.mktemp("finished")
-    done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", cwd=cwd, page=True)
+    done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", cwd=cwd, env=OFFLINE, page=True)
     assert done.returncode == 0, done.stderr
     (cwd / "stdout").write_text(done.stdout)
     return cwd
@@ -76,7 +76,7 @@ def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tm
 
 def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None) -> subprocess.Popen:
     """Start a tiny run, wait until it prints ``after``, send a signal, wait for its end."""
-    environment = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"} | (variables or {})
+    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"} | (variables or {})
     call = [sys.executable, "-u", MAIN, *TINY, *more]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = Popen(call, cwd=cwd, env=environment, **streams)
@@ -90,7 +90,8 @@ def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: di
     return process
 
 
-LONG = ("--trainer.max_epochs", "4", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
+# 32 batches an epoch: room to be hit in.
+LONG = ("--trainer.max_epochs", "4", "--data.batch_size", "2", *LEARNING, "--trainer.callbacks+=LayerCushion")
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,7 @@ def test_a_broken_checkpoint_is_a_sentence(finished, tmp_path, monkeypatch, caps
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *LONG, *LEARNING)
+    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *LONG)
     assert stopped.returncode == 130
     assert "--ckpt_path last" in stopped.said
     assert "Traceback" not in stopped.said

@@ -6,7 +6,7 @@ import pytest
 from lightning_app.cli import main
 from lightning_app.runs import RunFolder
 from tests.deploy.support import recorded
-from tests.helpers import TINY, command
+from tests.helpers import OFFLINE, TINY, command
 
 SEEDS = range(13)
 
@@ -14,7 +14,7 @@ SEEDS = range(13)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunFolder:
     folder = tmp_path_factory.mktemp("thirteen")
-    done = command(*TINY, "--model.seeds", "13", "--trainer.callbacks", "TrainingMetrics", cwd=folder)
+    done = command(*TINY, "--model.seeds", "13", "--trainer.callbacks", "TrainingMetrics", cwd=folder, env=OFFLINE)
     assert done.returncode == 0, done.stderr
     return RunFolder(folder / "runs/digits/quickstart")
 

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_app.papers import PAPERS, paper
 from lightning_app.runs import RunFolder
-from tests.helpers import LEARNING, ROOT, TINY, command, on_terminal
+from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, command, on_terminal
 
 pytestmark = pytest.mark.slow
 ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
@@ -44,7 +44,7 @@ def test_its_last_words_are_a_ruled_table(shown):
 
 
 def test_a_pipe_sees_lines_only(tmp_path):
-    done = command(*TINY, *LEARNING, cwd=tmp_path)
+    done = command(*TINY, *LEARNING, cwd=tmp_path, env=OFFLINE)
     assert done.returncode == 0, done.stderr
     assert not re.search(r"[\x1b\r━─]", done.stdout + done.stderr)
     assert [line[:9] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]

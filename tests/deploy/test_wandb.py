@@ -12,7 +12,7 @@ import yaml
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.runs import RunFolder
 from tests.deploy.support import DEPLOY, DIGITS, checkout, configuration, recorded
-from tests.helpers import ROOT, built, command
+from tests.helpers import OFFLINE, ROOT, built, command
 
 SWEEPS = sorted((DEPLOY / "wandb").glob("*.yaml"))
 AXES = {"model.net.init_args.depth", "model.net.init_args.residual", "model.seeds"}
@@ -77,7 +77,7 @@ def test_a_trial_is_recorded_under_the_sweeps_name(tmp_path):
     call = words(sweep, trials(sweep)[-1])[3:]
     agent = {"WANDB_SWEEP_ID": "sweep7", "WANDB_RUN_ID": "trial42"}
     small = (*DIGITS, "--trainer.callbacks", "TrainingMetrics")
-    done = command(*call, *small, cwd=checkout(tmp_path), env=agent)
+    done = command(*call, *small, cwd=checkout(tmp_path), env=OFFLINE | agent)
     assert done.returncode == 0, done.stderr
     (run,) = [record["run"] for record in recorded(tmp_path / "runs/sweep/simplified") if record["type"] == "run"][:1]
     assert (run["sweep_id"], run["run_id"], run["run_group"]) == ("sweep7", "trial42", "sweep")
@@ -139,7 +139,7 @@ def trained(app: Path, config: str, name: str, *more: str) -> Path:
     (app / "few.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": few}}))
     nets = NETS[1:] if config.startswith("pair") else NETS[:1]
     words = ("--config", app / "few.yaml", "--config", f"configs/{config}.yaml", "--run.name", name)
-    done = command("fit", *words, *SMALL, *nets, *more, cwd=app)
+    done = command("fit", *words, *SMALL, *nets, *more, cwd=app, env=OFFLINE)
     assert done.returncode == 0, done.stderr
     return app / "runs" / "cifar10" / name
 

@@ -24,9 +24,9 @@ from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of, span_o
 from lightning_app.networks.blocks import BlockParts, Span
 from lightning_app.networks.cifar_resnet import CifarBlock
 
-CHANNELS = [(3, 3), (2, 4), (4, 3)]  # equal, widening, narrowing
+# equal, widening and narrowing channels, each with other windows
+SHAPES = [((3, 3), (5, 3, 1)), ((2, 4), (1, 5, 3)), ((4, 3), (3, 3, 3))]
 STRIDES = [(1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 1)]
-WINDOWS = [(3, 3, 3), (5, 3, 1), (1, 5, 3)]
 MODES = ("eval", "batch1")
 
 
@@ -123,13 +123,10 @@ def close(found: Tensor, expected: Tensor, rel: float = 1e-6) -> None:
     torch.testing.assert_close(found.double(), expected.double(), rtol=rel, atol=0)
 
 
-# --- against the definition
 @pytest.mark.parametrize("skip, bn", itertools.product([False, True], repeat=2))
 @pytest.mark.parametrize("strides", STRIDES, ids=str)
 def test_hand_made_jacobians_are_those_of_autograd(strides, skip, bn):
-    for channels, windows, gated, mode in itertools.product(
-        CHANNELS, WINDOWS, [False, True], MODES if bn else MODES[:1]
-    ):
+    for (channels, windows), gated, mode in itertools.product(SHAPES, [False, True], MODES if bn else MODES[:1]):
         block = seeded(AnyBlock, channels, strides, windows, skip, bn)
         x, v = maps(2, channels[0]), maps(6, channels[0]).unflatten(0, (3, 2)) - 0.6
         function = block if gated else block.before_relu
@@ -204,7 +201,6 @@ def test_foreign_blocks_are_differentiated(Foreign, mode):
     close(measure(block, x=x, bn_mode=mode).samples, defined(alone(block) if mode == "batch1" else block, x)[0])
 
 
-# --- laws
 @pytest.mark.parametrize("size", [(4, 4), (3, 5)])
 def test_the_identity_has_the_square_root_of_n_over_its_size(size):
     found = measure(nn.Identity().eval(), x=maps(3, 4, size))
@@ -232,7 +228,6 @@ def test_scaling_and_orthogonal_maps_of_the_output_change_nothing(mode, after):
     close(measure(Then(block, matrix).eval(), x=x, bn_mode=mode).samples, measure(block, x=x, bn_mode=mode).samples)
 
 
-# --- BatchNorm on one sample
 @pytest.mark.parametrize("eps", [1e-5, 1e-3, 0.1])
 def test_batch_normalisation_of_one_sample_obeys_eulers_identity(eps):
     """J u = gamma uhat eps / (v + eps)."""
@@ -296,7 +291,6 @@ def test_the_papers_contrast_of_residual_and_plain_blocks_is_one_of_batch_of_one
         assert 0.08 < running.mean_hw < 0.3
 
 
-# --- probes
 def test_numbers_are_a_function_of_seed_batch_and_span_alone():
     net, x = chain(seeded(AnyBlock), seeded(AnyBlock, seed=1)), maps(4)
     spans = [span_of(net, "0"), span_of(net, "1")]
@@ -331,7 +325,6 @@ def test_half_precision_is_for_what_it_is_harmless_for(Block, options):
     assert torch.equal(whole.norms, half.norms)
 
 
-# --- data
 @pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
 @pytest.mark.parametrize("probes", [None, 2])
 def test_dead_inputs_and_flat_blocks_are_counted_and_left_out(Block, probes):
@@ -349,7 +342,6 @@ def test_dead_inputs_and_flat_blocks_are_counted_and_left_out(Block, probes):
     assert math.isnan(nothing.minimum)
 
 
-# --- mistakes
 def refuses(message: str, *blocks: nn.Module, x: Tensor | None = None, **options):
     with pytest.raises(UserError, match=message):
         measure(*blocks, x=maps() if x is None else x, **options)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,7 +34,6 @@ def double_loop(x, y, strata) -> float:
     return score / math.sqrt(untied_x * untied_y)
 
 
-# -- tau and p
 def test_against_scipy():
     found = kendall(MEASURES, TARGET)
     expected = [stats.kendalltau(measure, TARGET, method="exact") for measure in MEASURES]
@@ -77,7 +77,6 @@ def test_above_the_limit_p_is_normal_and_close_to_exact(monkeypatch):
     np.testing.assert_allclose(kendall(MEASURES[:20], TARGET).p, exact, atol=0.005)
 
 
-# -- laws
 def test_increasing_maps_change_nothing_and_negation_the_signs():
     found = kendall(MEASURES, TARGET, STRATA)
     same(kendall(np.exp(MEASURES), TARGET**3 + 7, STRATA), found)
@@ -126,7 +125,6 @@ def test_few_pairs_have_no_interval():
     assert 0 < five.low < 1
 
 
-# -- the interval
 def test_pairs_of_two_have_wilsons_interval():
     """With one pair a stratum tau is a share, 2 s - 1, and the score interval of a share is Wilson's."""
     target = np.tile([0.0, 1.0], 10)
@@ -149,6 +147,7 @@ def normal_pairs(sizes, tau, count, digits, seed):
     return *(rounded if digits < 100 else (x, y)), strata
 
 
+@cache
 def population_tau_b(tau, digits) -> float:
     """Of two independent pairs that are rounded: by a million of them."""
     x, y, _ = normal_pairs([2], tau, 1_000_000, digits, seed=9)
@@ -184,7 +183,6 @@ def test_intervals_cover_pairs_that_are_far_from_normal():
         assert 0.91 <= np.mean((found.low <= tau) & (tau <= found.high)) <= 0.97
 
 
-# -- many at once
 def test_q_against_the_definition():
     p = RANDOM.uniform(size=30) ** 2
     order = np.argsort(p)

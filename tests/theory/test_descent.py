@@ -10,10 +10,10 @@ from lightning_app.theory.li_et_al import descent
 from lightning_app.theory.li_et_al.descent import LinearProblem, Problem, SampleProblem, descend
 
 NETS = pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "shortcut"])
-SIZES = pytest.mark.parametrize(("units", "n"), [(1, 1), (3, 1), (1, 2), (4, 2), (1, 3), (2, 3), (2, 4)])
+SIZES = pytest.mark.parametrize(("units", "n"), [(1, 1), (3, 1), (4, 2), (1, 3), (2, 4)])
 MIDS = pytest.mark.parametrize("mid", ["identity", "relu", "tanh"])
 ACTIVATIONS = {"identity": lambda x: x, "relu": torch.relu, "tanh": torch.tanh}
-D, STEPS = 4, 8
+D, STEPS = 4, 3
 RATES = torch.tensor(
     [0.3, 0.01, 0.1, 0.0, 0.2, 0.05], dtype=torch.float64
 )  # more than are passed over the data at once

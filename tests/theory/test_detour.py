@@ -49,7 +49,7 @@ def test_antipodes_are_joined_by_any_great_arc():
     assert float((points[3] @ X).abs()) < 1e-15
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("d", "count", "rho"), [(3, 14, 0.5), (4, 30, 0.6), (10, 40, 0.75)])
 def test_any_path_keeps_its_distance_and_its_length(seed, d, count, rho):
     start, end, *others = separated(count, d, rho, seed)

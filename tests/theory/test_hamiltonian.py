@@ -34,7 +34,11 @@ def mixture(lengths, Lambda, samples=3, eps=None) -> SphericalMixture:
     return found if eps is None else found.weighted(torch.tensor(eps, dtype=torch.float64))
 
 
-# -- the field
+@cache
+def spectra(Lambda: int, count: int = 20_000) -> Tensor:
+    return goe_spectra(Lambda, count, generator())
+
+
 def plainly(mixture: SphericalMixture, sample: int, x: Tensor) -> Tensor:
     """f(x) term by term, and on the whole of space: homogeneous parts."""
     total = x.new_zeros(())
@@ -95,7 +99,6 @@ def test_parity(eps, parity):
     assert bool(torch.isclose(there, parity * here, rtol=1e-10, atol=1e-12).all()) == bool(parity)
 
 
-# -- critical points
 @pytest.mark.parametrize("Lambda", [2, 3, 4, 6])
 def test_pure_2_has_the_eigenvectors(Lambda):
     field = mixture((2,), Lambda, 4)
@@ -133,29 +136,26 @@ def test_kac_rice_is_the_mean_number_by_index(lengths, Lambda):
     counts = torch.stack([each.counts for each in counted(lengths, Lambda)]).double()
     r = torch.tensor(lengths)
     error = counts.std(0) / len(counts) ** 0.5
-    expected = expected_counts(torch.ones(len(r)), r, goe_spectra(Lambda, 20_000, generator()))
+    expected = expected_counts(torch.ones(len(r)), r, spectra(Lambda))
     assert bool(((counts.mean(0) - expected.mean).abs() < 4 * (error**2 + expected.error**2).sqrt()).all())
     total = counts.sum(1)
     off = float(total.mean()) - expected_total(torch.ones(len(r)), r, Lambda)
     assert abs(off) < 4 * float(total.std()) / len(total) ** 0.5
 
 
-# -- Kac-Rice
 def test_pure_p_is_auffinger_ben_arous_cerny():
     """E Crt_k = 2 sqrt(2/p) (p-1)^(Lambda/2) E exp(-Lambda (p-2)/(2p) mu_k^2), their GOE having variance 1/(2 Lambda)."""
     Lambda, p = 4, 3
-    spectra = goe_spectra(Lambda, 1000, generator())
-    mu = spectra / (2 * Lambda) ** 0.5
+    mu = spectra(Lambda, 1000) / (2 * Lambda) ** 0.5
     theirs = 2 * (2 / p) ** 0.5 * (p - 1) ** (Lambda / 2) * (-Lambda * (p - 2) / (2 * p) * mu**2).exp().mean(0)
-    torch.testing.assert_close(expected_counts(torch.ones(1), torch.tensor([p]), spectra).mean, theirs)
+    torch.testing.assert_close(expected_counts(torch.ones(1), torch.tensor([p]), spectra(Lambda, 1000)).mean, theirs)
 
 
 @pytest.mark.parametrize("Lambda", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("lengths", [(2,), (3,), (2, 3, 4), (1, 2), (1, 3), (10,)])
 def test_totals_by_the_density_and_by_sampled_spectra(lengths, Lambda):
     r = torch.tensor(lengths)
-    spectra = goe_spectra(Lambda, 40_000, generator())
-    sampled_mean = expected_counts(torch.ones(len(r)), r, spectra)
+    sampled_mean = expected_counts(torch.ones(len(r)), r, spectra(Lambda))
     exact = expected_total(torch.ones(len(r)), r, Lambda)
     assert float(sampled_mean.mean.sum()) == pytest.approx(exact, abs=4 * float(sampled_mean.error.sum()) + 1e-9)
 
@@ -172,11 +172,11 @@ def test_density_integrates_to_the_size_and_has_its_second_moment(Lambda):
 @pytest.mark.parametrize("Lambda", [3, 5, 8])
 def test_theorem_5_at_finite_size(Lambda):
     """Of all indices, and of the total: the pure model has most, and more of nu''/nu' is more."""
-    spectra, r = goe_spectra(Lambda, 5000, generator()), torch.arange(2, 6)
-    pure = expected_counts(torch.eye(4)[-1], r, spectra).mean
+    some, r = spectra(Lambda, 5000), torch.arange(2, 6)
+    pure = expected_counts(torch.eye(4)[-1], r, some).mean
     for seed in range(20):
         eps = torch.rand(4, generator=generator(seed))
-        assert bool((expected_counts(eps, r, spectra).mean < pure).all())
+        assert bool((expected_counts(eps, r, some).mean < pure).all())
 
 
 def test_a_strong_linear_term_leaves_two():
