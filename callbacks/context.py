@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.calls import PAIRS, Inputs, answering, joined, pair_of, wants_labels
+from lightning_app.common.calls import PAIRS, Inputs, answering, joined, pair_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
-from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy
+from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, cross_entropy, loss_of_net
 from lightning_app.measures.curvature.hessian import MEMORY
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class MeasureContext:
         others: Mapping[str, str] | None = None,
     ) -> None:
         self.net = _where_float64_is(net)
-        self.loss = ReturnedLoss() if loss is cross_entropy and wants_labels(self.net) else loss
+        self.loss = loss_of_net(self.net, loss)
         self.name = name
         self.epoch = epoch
         self.arm = arm
@@ -161,7 +161,7 @@ class MeasureContext:
         for batch in self._probe:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
             inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
-            if isinstance(self.loss, ReturnedLoss) and not found:
+            if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
                 self.loss.look(self.net, inputs)
             found = True
             yield inputs, labels.to(like.device)

@@ -102,11 +102,11 @@ class _OfTokens:
     """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
 
     def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
-        self._criterion = criterion
+        self.criterion = criterion
         self.ignore_index = criterion.ignore_index
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self._criterion(classes_second(outputs, labels), labels)
+        return self.criterion(classes_second(outputs, labels), labels)
 
 
 def _of_two_arguments(loss: Loss, where: str) -> Loss:

@@ -18,8 +18,8 @@ from callbacks.notebook import measure
 from callbacks.protocol import loss_of
 from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, returned_loss
 from lightning_app.common.errors import UserError
-from lightning_app.measures import Hessian, dense
-from lightning_app.measures.core.losses import counted, of_samples
+from lightning_app.measures import Hessian, dense, noise_injection
+from lightning_app.measures.core.losses import counted, cross_entropy, of_samples
 from tests.helpers import TIMING, trainer
 
 CLASSES = 7
@@ -195,6 +195,75 @@ def test_a_product_with_a_gpt2_is_torchs_own_and_does_not_depend_on_the_chunk(mo
         for name, part in expected.items():  # the loss of transformers is in float32
             torch.testing.assert_close(parts[name], part.flatten(), rtol=1e-4, atol=1e-6)
     assert len(chunks) == 2 and max(chunks) == 6
+
+
+@torch.no_grad()
+def test_samples_whose_label_is_ignored_count_in_nothing():
+    torch.manual_seed(0)
+    net, (x, labels) = vit(), pictures()
+    ignoring = labels.masked_fill(labels % 2 == 0, -100)
+    ignoring[4:] = -100  # a batch without any
+    kept, few = ignoring != -100, MeasureContext(net, [(x, ignoring)])
+    few.max_batch = 4
+    alone = MeasureContext(net, [(x[kept], labels[kept])])
+    found, expected = (LayerCushion().evaluate(context) for context in (few, alone))
+    assert found["probe/risk"] == pytest.approx(expected["probe/risk"], rel=1e-6)
+    assert found["probe/error"] == expected["probe/error"] and counted(ignoring, few.loss) == int(kept.sum()) == 2
+    for name, gradient in alone.gradient().items():
+        torch.testing.assert_close(few.gradient()[name], gradient, rtol=1e-4, atol=1e-7)
+    all_of, some_of = (
+        noise_injection(net, context.batches(), [0.3], ["relative"], 1)["relative"] for context in (few, alone)
+    )
+    torch.testing.assert_close(all_of.risk, some_of.risk, rtol=1e-5, atol=1e-7)
+    assert torch.equal(all_of.error, some_of.error)
+    hessians = [Hessian(net, context.samples(8), context.loss, names=["heads.head.bias"]) for context in (few, alone)]
+    torch.testing.assert_close(*map(dense, hessians), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("places", [6, CLASSES])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_places(places, tokens):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Conv1d(3, 4, 1), nn.Linear(4, CLASSES) if tokens else nn.Conv1d(4, CLASSES, 1)
+
+        def forward(self, x):
+            h = torch.relu(self.first(x))
+            return self.last(h.mT if tokens else h)
+
+    torch.manual_seed(0)
+    net, x, labels = Net(), torch.randn(4, 3, places), torch.randint(CLASSES, (4, places))
+    classes = net(x).mT if tokens else net(x)
+    for loss in (cross_entropy, nn.CrossEntropyLoss(), lambda outputs, labels: F.cross_entropy(classes, labels)):
+        context = MeasureContext(net, [(x, labels)], loss_of(SimpleNamespace(loss=loss)))
+        found = LayerCushion().evaluate(context)
+        assert found["probe/risk"] == pytest.approx(F.cross_entropy(classes, labels).item(), rel=1e-6)
+        assert found["probe/error"] == pytest.approx((classes.argmax(1) != labels).float().mean().item(), rel=1e-6)
+    expected = F.cross_entropy(classes.double(), labels, reduction="none").mean(1)
+    torch.testing.assert_close(of_samples(net(x), labels, context.loss)[0], expected)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_what_a_returned_loss_looks_at_is_seen_without_labels_of_our_own(shift):
+    """Of a net whose outputs are all alike, that is frozen, has samples without labels, and takes no label but its classes."""
+
+    class Strict(Reader):
+        def forward(self, input_ids, labels=None):
+            found = super().forward(input_ids)
+            if labels is not None:
+                counts = labels[:, shift:] != -100
+                hot = F.one_hot(labels[:, shift:][counts], CLASSES)
+                seen = found.logits[:, : found.logits.shape[1] - shift][counts]
+                found.loss = -(seen.log_softmax(-1) * hot).sum(-1).mean()
+            return found
+
+    net, batch = Strict().eval().requires_grad_(False), texts()
+    nn.init.zeros_(net.head.weight), nn.init.zeros_(net.head.bias)
+    batch["labels"][0] = -100
+    context = MeasureContext(net, [{name: batch[name] for name in ("input_ids", "labels")}])
+    next(context.batches())
+    assert context.loss.shift == shift
 
 
 def test_several_tensors_by_position_and_a_criterion_that_training_flattens_for():

@@ -6,11 +6,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from lightning_app.common.calls import IGNORED, call, outputs_of, returned_loss
+from lightning_app.common.calls import IGNORED, behind_loss, call, outputs_of, returned_loss, wants_labels
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.core.hooks import hooked
+from lightning_app.networks.layers import layers_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean of the batch, ()
+MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -32,18 +37,51 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(classes_second(outputs, labels), labels)
 
 
-def classes_second(outputs: Tensor, labels: Tensor) -> Tensor:
+def classes_second(outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
     """Outputs of tokens (B, T, classes) as PyTorch's losses take them, (B, classes, T); any others as they are."""
-    of_tokens = outputs.ndim == 3 and outputs.shape[:2] == labels.shape
+    of_tokens = outputs.ndim == 3 and outputs.shape[:2] == labels.shape and not getattr(loss, "of_maps", False)
     return outputs.movedim(-1, 1) if of_tokens else outputs
+
+
+def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
+    """The loss that a net returns itself where it takes labels, if no other was asked for; `OfMaps` of one with such layers."""
+    if loss is cross_entropy and wants_labels(net):
+        return ReturnedLoss()
+    return OfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
+
+
+class OfMaps:
+    """A loss of a net with 1-d convolutions, whose outputs may be (B, classes, places) with as many classes as places.
+
+    Attributes:
+        of_maps: the outputs are those of a convolution (`look`), so that classes come second whatever their number.
+    """
+
+    of_maps = False
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss, self.ignore_index = loss, _ignored(loss)
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        plain = F.cross_entropy if self._loss is cross_entropy else getattr(self._loss, "criterion", self._loss)
+        return plain(outputs, labels) if self.of_maps else self._loss(outputs, labels)
+
+    @torch.no_grad()
+    def look(self, net: nn.Module, inputs: Any) -> None:
+        """Find out, from one sample, whether the layer that runs last is a convolution and its channels come second."""
+        channels: list[int] = []
+        layers = [layer.module for layer in layers_of(net)]
+        with hooked(layers, after=lambda layer, _, out: channels.append(getattr(layer, "out_channels", 0))):
+            outputs = outputs_of(call(net, inputs[:1]))
+        self.of_maps = outputs.ndim == 3 and bool(channels) and outputs.shape[1] == channels[-1]
 
 
 class ReturnedLoss:
     """The loss that a net returns with its outputs, when it is given labels among its inputs (transformers).
 
     Attributes:
-        shift: 1 where a token is compared with the next label, as language models do, else 0: the labels that the loss does not
-            look at tell (`look`).
+        shift: 1 where a token is compared with the next label, as language models do, else 0: the tokens that the loss depends
+            on tell (`look`).
     """
 
     shift = 0
@@ -57,67 +95,64 @@ class ReturnedLoss:
             )
         return loss
 
-    @torch.no_grad()
     def look(self, net: nn.Module, inputs: Any) -> None:
-        """Find out whether the first label of a sequence counts, from one sample."""
-        one = inputs[:1]
-        if one.named["labels"].ndim != 2 or one.named["labels"].is_floating_point():
+        """Find out which outputs the loss depends on, from its gradient in those of the sample with the most labels."""
+        labels = inputs.named["labels"]
+        if not _of_tokens(labels):
             return
-        found = []
-        for first in (0, IGNORED):
-            one.named["labels"] = torch.zeros_like(one.named["labels"])
-            one.named["labels"][:, 0] = first
-            loss = returned_loss(outputs_of(call(net, one)))
-            if loss is None:
-                return  # said when it is asked for
-            found.append(float(loss))
-        self.shift = int(found[0] == found[1])
+        one = inputs[int((labels != IGNORED).flatten(1).sum(1).argmax()) :][:1]
+        counts = one.named["labels"] != IGNORED
+        weights = {name: weight.detach() for name, weight in unwrapped(net).named_parameters()}
+        with torch.enable_grad():
+            weights = {name: w.requires_grad_(w.is_floating_point()) for name, w in weights.items()}  # also frozen ones
+            outputs = outputs_of(functional_call(unwrapped(net), weights, one.placed, one.named))
+        loss = returned_loss(outputs)
+        if loss is None or outputs.shape[:-1] != counts.shape:
+            return  # said when it is asked for
+        (slope,) = torch.autograd.grad(loss, behind_loss(outputs), materialize_grads=True, allow_unused=True)
+        seen = slope.abs().amax(-1) > 0
+        self.shift = int((seen == F.pad(counts[:, 1:], (0, 1))).sum() > (seen == counts).sum())
 
 
 def counted(labels: Tensor, loss: Loss) -> int:
-    """How many terms the mean of a batch is over: samples, or tokens whose label counts.
+    """How many terms the mean of a batch is over: samples, or tokens, whose label counts.
 
-    >>> counted(torch.tensor([3, 1]), cross_entropy), counted(torch.tensor([[3, 1], [2, -100]]), cross_entropy)
-    (2, 3)
+    >>> counted(torch.tensor([3, -100]), cross_entropy), counted(torch.tensor([[3, 1], [2, -100]]), cross_entropy)
+    (1, 3)
     """
-    return int(_counts(labels, loss).sum()) if _of_tokens(labels) else len(labels)
+    if labels.is_floating_point():
+        return len(labels)
+    return int((labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(_ignored(loss)).sum())
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     """How many of the terms (`counted`) are classified wrongly, (); None where the labels are no classes of these outputs."""
-    if labels.is_floating_point() or outputs.ndim != labels.ndim + 1 or outputs.shape[:-1] != labels.shape:
-        return None
     outputs, labels = _aligned(outputs, labels, loss)
-    return ((outputs.argmax(-1) != labels) & (labels != _ignored(loss))).sum()
+    if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:
+        return None
+    found = classes_second(outputs, labels, loss).argmax(1)
+    return ((found != labels) & (labels != _ignored(loss))).sum() if found.shape == labels.shape else None
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its tokens where it has several."""
+    """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts."""
     outputs, labels = _aligned(outputs, labels, loss)
-    if not _of_tokens(labels):
-        losses = F.cross_entropy(outputs.double(), labels, reduction="none")
-        return torch.stack([losses, (outputs.argmax(1) != labels).double()])
-    outputs, counts = classes_second(outputs, labels).double(), labels != _ignored(loss)
+    outputs, counts = classes_second(outputs, labels, loss).double(), labels != _ignored(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()
-    return torch.stack([each.flatten(1).sum(1) / counts.flatten(1).sum(1) for each in (losses, errors)])
+    number = counts.reshape(len(counts), -1).sum(1)
+    return torch.stack([each.reshape(len(each), -1).sum(1) / number for each in (losses, errors)])
 
 
 def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """A row of outputs (n, classes) for each term, and its label (n,)."""
     outputs, labels = _aligned(outputs, labels, loss)
-    if not _of_tokens(labels):
-        return outputs, labels
     (counts,) = (labels.flatten() != _ignored(loss)).nonzero(as_tuple=True)
-    return classes_second(outputs, labels).movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
+    return classes_second(outputs, labels, loss).movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
 
 
 def _of_tokens(labels: Tensor) -> bool:
     return labels.ndim > 1 and not labels.is_floating_point()
-
-
-def _counts(labels: Tensor, loss: Loss) -> Tensor:
-    return labels[:, _shift(loss) :] != _ignored(loss)
 
 
 def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

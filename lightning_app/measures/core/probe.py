@@ -76,9 +76,10 @@ def probe_forward(
     places = [_place(layer) for layer in layers]
     results, size, count, terms = [], None, 0, 0
     for images, labels in batches:
-        size, count, terms = size or len(images), count + len(images), terms + counted(labels, loss)
+        size, count, few = size or len(images), count + len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
+        risk, terms = risk * few if few else torch.zeros_like(risk), terms + few
         # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
         # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
         results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
@@ -184,17 +185,17 @@ def _wide(x: Tensor) -> Tensor:
 def _step(
     net: nn.Module, taps: list[Any], places: list[int], images: Tensor, labels: Tensor, loss: Loss
 ) -> tuple[Tensor, Tensor, list[Norms]]:
-    """Sum of losses, number of errors, norms of every called layer, for one batch."""
+    """Mean loss, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
         tap.probe_norms, tap.probe_maps = (), ()
     logits = _wide(net(images))
-    terms = counted(labels, loss)
-    risk = (
-        loss(logits, labels).double() * terms if terms else torch.zeros((), dtype=torch.float64, device=logits.device)
-    )
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
-    return risk, errors, [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)]
+    return (
+        loss(logits, labels).double(),
+        errors,
+        [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
+    )
 
 
 @functools.cache
