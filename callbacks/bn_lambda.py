@@ -48,9 +48,9 @@ class BnLambda(StatefulMeasure):
         | ``bn_lambda/layers``, ``bn_lambda/absorbable`` | layers | how many have a λ; how many of them can be absorbed |
         | ``weight_norm[_<norm>]/layer07/own`` | weights | norm of the layer's weights |
         | ``weight_norm[_<norm>]/layer07/absorbed`` | weights | with the normalisation after it absorbed, where possible |
-        | ``weight_norm[_<norm>]/own`` | weights | mean over convolutions, over all layers in a net without any |
+        | ``weight_norm[_<norm>]/own`` | weights | mean over convolutions; over all layers where most are none |
         | ``weight_norm[_<norm>]/absorbed`` | weights | the same mean, of absorbed norms |
-        | ``weight_norm[_<norm>]/total`` | weights | of all layers' weights together |
+        | ``weight_norm[_<norm>]/total`` | weights | of all layers' weights together, a shared one once |
         | ``cost/bn_lambda[_<norm>]`` | s | what measuring all nets took |
 
         "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before

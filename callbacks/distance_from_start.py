@@ -37,7 +37,7 @@ class DistanceFromStart(StatefulMeasure):
     Breaks:
         * Scale is counted as distance: with normalisation a net may move far and compute the same, and weight decay
           alone moves it.
-        * Linear layers and biases are not counted (all layers in a net without convolutions).
+        * Linear layers and biases are not counted (all layers where fewer than half are convolutions).
         * After a resume from a checkpoint without this callback the start is not known, and nothing is logged.
         * Arms with other numbers of weights have no distance.
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,14 @@ from callbacks.context import MeasureContext
 from callbacks.measure import Measure, Steps
 from lightning_app.common.errors import DivergedError, UserError, at_least
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
-from lightning_app.measures.curvature.gauss_newton import MATRICES, GaussNewton, Matrix
 from lightning_app.networks import layers_of
 
+if TYPE_CHECKING:
+    from lightning_app.measures.curvature.gauss_newton import GaussNewton
+
 log = logging.getLogger(__name__)
+
+Matrix = Literal["hessian", "gauss_newton", "empirical_fisher"]
 
 
 class HessianSpectrum(Measure):
@@ -39,7 +43,7 @@ class HessianSpectrum(Measure):
         | ``hessian/[<part>/]bottom<i>`` | loss | i-th smallest eigenvalue, the most negative first |
         | ``hessian/[<part>/]bottom<i>_residual`` | loss | an eigenvalue lies within this distance of it |
         | ``hessian/id/leading`` | share | of the leading eigenvector's square that lies on ID entries |
-        | ``hessian/leading`` | share | the same by layer: array (layers,) |
+        | ``hessian/leading`` | share | the same by layer: array (layers,); of a shared weight at its first one |
         | ``cost/hessian`` | s | what measuring all nets took |
 
         ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm),
@@ -109,7 +113,7 @@ class HessianSpectrum(Measure):
         seed: int = 0,
         prefix: str = "hessian",
         every_n_steps: Steps | None = None,
-        matrix: Literal["hessian"] | Matrix = "hessian",
+        matrix: Matrix = "hessian",
     ) -> None:
         super().__init__(every_n_epochs, at_start, every_n_steps)
         check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
@@ -119,9 +123,9 @@ class HessianSpectrum(Measure):
         self.parts = parts
         self.exact = at_least(0, "HessianSpectrum", exact=exact)
         self.double = double
-        if matrix not in ("hessian", *MATRICES) or (parts and matrix != "hessian"):
+        if matrix not in get_args(Matrix) or (parts and matrix != "hessian"):
             raise UserError(
-                f"matrix of HessianSpectrum is hessian, {' or '.join(MATRICES)}, the last two without parts, got {matrix}."
+                f"matrix of HessianSpectrum is {' or '.join(get_args(Matrix))}, the last two without parts, got {matrix}."
             )
         self.matrix = matrix
         self.prefix = self.family = matrix if prefix == "hessian" else prefix
@@ -137,6 +141,8 @@ class HessianSpectrum(Measure):
     def _spectra(self, context: MeasureContext) -> dict[str, Any]:
         net, samples = context.net, context.samples(self.samples)
         if self.matrix != "hessian":
+            from lightning_app.measures.curvature.gauss_newton import GaussNewton
+
             operator = GaussNewton(net, samples, self.matrix, context.loss, self.double)
             found, leading = spectrum(operator, **self.options)
             return _flat(self.prefix, found) | _leading(self.prefix, net, operator, leading)
@@ -152,6 +158,8 @@ class HessianSpectrum(Measure):
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
         whole = hessian.places()
         for name, places in _layers(net, hessian).items() if self.parts else ():
+            if not places:
+                continue
             packed = any(place != whole[of] for of, place in places.items())
             masked = Restricted(hessian, _mask(hessian, places.values())) if packed else None
             block = masked or hessian_of(names=[*places], double=self.double)
@@ -163,7 +171,7 @@ class HessianSpectrum(Measure):
         found, leading = exact_spectrum(matrix, self.options["k"])
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         results[f"{self.prefix}/chunk"] = float(hessian.chunk)
-        layers = {name: _mask(hessian, places.values()) for name, places in _layers(net, hessian).items()}
+        layers = {name: _mask(hessian, places.values()) for name, places in _layers(net, hessian).items() if places}
         for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
         return results
@@ -180,19 +188,19 @@ def _flat(prefix: str, found: Spectrum) -> dict[str, Any]:
     return {prefix: found, **numbered}
 
 
-def _leading(prefix: str, net: nn.Module, hessian: Hessian | GaussNewton, leading: Tensor) -> dict[str, Any]:
+def _leading(prefix: str, net: nn.Module, hessian: "Hessian | GaussNewton", leading: Tensor) -> dict[str, Any]:
     """Where the eigenvector of the largest |lambda| lies: shares of its square."""
     square = leading.double().square()
     results: dict[str, Any] = {}
     if layers := _layers(net, hessian):
-        shares = [torch.stack([square[place].sum() for place in places.values()]).sum() for places in layers.values()]
+        shares = [sum((square[place].sum() for place in at.values()), square.new_zeros(())) for at in layers.values()]
         results[f"{prefix}/leading"] = torch.stack(shares)
     if parts := _id_and_rest(net, hessian):
         results[f"{prefix}/id/leading"] = float(square[parts["id"]].sum())
     return results
 
 
-def _id_and_rest(net: nn.Module, hessian: Hessian | GaussNewton) -> dict[str, Tensor]:
+def _id_and_rest(net: nn.Module, hessian: "Hessian | GaussNewton") -> dict[str, Tensor]:
     """ID entries and all other parameters as masks of a vector; nothing for a net without ID entries."""
     masks = {layer.weight_name: mask for layer in layers_of(net) if (mask := layer.id_mask()) is not None}
     parts = [masks.get(name, torch.zeros_like(w, dtype=torch.bool)) for name, w in hessian.parameters.items()]
@@ -200,15 +208,22 @@ def _id_and_rest(net: nn.Module, hessian: Hessian | GaussNewton) -> dict[str, Te
     return {"id": flat, "rest": ~flat} if flat.any() else {}
 
 
-def _layers(net: nn.Module, hessian: Hessian | GaussNewton) -> dict[str, dict[str, slice]]:
-    """Where each layer's trained parameters, weight and bias, lie in a vector; of a packed weight its rows."""
-    places, found = hessian.places(), {}
+def _layers(net: nn.Module, hessian: "Hessian | GaussNewton") -> dict[str, dict[str, slice]]:
+    """Where each layer's trained parameters, weight and bias, lie in a vector; of packed ones its rows.
+
+    What several layers share is the first one's, so that another may have nothing.
+    """
+    places, names = hessian.places(), {id(weight): name for name, weight in net.named_parameters()}
+    found: dict[str, dict[str, slice]] = {}
+    taken: set[int] = set()
     for layer in layers_of(net):
-        root = layer.weight_name.removesuffix("weight")
-        names = [name for name in (f"{root}weight", f"{root}bias") if name in places]
-        if names:
-            found[layer.name] = {name: _rows(places[name], layer.rows, len(hessian.parameters[name])) for name in names}
-    return found
+        found[layer.name] = own = {}
+        for weight, rows in layer.parameters:
+            name = names.get(id(weight), "")
+            if name in places and (at := _rows(places[name], rows, len(weight))).start not in taken:
+                own[name] = at
+                taken.add(at.start)
+    return found if taken else {}
 
 
 def _rows(place: slice, rows: slice, length: int) -> slice:
@@ -217,7 +232,7 @@ def _rows(place: slice, rows: slice, length: int) -> slice:
     return slice(place.start + start * row, place.start + stop * row)
 
 
-def _mask(hessian: Hessian | GaussNewton, places: Iterable[slice]) -> Tensor:
+def _mask(hessian: "Hessian | GaussNewton", places: Iterable[slice]) -> Tensor:
     mask = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
     for place in places:
         mask[place] = True

@@ -21,7 +21,7 @@ class WeightMass(Measure):
     Keys:
         | key | unit | meaning |
         |---|---|---|
-        | ``weight_mass/[layer10/]<field>`` | 1 | fields of `WeightStatistics`, over all convolutions or of one layer |
+        | ``weight_mass/[layer10/]<field>`` | 1 | fields of `WeightStatistics`, in total or of one layer |
         | ``weight_mass_transferred/[layer10/]<field>`` | 1 | the same `WeightStatistics` of t, layers that T changes |
         | ``cost/weight_mass`` | s | what measuring all nets took |
 
@@ -35,8 +35,8 @@ class WeightMass(Measure):
         A copy of the weights to the CPU and a few passes over it: next to nothing.
 
     Breaks:
-        * Counted are weights of convolutions, the first included: no biases, no linear layer (all layers in a net
-          without convolutions). Table 3 fits no other choice.
+        * In the total are weights of convolutions, the first included: no biases, no linear layer. Table 3 fits no other
+          choice. Where fewer than half of the layers are convolutions, as in a ViT, all count, a shared weight once.
         * T exists for layers with a skip only: a net that does not describe its skips is taken for plain.
         * "Above 0.7" is counted with and without sign, since the paper does not say; the mass 1900 that it prints for t
           at epoch 0 is expected with fan-out initialisation (1,927) and not with the fan-in that it writes (1,976).

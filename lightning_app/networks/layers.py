@@ -48,8 +48,10 @@ class Layer:
     @property
     def rows(self) -> slice:
         """Those of `parameter` that are this layer's."""
-        if not self.role or not self.weight_name.endswith("in_proj_weight"):
-            return slice(None)
+        return self._third if self.role and self.weight_name.endswith("in_proj_weight") else slice(None)
+
+    @property
+    def _third(self) -> slice:
         start, size = ROLES.index(self.role), self.module.embed_dim
         return slice(start * size, (start + 1) * size)
 
@@ -66,13 +68,16 @@ class Layer:
     @property
     def bias(self) -> Tensor | None:
         """(D,)"""
-        if self.role == "output":
-            return self.module.out_proj.bias
-        if not self.role:
-            return getattr(self.module, "bias", None)
-        start, size = ROLES.index(self.role), self.module.embed_dim
-        packed = self.module.in_proj_bias
-        return None if packed is None else packed[start * size : (start + 1) * size]
+        return next((whole[rows] for whole, rows in self.parameters[1:]), None)
+
+    @property
+    def parameters(self) -> list[tuple[Tensor, slice]]:
+        """That of the weight, and of the bias where there is one, each with the rows of it that are this layer's."""
+        packed = self.role not in ("", "output")
+        owner = self.module.out_proj if self.role == "output" else self.module
+        bias = getattr(owner, "in_proj_bias" if packed else "bias", None)
+        of_bias = [(bias, self._third if packed else slice(None))] if isinstance(bias, Tensor) else []
+        return [(self.parameter, self.rows), *of_bias]
 
     def with_weight(self, weight: Tensor) -> dict[str, Tensor]:
         """By state-dict name, what makes this the layer's weight in a net; the rows of other layers stay."""
@@ -109,6 +114,13 @@ class Layer:
     def at_call(self, call: int) -> "Layer":
         """The same weight at another call of its module, with a name of its own."""
         return replace(self, name=named_at(self.name, call), call=call)
+
+
+def each_once(layers: Sequence[Layer]) -> list[Layer]:
+    """Without those whose weight an earlier layer has (tied)."""
+    weights = [(layer.parameter, layer.rows.start) for layer in layers]  # held, so that no id is used again
+    first = {(id(weight), start): id(layer) for (weight, start), layer in zip(weights[::-1], layers[::-1])}
+    return [layer for layer in layers if id(layer) in first.values()]
 
 
 def named_at(name: str, call: int) -> str:

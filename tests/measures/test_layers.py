@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from callbacks import HessianSpectrum, MeasureContext
 from lightning_app.common.calls import Inputs, answering
-from lightning_app.measures import cushions, noise_injection, probe_forward
+from lightning_app.measures import absorbed_norms, conv_weights, cushions, noise_injection, probe_forward, weight_mass
 from lightning_app.measures.signal import SignalWatch, profile
 from lightning_app.networks import measurable, survey
-from lightning_app.networks.layers import ROLES, layers_of
+from lightning_app.networks.layers import ROLES, each_once, layers_of
 
 SAMPLES = 3
 
@@ -191,6 +193,55 @@ def test_each_call_has_its_row_and_tied_weights_are_noisy_in_all_their_places():
     responses = noise_injection(net, [(tokens, tokens)], [0.1], draws=1)["relative"]
     assert responses.layers == ("layer01", "layer02")  # the head's weight is the table's
     assert {layer.weight_name for layer in layers_of(net)} == {"table.weight", "map.weight"}
+
+
+def test_a_shared_weight_counts_once_in_totals():
+    torch.manual_seed(0)
+    net = Twice()
+    sizes = [net.table.weight.detach().norm().item(), net.map.weight.detach().norm().item()]
+    mass = weight_mass(layers_of(net))
+    assert mass[""].count == 20 + 16 and mass[""].norm == pytest.approx(math.hypot(*sizes))
+    assert mass["layer03"].count == 20  # by itself as before
+    assert len(conv_weights(layers_of(net))) == 36
+    norms = absorbed_norms(layers_of(net), ())
+    assert norms["total"] == pytest.approx(math.hypot(*sizes)) and norms["own"] == pytest.approx(sum(sizes) / 2)
+
+
+def test_keys_that_are_queries_too_and_attention_whose_weights_another_shares():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = (nn.MultiheadAttention(4, 2, batch_first=True) for _ in range(2))
+            self.three = nn.MultiheadAttention(4, 2, batch_first=True, kdim=4, vdim=3)
+            self.two.in_proj_weight, self.two.in_proj_bias = self.one.in_proj_weight, self.one.in_proj_bias
+            self.three.k_proj_weight = self.three.q_proj_weight
+
+        def forward(self, x):
+            x = self.two(*[self.one(x, x, x)[0]] * 3)[0]
+            return self.three(x, x, x[..., :3])[0][:, 0]
+
+    torch.manual_seed(0)
+    net, x, labels = Tied().double().eval(), drawn(3, 5, 4), torch.arange(3)
+    layers = layers_of(net)
+    assert [layer.name for layer in each_once(layers)] == [f"layer{n:02d}" for n in (1, 2, 3, 4, 8, 9, 11, 12)]
+    assert weight_mass(layers)[""].count == 48 + 16 + 16 + 16 + 12 + 16
+    assert len(measured(net, x, labels)) == 12
+    noise = noise_injection(net, [(x, labels)], [0.1], draws=1)["relative"]
+    assert len(noise.layers) == 8 and noise.median.min() > 0
+    found = HessianSpectrum(samples=3, exact=1000, k=1, parts=True).evaluate(MeasureContext(net, [(x, labels)]))
+    assert len(found["hessian/leading"]) == 12
+    assert float(found["hessian/leading"].sum()) == pytest.approx(1, abs=1e-9)  # all of its parameters, each once
+    blocks = {name for name, value in found.items() if name.endswith("/top1")}
+    assert blocks == {"hessian/top1", *(f"hessian/layer{n:02d}/top1" for n in (1, 2, 3, 4, 8, 9, 10, 11, 12))}
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_a_transformer_is_more_than_its_patches(norm):
+    net = torchvision.models.VisionTransformer(8, 4, 2, 2, 8, 16, num_classes=4, norm_layer=norm)
+    whole = sum(
+        p.numel() for name, p in net.named_parameters() if p.ndim > 1 and name.split(".")[-1] != "pos_embedding"
+    )
+    assert weight_mass(layers_of(net))[""].count == whole - net.class_token.numel()
 
 
 def test_signals_of_calls_and_of_parts_of_attention():

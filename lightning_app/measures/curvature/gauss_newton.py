@@ -23,7 +23,6 @@ from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import CHUNK, Pairs, chosen, cut, places_of
 
 Matrix = Literal["gauss_newton", "empirical_fisher"]
-MATRICES: tuple[Matrix, ...] = ("gauss_newton", "empirical_fisher")
 
 
 class GaussNewton:

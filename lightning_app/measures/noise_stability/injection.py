@@ -24,7 +24,7 @@ from lightning_app.identity import id_entries
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
-from lightning_app.networks.layers import Layer, layers_of
+from lightning_app.networks.layers import Layer, each_once, layers_of
 
 Scale = Literal["relative", "transferred", "absolute"]
 SCALES: tuple[Scale, ...] = ("relative", "transferred", "absolute")
@@ -41,7 +41,7 @@ class NoiseResponses:
     median: Tensor  # (L, S) float64, of ||f(x; A') - f(x)|| / ||f(x)|| over samples, then mean over draws; >= 0
     mean: Tensor  # (L, S) likewise, mean over samples
     deviation: Tensor  # (L, S) standard deviation of the median over draws, of one draw; NaN where there is only one
-    risk: Tensor  # (L, S) change of the cross-entropy, nats, mean over samples and draws
+    risk: Tensor  # (L, S) change of the cross-entropy, nats, mean over samples with a label that counts, and draws
     error: Tensor  # (L, S) change of the share misclassified
 
 
@@ -76,13 +76,13 @@ def noise_injection(
     what lies before the layer is not computed again.
     """
     layers = layers_of(net)
-    first = {(layer.weight_name, layer.role): layer for layer in reversed(layers)}  # of those that share a weight
+    first = {layer.name for layer in each_once(layers)}
     norms = {layer.name: noise_norms(layer) for layer in layers}
     found: dict[tuple[str, float], list[Tensor]] = {}
     for images, labels in batches:
         cuts = CutNet(net, images)
         for number, layer in enumerate(layers):
-            if layer.name not in cuts.cut_after or layer is not first[layer.weight_name, layer.role]:
+            if layer.name not in cuts.cut_after or layer.name not in first:
                 continue
             for norm in {norms[layer.name][scale] for scale in scales}:
                 noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
@@ -131,6 +131,7 @@ def _responses(
 ) -> NoiseResponses:
     response = torch.stack([torch.cat(found[key], -1) for key in zip(layers, norms)])  # (L, draws, S, 3, n)
     change, risk, error = response.unbind(3)
+    labelled = ~error[0, 0, 0].isnan()  # a loss can be NaN by itself, a share misclassified cannot
     medians = change.quantile(0.5, -1)  # (L, draws, S)
     return NoiseResponses(
         layers=tuple(layers),
@@ -139,6 +140,6 @@ def _responses(
         median=medians.mean(1),
         mean=change.mean((1, 3)),
         deviation=medians.std(1) if medians.shape[1] > 1 else torch.full_like(medians[:, 0], math.nan),
-        risk=risk.mean((1, 3)),
-        error=error.mean((1, 3)),
+        risk=risk[..., labelled].mean((1, 3)),
+        error=error[..., labelled].mean((1, 3)),
     )

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.weights.mass import counted_layers
 from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
-from lightning_app.networks.layers import Layer
+from lightning_app.networks.layers import Layer, each_once
 
 NormName = Literal["frobenius", "rms", "filter"]
 NORMS = ("frobenius", "rms", "filter")
@@ -76,7 +77,7 @@ def absorbed_norms(
     """Norms of the weights, biases excluded, as they are and with the normalisation that follows absorbed.
 
     ``"layer07/own"``, and ``"layer07/absorbed"`` where that can be; ``"own"`` and ``"absorbed"``: means of these over
-    convolutions (Fig. 2b; over all layers in a net without any); ``"total"``: of all layers' weights together, Fig. 1e.
+    the `counted_layers` (Fig. 2b); ``"total"``: of all layers' weights together, a shared one once, Fig. 1e.
     """
     if not layers:
         return {}
@@ -91,9 +92,9 @@ def absorbed_norms(
     found: dict[str, float] = {}
     for kind, by_layer in (("own", own), ("absorbed", absorbed)):
         found |= {f"{layer.name}/{kind}": value for layer, value in by_layer.items()}
-        counted = [value for layer, value in by_layer.items() if layer.is_conv] or list(by_layer.values())
+        counted = [by_layer[layer] for layer in counted_layers(layers) if layer in by_layer] or list(by_layer.values())
         found |= {kind: sum(counted) / len(counted)} if counted else {}
-    return found | {"total": weight_norm([layer.by_output for layer in layers], norm)}
+    return found | {"total": weight_norm([layer.by_output for layer in each_once(layers)], norm)}
 
 
 def check_norm(norm: str) -> None:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lightning_app.measures.weights.mass import counted_layers
 from lightning_app.networks.layers import Layer
 
 
 def conv_weights(layers: Sequence[Layer], transferred: bool = False) -> Tensor:
-    """All weights that Table 3 counts as one vector (n,) on the CPU, in their own precision: of the convolutions, no biases.
+    """All weights of the `counted_layers` as one vector (n,) on the CPU, in their own precision, no biases.
 
-    A net without convolutions gives all its layers' weights. ``transferred``: of t = T(w) instead of w, in float64.
+    ``transferred``: of t = T(w) instead of w, in float64.
     """
-    counted = [layer for layer in layers if layer.is_conv] or list(layers)
-    weights = [layer.transferred() if transferred else layer.weight.detach().cpu() for layer in counted]
+    weights = [layer.transferred() if transferred else layer.weight.detach().cpu() for layer in counted_layers(layers)]
     return torch.cat([weight.flatten() for weight in weights])
 
 

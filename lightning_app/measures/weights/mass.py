@@ -4,7 +4,8 @@ Plain and residual nets start far apart in parameter space, and mostly at the ID
 the weight mass sits at these few entries, before and after training, shows whether training ever leaves either region.
 
 Conventions, settled by comparing Table 3 at epoch 0 with expectations over seeds: weights of convolutions only, the
-first one included; no biases, no linear layer. Mass is the L1 norm.
+first one included; no biases, no linear layer. Mass is the L1 norm. In a net most of whose layers are no convolutions, such as a
+ViT, all layers count. A weight that several layers share counts once.
 """
 
 import math
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lightning_app.measures.core.histogram import Histogram, histogram
-from lightning_app.networks.layers import Layer
+from lightning_app.networks.layers import Layer, each_once
 
 LARGE = 0.25  # Table 3, "|Weights| >= 0.25"
 SUMS = ("count", "id_count", "all", "large", "id_entries", "above_07", "above_07_signed")  # over parts of a set
@@ -48,9 +49,9 @@ class WeightStatistics:
 def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str, WeightStatistics]:
     """Weight statistics of a net, in total and layer by layer (Table 3).
 
-    Key "" is the total over all convolutions (over all layers in a net that has none), then comes one entry a layer;
-    linear layers have their own entry and are not in the total. ``transferred``: of t = T(w) instead of w, in float64, so
-    nothing is lost to rounding; a net without skips is its own transfer.
+    Key "" is the total over the `counted_layers`, then comes one entry a layer, also of those that are not in the total.
+    ``transferred``: of t = T(w) instead of w, in float64, so nothing is lost to rounding; a net without skips is its own
+    transfer.
 
     Invariances: permuting the weights of a layer leaves everything but the ID fields unchanged; w -> -w changes only
     mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count``.
@@ -61,8 +62,14 @@ def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str,
         weight, mask = layer.transferred() if transferred else layer.weight64(), layer.id_mask()
         no_ids = torch.zeros_like(weight, dtype=torch.bool)
         each[layer.name] = _statistics(weight, no_ids if mask is None else mask.cpu())
-    total = [layer.name for layer in layers if layer.is_conv] or list(each)
-    return {"": _pool([each[name] for name in total]), **each}
+    return {"": _pool([each[layer.name] for layer in counted_layers(layers)]), **each}
+
+
+def counted_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """Those whose weights count in totals: convolutions where at least half of the layers are, else all; a shared weight once."""
+    once = each_once(layers)
+    convs = [layer for layer in once if layer.is_conv]
+    return convs if 2 * len(convs) >= len(once) else once
 
 
 def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
