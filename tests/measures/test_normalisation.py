@@ -7,10 +7,10 @@ import torchvision
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import effective_scale, lambda_statistics, lambda_totals, normalisations_of
+from lightning_app.measures import driving_force, effective_scale, lambda_statistics, lambda_totals, normalisations_of
 from lightning_app.measures.core.recalibrate import recalibrated
 from lightning_app.measures.weights.normalisation import affine
-from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet
+from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
 from tests.helpers import with_moved_norms
 
 IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -78,6 +78,34 @@ def test_every_kind_is_found_and_absorbed_where_that_is_exact(layer, norm, shape
     assert one.module is norm and one.path == "1"
     assert one.into == ("0" if absorbed else None)
     assert one.has_lambda == (getattr(norm, "weight", None) is not None)
+
+
+@pytest.mark.parametrize(("kind", "offset"), [("llama.modeling_llama.Llama", 0), ("gemma.modeling_gemma.Gemma", 1)])
+def test_lambda_is_what_a_layer_multiplies_by(kind, offset):
+    """An RMSNorm of Gemma multiplies by 1 + w."""
+    module, _, name = f"transformers.models.{kind}RMSNorm".rpartition(".")
+    norm = getattr(pytest.importorskip(module), name)(4).double()
+    nn.init.normal_(norm.weight, std=0.1)
+    net, x = nn.Sequential(nn.Linear(3, 4), norm, nn.Linear(4, 2)).double(), torch.randn(5, 3).double()
+    (found,) = normalisations_of(net, x[:1])
+    assert found.offset == offset
+    normed, by_hand = norm(net[0](x)), found.lambdas * F.rms_norm(net[0](x), (4,), eps=1e-6)
+    torch.testing.assert_close(normed, by_hand)
+    before = net(x)
+    net[2].weight.data *= found.lambdas  # W diag(lambda)
+    norm.weight.data.fill_(1 - offset)
+    torch.testing.assert_close(net(x), before)
+    force = driving_force(net, [(x, torch.arange(5) % 2)], layers_of(net), [found])
+    assert force["layer01"].size == 4.0
+
+
+def test_a_layer_that_only_looks_like_a_normalisation_has_its_weight():
+    class Adding(nn.LayerNorm):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    (found,) = normalisations_of(nn.Sequential(nn.Linear(3, 4), Adding(4)), torch.randn(1, 3))
+    assert found.offset == 0 and (found.lambdas == 1).all()
 
 
 def test_own_nets():

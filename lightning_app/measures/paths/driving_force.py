@@ -83,7 +83,7 @@ def driving_force(
     trained = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     names = [layer.weight_name.removeprefix(".") for layer in layers]  # a net that is a layer has no name of its own
     weights = [name for name in dict.fromkeys(names) if name in trained]  # layers may share one
-    lambdas = {norm.name: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
+    lambdas = {norm: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
     if not weights:
         raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")
     risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double, memory)
@@ -93,10 +93,11 @@ def driving_force(
     change = risk @ step  # H g: per mu, the gradient changes by its negative
     places, vectors = risk.places(), (risk.point(), pull, change)
     forces = {}
-    for name, parameter in lambdas.items():
+    for norm, parameter in lambdas.items():
         value, gradient, bend = (part[places[parameter]].double() for part in vectors)
+        value = value + norm.offset
         sign = value.sign()
-        forces[name] = Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ bend))
+        forces[norm.name] = Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ bend))
     w, g, bend = (part[:count].double() for part in vectors)
     size, along = w.norm() / len(w) ** 0.5, g @ w
     second = bend @ w + g @ g - (along / w.norm()) ** 2

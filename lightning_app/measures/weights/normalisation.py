@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
@@ -45,6 +46,7 @@ class Normalisation:
     path: str  # of the module in the net: "blocks.3.bn1"
     module: nn.Module
     into: str | None  # path of the convolution or linear map that can absorb it, None where none can
+    offset: float = 0.0  # what the layer adds to its weight: 1 in the RMSNorms that multiply by 1 + w
 
     @property
     def has_lambda(self) -> bool:
@@ -52,9 +54,9 @@ class Normalisation:
 
     @property
     def lambdas(self) -> Tensor:
-        """A copy of lambda, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
+        """What it multiplies by, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
         weight = getattr(self.module, "weight", None)
-        return (torch.ones(1) if weight is None else weight).detach().to("cpu", torch.float64, copy=True).flatten()
+        return (torch.ones(1) if weight is None else weight).detach().to("cpu", torch.float64).flatten() + self.offset
 
     @property
     def has_statistics(self) -> bool:
@@ -162,14 +164,30 @@ def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisa
     paths = {module: path for path, module in watched.named_modules()}
     with _Watch(watched) as watch:
         watch.take(watched(image), watch)  # what the net returns is also taken by whoever called it
-    found, seen = [], Counter[str]()
-    for norm, layer in watch.before.items():
+    found, seen, into = [], Counter[str](), [paths.get(watch.absorbing(norm)) for norm in watch.before]
+    for (norm, layer), absorbing in zip(watch.before.items(), into):
         path = paths[norm]
         name = layer or path
         seen[name] += 1
         numbered = name if seen[name] == 1 else f"{name}_{seen[name]}"
-        found.append(Normalisation(numbered, path, net.get_submodule(path), paths.get(watch.absorbing(norm))))
+        offset = _offset(norm, *watch.given[norm])
+        found.append(Normalisation(numbered, path, net.get_submodule(path), absorbing, offset))
     return tuple(found)
+
+
+def _offset(norm: nn.Module, inputs: tuple, named: dict[str, Any]) -> float:
+    """c of a layer that multiplies by its weight + c: its answers to weights of 0 and of 1 tell; 0 where they do not."""
+    if type(norm).__module__.startswith("torch.nn.") or not isinstance(getattr(norm, "weight", None), Tensor):
+        return 0.0
+    bias = {"bias": torch.zeros_like(norm.bias)} if isinstance(getattr(norm, "bias", None), Tensor) else {}  # type: ignore[arg-type]
+    answers = [
+        functional_call(norm, {"weight": make(norm.weight), **bias}, inputs, named)
+        for make in (torch.zeros_like, torch.ones_like)
+    ]
+    at_0, at_1 = (next(tensors_in(answer)).double() for answer in answers)
+    slope = at_1 - at_0
+    offset = round(float((at_0 * slope).sum() / slope.square().sum()), 3)
+    return offset if nearly_same(offset * slope, at_0, _TOLERANCE) else 0.0
 
 
 class _Watch(TorchFunctionMode):
@@ -178,6 +196,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.before: dict[nn.Module, str | None] = {}  # normalisation -> name of the layer that ran last before it
+        self.given: dict[nn.Module, tuple[tuple, dict[str, Any]]] = {}  # what it was first called with
         self._calls: Counter[nn.Module] = Counter()
         self._uses: Counter[int] = Counter()  # of parameters, by id
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # by id; held, so that no id is used again
@@ -191,7 +210,7 @@ class _Watch(TorchFunctionMode):
         for module in net.modules():
             looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
             if isinstance(module, _KNOWN) or (looks and any(hasattr(module, name) for name in _EPS)):
-                module.register_forward_pre_hook(self._enter)
+                module.register_forward_pre_hook(self._enter, with_kwargs=True)
                 module.register_forward_hook(self._leave)
             elif module in self._names or type(module) in _ABSORBING:
                 module.register_forward_hook(self._layer)
@@ -221,9 +240,10 @@ class _Watch(TorchFunctionMode):
         self._last = self._names.get(layer, self._last)
         self._outputs |= {id(tensor): (layer, tensor) for tensor in tensors_in(out)}
 
-    def _enter(self, norm: nn.Module, inputs: tuple) -> None:
+    def _enter(self, norm: nn.Module, inputs: tuple, named: dict[str, Any]) -> None:
         self._calls[norm] += 1
         self.before.setdefault(norm, self._last)
+        self.given.setdefault(norm, (inputs, named))
         self._inside = norm
 
     def _leave(self, norm: nn.Module, inputs: tuple, out: Any) -> None:
