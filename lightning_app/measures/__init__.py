@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         path_gradients,
         path_outputs,
     )
-    from lightning_app.measures.paths.parts import NoPaths
+    from lightning_app.measures.paths.unravel import NoPaths
     from lightning_app.measures.weights.absorption import (
         absorb,
         absorbed_norms,

@@ -53,7 +53,7 @@ def test_its_numbers_are_the_measures():
     ("net", "words"),
     [
         (lambda: arm(False).net(), "every path from the input passes 4 weight layers"),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Softmax(1)), "calls softmax"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Softmax(1)), "through a softmax"),
     ],
 )
 def test_a_net_that_cannot_be_resolved_has_one_warning_and_is_trained(net, words, tmp_path, caplog):

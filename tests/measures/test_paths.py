@@ -14,8 +14,7 @@ from torchvision.models.resnet import BasicBlock
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths import lengths
-from lightning_app.measures.paths.parts import AtRoot
-from lightning_app.measures.paths.unravel import unravel
+from lightning_app.measures.paths.unravel import AtRoot, unravel
 from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
 
 EXACT = 1e-10

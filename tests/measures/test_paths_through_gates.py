@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from callbacks.context import MeasureContext
 from lightning_app.measures import NoPaths, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths.lengths import _delta
-from lightning_app.measures.paths.parts import ByLength
-from lightning_app.measures.paths.unravel import unravel
+from lightning_app.measures.paths.unravel import ByLength, unravel
 from lightning_app.networks import GPT, CifarResNet, ViT
 
 EXACT = 1e-12
@@ -270,7 +269,9 @@ def test_the_share_through_gates_has_a_closed_form():
     assert depth.gate_share == pytest.approx(through**2 / (through**2 + squares), rel=1e-12)
 
 
-@pytest.mark.parametrize("phi", [F.relu, F.leaky_relu, torch.abs, nn.PReLU().double()])
+@pytest.mark.parametrize(
+    "phi", [F.relu, F.leaky_relu, torch.abs, nn.PReLU().double(), lambda x: x.clamp_min(0), lambda x: x.clamp(min=0.0)]
+)
 def test_no_gradient_runs_through_gates_that_do_not_change_nearby(phi):
     net, x = Unit(phi).double().eval(), torch.tensor([[1.5], [-2.0]], dtype=torch.float64)
     labels = torch.zeros(2)
@@ -315,6 +316,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardtanh": nn.Hardtanh(inplace=True),
     "relu6": F.relu6,
     "clamp": lambda x: x.clamp(-0.5, 0.2),
+    "clamp_min": lambda x: x.clamp_min(0.1) + torch.clamp(x, max=0.2),
+    "amax": lambda x: torch.stack([x.amax(1), x.view(-1, 2, 3).amin((1, 2)), x.max(1).values, torch.min(x, 1)[0]], 1),
+    "maximum": lambda x: torch.maximum(x, x.flip(1)) + torch.min(x, torch.full((6,), 0.1).double()),
+    "adaptive max pool": lambda x: (
+        F.adaptive_max_pool1d(x.view(-1, 2, 3), 2).flatten(1) + F.adaptive_max_pool2d(x.view(-1, 1, 2, 3), 2).flatten(1)
+    ),
     "leaky relu in place": lambda x: F.leaky_relu(x, 0.2, True),
     "elu": nn.ELU(0.5),
     "selu": F.selu,
@@ -358,7 +365,7 @@ def test_every_function_on_parts_adds_up(name):
 @pytest.mark.parametrize(
     ("does", "words"),
     [
-        (lambda x: x.softmax(1), "this one calls softmax"),
+        (lambda x: x.softmax(1), "no path leads through a softmax: let the net return the logits"),
         (lambda x: x * x.flip(1), "multiplies two signals of the same kind"),
         (lambda x: F.relu(x) * F.relu(-x), "multiplies two signals of the same kind"),
         (lambda x: x[:, :, None] @ (x[:, None] @ x[:, :, None]), "multiplies two signals of the same kind"),
@@ -377,12 +384,46 @@ def test_what_carries_no_path_is_a_sentence(does, words):
     assert "\n" not in str(error.value)
 
 
-def test_tokens_without_an_embedding_are_refused():
-    net = nn.Sequential(nn.Unflatten(1, (8, 1)), nn.Flatten()).eval()
-    net.register_parameter("weight", nn.Parameter(torch.ones(8, 2)))
-    net.forward = lambda x: x.float() @ net.weight
-    with pytest.raises(NoPaths, match="uses its whole numbers in another way"):
-        path_outputs(net, TOKENS)
+class Reading(nn.Module):
+    """Embeds what it makes of tokens, adds positions, and reads out the mean over those that are not 0."""
+
+    def __init__(self, made: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.made, self.embedding, self.readout = made, nn.Embedding(20, 4), nn.Linear(4, 3)
+        self.positions = nn.Embedding(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made, mask = self.made(x), (x != 0).unsqueeze(-1).double() * (x < 19)[..., None].double()
+        embedded = made @ self.embedding.weight if made.is_floating_point() else self.embedding(made)
+        h = embedded + self.positions(torch.arange(x.shape[1]))
+        return self.readout((h.masked_fill(x[..., None] == 1, 0.0) * mask).sum(1) / mask.sum(1))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: x,
+        lambda x: x % 7,
+        lambda x: (x > 3).long() + 2 * x.clamp(max=5),
+        lambda x: torch.where(x == 2, 0, x).max(1, keepdim=True)[0].expand_as(x),
+        lambda x: torch.arange(20)[x],
+        lambda x: F.one_hot(x, 20).double(),
+    ],
+    ids=["tokens", "modulo", "sums", "where", "looked up", "one-hot"],
+)
+def test_paths_start_at_the_embeddings_of_what_is_made_of_tokens(made):
+    net = awake(Reading(made))
+    found, expected = path_outputs(net, TOKENS), net(TOKENS).detach()
+    assert (found.outputs.sum(0) + found.constant - expected).abs().max() < EXACT * expected.abs().max()
+    assert found.input_lengths == (1,)
+    net.positions.weight.data.zero_()
+    assert torch.equal(path_outputs(net, TOKENS).from_input, found.from_input)  # of which positions are no part
+
+
+@pytest.mark.parametrize("made", [lambda x: x + x.new_zeros(x.shape).scatter_(1, x % 8, 1), lambda x: x.tanh().zero_()])
+def test_tokens_written_into_a_tensor_are_refused(made):
+    with pytest.raises(NoPaths, match="writes them"):
+        path_outputs(awake(Reading(made)), TOKENS)
 
 
 def test_tokens_that_are_changed_in_place_are_refused():

@@ -34,8 +34,7 @@ from lightning_app.measures.core.hooks import check_evaluating, nearly_same, sha
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
-from lightning_app.measures.paths.parts import STARTS, AtRoot, ByLength, Kind, NoPaths
-from lightning_app.measures.paths.unravel import unravel
+from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NoPaths, unravel
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts

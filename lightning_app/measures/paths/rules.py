@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_app.measures.paths.parts import NoPaths, Parts
 from lightning_app.measures.paths.unravel import (
+    LEAVE,
     TWO_SIGNALS,
     Gateless,
     Last,
+    NoPaths,
+    Parts,
     Unravelled,
     on_sum,
     plain,
@@ -38,12 +40,6 @@ def _layer(
     """A weight layer: its linear map makes every path longer, its bias starts one."""
     parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).longer(1)
     return _with_constant(parts, bias, total, func is F.linear)
-
-
-@rule(F.embedding, floor=Last.LAYER, resets=True)
-def _embedding(func: Any, total: Tensor, tokens: Any, *args: Any, **kwargs: Any) -> Parts:
-    """A weight layer for tokens that are one-hot vectors."""
-    return tokens.like.started(func(plain(tokens), *args, **kwargs)).longer(1)
 
 
 @rule(torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm, several=True)
@@ -179,7 +175,7 @@ def _prelu(func: Any, total: Tensor, x: Any, weight: Tensor) -> Parts:
 @rule(
     *(F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.celu, F.selu, F.softplus, F.softsign, F.tanhshrink, F.logsigmoid),
     *(F.hardtanh, F.relu6, F.softshrink, F.hardshrink, F.tanh, torch.tanh, Tensor.tanh, torch.erf, Tensor.erf),
-    *(torch.clamp, Tensor.clamp, torch.pow, Tensor.pow, Tensor.__pow__, torch.square, Tensor.square),
+    *(torch.pow, Tensor.pow, Tensor.__pow__, torch.square, Tensor.square),
     *(torch.sin, Tensor.sin, torch.exp, Tensor.exp),
     floor=Last.ACTIVATION,
 )
@@ -206,6 +202,24 @@ def _gates(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> tuple
     return torch.where(x == 0, slope, (total - at_0) / torch.where(x == 0, 1, x)), at_0
 
 
+@rule(
+    *(torch.clamp, Tensor.clamp, torch.clamp_min, Tensor.clamp_min, torch.clamp_max, Tensor.clamp_max),
+    floor=Last.ACTIVATION,
+)
+def _clamped(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Parts:
+    parts = _activation(func, total, x, *args, **kwargs)
+    bounds = on_sum(func, total.new_tensor([-torch.inf, torch.inf]), *args, **kwargs).tolist()
+    return _relu(func, total, x) if bounds == [0, torch.inf] else parts
+
+
+@rule(F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax, floor=Last.GATE)
+def _softmax(func: Any, total: Tensor, *args: Any, **kwargs: Any) -> Parts:
+    """Its values depend on all of its inputs by exponentials: no share of one belongs to an input. They are gates."""
+    raise Gateless(
+        f"no path leads through a {func.__name__}: let the net return the logits that go into it, or {LEAVE}"
+    )
+
+
 @rule(F.glu)
 def _glu(func: Any, total: Tensor, x: Any, dim: int = -1) -> Any:
     one, other = x.chunk(2, dim)
@@ -219,11 +233,14 @@ def _normalize(
     return x / x.norm(p, dim, keepdim=True).clamp_min(eps)
 
 
-@rule(F.max_pool2d, F.max_pool1d, F.max_pool3d, torch.max_pool2d, torch.max_pool1d, torch.max_pool3d)
+@rule(
+    *(F.max_pool2d, F.max_pool1d, F.max_pool3d, torch.max_pool2d, torch.max_pool1d, torch.max_pool3d),
+    *(F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
+)
 def _max_pool(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Parts:
     """Each output is one of the inputs: the one that is largest in the sum."""
     kwargs = {**kwargs, "return_indices": True}
-    total, places = on_sum(WITH_PLACES[total.ndim], x, *args, **kwargs)
+    total, places = on_sum(WITH_PLACES["adaptive" in func.__name__][total.ndim], x, *args, **kwargs)
     first = places.ndim - total.ndim + 2  # maps are flattened, (B, C, places)
 
     def chosen(part: Tensor) -> Tensor:
@@ -232,7 +249,35 @@ def _max_pool(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Pa
     return x.parts.mapped(chosen)
 
 
-WITH_PLACES = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}  # by dimensions of the maps
+WITH_PLACES = (  # by dimensions of the maps
+    {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d},
+    {3: F.adaptive_max_pool1d, 4: F.adaptive_max_pool2d, 5: F.adaptive_max_pool3d},
+)
+
+
+@rule(
+    *(torch.amax, Tensor.amax, torch.amin, Tensor.amin), *(torch.max, Tensor.max, torch.min, Tensor.min), several=True
+)
+def _extreme(func: Any, total: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The one that is largest, or smallest, in the sum."""
+    if isinstance(dim, Tensor):
+        return _larger(func, total, x, dim)
+    dims = [dim] if isinstance(dim, int) else dim or [*range(x.ndim)]
+    out = total[0] if isinstance(total, tuple) else total
+
+    def in_rows(part: Tensor) -> Tensor:
+        return part.movedim(tuple(dims), tuple(range(-len(dims), 0))).flatten(-len(dims))
+
+    rows = in_rows(plain(x))
+    places = (rows.argmin if "min" in func.__name__ else rows.argmax)(-1, keepdim=True)
+    parts = x.parts.mapped(lambda part: in_rows(part).gather(-1, places).reshape(out.shape))
+    return type(total)([unravelled(out, parts), total[1]]) if isinstance(total, tuple) else parts
+
+
+@rule(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum, several=True)
+def _larger(func: Any, total: Tensor, x: Any, y: Any) -> Parts:
+    first = plain(x) == total
+    return _combined(total, x, y, lambda x, y: torch.where(first, x, y))
 
 
 @rule(torch.add, Tensor.add, torch.sub, Tensor.sub, several=True)
@@ -315,7 +360,7 @@ def _gated(bilinear: Callable[[Any, Any], Tensor], total: Tensor, x: Unravelled,
     """Of two signals, the one that passed the later kind of function is the gate."""
     kind_of_x, kind_of_y = max(x.last, Last.LINEAR), max(y.last, Last.LINEAR)
     if kind_of_x == kind_of_y:
-        raise Gateless(TWO_SIGNALS, Last.LINEAR)
+        raise Gateless(TWO_SIGNALS, Last.GATE if kind_of_x == Last.GATE else Last.LINEAR)
     if kind_of_x < kind_of_y:
         parts = x.parts.frozen(lambda part: bilinear(part, plain(y)))
     else:

@@ -16,22 +16,31 @@ paths carry is the gradient. Other gates do, and the gradient that runs through 
 
 *Length* counts weight layers: convolutions, linear maps, embeddings, and matrix products with a tensor that does not depend
 on the inputs. Query and key maps are in gates; a path through attention passes two, the value map and that of the output.
-Paths start at the inputs (of tokens: at their embeddings, which are one layer long), and at constants: a layer's bias, the
-shift of a normalisation, positions, a class token, phi(0). Those have length 1 where they come in.
+Paths start at the inputs (of tokens, or whole numbers made of them: at their embeddings, which are one layer long, and where
+they become real numbers), and at constants: a layer's bias, the shift of a normalisation, positions, a class token, phi(0). Those
+have length 1 where they come in.
+
+*Parts* are kept in two ways. `ByLength` keeps one part for each length, and a layer makes them all longer by one. `AtRoot` keeps
+the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all lengths are the Fourier transform of
+this over the roots of unity, at a cost that does not grow with their number. The first resolves outputs, the second gradients,
+and each is the other's witness.
 """
 
 import inspect
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call
-from lightning_app.measures.paths.parts import NoPaths, Parts
+from lightning_app.common.errors import UserError
 
 LEAVE = "leave it out of EffectiveDepth."
 WRITTEN = (
@@ -42,7 +51,134 @@ TWO_SIGNALS = (
     "a net is resolved into paths if of two signals that it multiplies one is a gate, which passed an activation, a sigmoid "
     f"or a softmax that the other did not; this one multiplies two signals of the same kind: {LEAVE}"
 )
-TOKENS = f"paths start at the embeddings of tokens, this net uses its whole numbers in another way: {LEAVE}"
+TOKENS = f"paths start where tokens become real numbers, in this net only whole numbers come of them: {LEAVE}"
+
+
+Linear = Callable[..., Tensor]
+
+
+class NoPaths(UserError):
+    """The net cannot be carried out on parts of its tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(ABC):
+    """A stack of parts, (K, ...) where the tensor is (...)."""
+
+    stack: Tensor
+    gated: bool = field(default=False, kw_only=True)  # by a gate that has a derivative, which is left out?
+
+    @abstractmethod
+    def started(self, tensor: Tensor) -> Self:
+        """Parts of this kind for a tensor from which paths start."""
+
+    def mapped(self, linear: Linear) -> Self:
+        """A linear function of each."""
+        return replace(self, stack=torch.vmap(linear)(self.stack))
+
+    def split(self, linear: Callable[..., Sequence[Tensor]]) -> list[Self]:
+        """A linear function of each that has several results."""
+        return [replace(self, stack=stack) for stack in torch.vmap(lambda part: tuple(linear(part)))(self.stack)]
+
+    def frozen(self, linear: Linear) -> Self:
+        """A linear function of each, whose coefficients depend on the net's input and are held as they are."""
+        return replace(self.mapped(linear), gated=True)
+
+    def joined(self, others: Sequence[Self], linear: Linear) -> Self:
+        """A linear function of several tensors' parts: their sum, or one after the other."""
+        first, *rest = self.aligned(others)
+        stack = torch.vmap(linear)(first.stack, *(parts.stack for parts in rest))
+        return replace(first, stack=stack, gated=any(parts.gated for parts in (self, *others)))
+
+    @abstractmethod
+    def aligned(self, others: Sequence[Self]) -> list[Self]:
+        """All of them, self first, with stacks whose k-th entries belong together."""
+
+    @abstractmethod
+    def longer(self, by: int) -> Self:
+        """Behind so many more weight layers; -1: as if the last one did not count."""
+
+    @abstractmethod
+    def born(self, constant: Tensor) -> Self:
+        """With a constant, of the tensor's shape, that starts a path here."""
+
+
+STARTS: tuple[Literal["input", "constant"], ...] = ("input", "constant")
+
+
+class Kind(NamedTuple):
+    """What the paths of one part have in common."""
+
+    start: Literal["constant", "input"]
+    length: int  # weight layers passed
+
+
+@dataclass(frozen=True, eq=False)
+class ByLength(Parts):
+    """One part for each kind of path.
+
+    >>> x = ByLength(torch.tensor([[5.0]]), (Kind("input", 0),))
+    >>> y = x.joined([x.longer(1).born(torch.tensor([2.0]))], torch.add)
+    >>> y.kinds, y.stack.flatten().tolist()
+    ((Kind(start='constant', length=1), Kind(start='input', length=0), Kind(start='input', length=1)), [2.0, 5.0, 5.0])
+    """
+
+    kinds: tuple[Kind, ...] = (Kind("input", 0),)  # ascending
+
+    def started(self, tensor: Tensor) -> Self:
+        return type(self)(tensor.unsqueeze(0))
+
+    def aligned(self, others: Sequence[Self]) -> list[Self]:
+        every = (self, *others)
+        kinds = tuple(sorted({kind for parts in every for kind in parts.kinds}))
+        return [parts if kinds == parts.kinds else parts._among(kinds) for parts in every]
+
+    def _among(self, kinds: tuple[Kind, ...]) -> Self:
+        """With parts that are zero for kinds that have no path here."""
+        places = torch.tensor([kinds.index(kind) for kind in self.kinds], device=self.stack.device)
+        stack = self.stack.new_zeros(len(kinds), *self.stack.shape[1:]).index_copy(0, places, self.stack)
+        return replace(self, stack=stack, kinds=kinds)
+
+    def longer(self, by: int) -> Self:
+        return replace(self, kinds=tuple(Kind(start, length + by) for start, length in self.kinds))
+
+    def born(self, constant: Tensor) -> Self:
+        # Sorted, so that a path that starts here comes first. Written out, as `joined` would copy the stack three times.
+        here, constant = Kind("constant", 1), constant.unsqueeze(0)
+        if self.kinds[0] == here:
+            return replace(self, stack=torch.cat([self.stack[:1] + constant, self.stack[1:]]))
+        return replace(self, stack=torch.cat([constant, self.stack]), kinds=(here, *self.kinds))
+
+
+@dataclass(frozen=True, eq=False)
+class AtRoot(Parts):
+    """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
+
+    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).longer(1)  # 5 i
+    >>> x.stack.flatten().round().int().tolist(), x.longer(1).stack.flatten().round().int().tolist()
+    ([0, 5], [-5, 0])
+    """
+
+    angle: float = 0.0
+
+    @classmethod
+    def at_start(cls, inputs: Tensor, angle: float) -> Self:
+        """Inputs, from which all paths start."""
+        return cls(torch.stack([inputs, torch.zeros_like(inputs)]), angle)
+
+    def started(self, tensor: Tensor) -> Self:
+        return self.at_start(tensor, self.angle)
+
+    def aligned(self, others: Sequence[Self]) -> list[Self]:
+        return [self, *others]
+
+    def longer(self, by: int) -> Self:
+        (real, imaginary), cos, sin = self.stack, math.cos(by * self.angle), math.sin(by * self.angle)
+        return replace(self, stack=torch.stack([cos * real - sin * imaginary, sin * real + cos * imaginary]))
+
+    def born(self, constant: Tensor) -> Self:
+        one = torch.stack([math.cos(self.angle) * constant, math.sin(self.angle) * constant])
+        return replace(self, stack=self.stack + one)
 
 
 class Last(IntEnum):
@@ -88,15 +224,23 @@ class Unravelled(Tensor):
         args = args or tuple(kwargs.pop(name) for name in ("input", "tensors") if name in kwargs)
         if func is Tensor.__iter__:
             return iter(args[0].unbind(0))
+        signals = [*_unravelled((args, kwargs))]
+        tokens, real = ([each for each in signals if (each.why == TOKENS) is whole] for whole in (True, False))
         total = on_sum(func, *args, **kwargs)
         if func in NEW or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total])):
             if in_place:  # of tokens, which would stay as they were
                 raise NoPaths(WRITTEN)
-            return _tokens(func, total, args)
-        out = _resolved(func, total, args, kwargs)
+            return _each(total, lambda part: _whole(part, tokens[0].like)) if tokens and func not in NEW else total
+        if not real:
+            if in_place:
+                raise NoPaths(WRITTEN)
+            return _embedded(func, total, tokens[0].like, args, kwargs)
+        args, kwargs = _without_tokens(args), _without_tokens(kwargs)  # they choose among signals, or mask them
+        out = _resolved(func, total, args, kwargs, real)
         return _written(args[0], out) if in_place else out
 
 
+LOOKUPS = {F.embedding, Tensor.__getitem__, torch.index_select, Tensor.index_select}
 NEW = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.new_tensor}
 NEW |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, torch.rand_like, torch.randn_like}
 
@@ -119,7 +263,7 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
     def begun(x: Tensor) -> Tensor:
         if x.is_floating_point():
             return unravelled(x, parts.started(x))
-        return unravelled(x, parts, why=TOKENS) if x is first else x
+        return _whole(x, parts) if x is first else x
 
     out = call(net, several.each(begun))
     if not isinstance(out, Unravelled):
@@ -169,9 +313,8 @@ def rule(*functions: Callable, floor: Last = Last.LINEAR, resets: bool = False, 
     return register
 
 
-def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict) -> Any:
+def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Sequence[Unravelled]) -> Any:
     """The sum with its parts, or as a tensor that can only be a gate."""
-    signals = [*_signals((args, kwargs))]
     found = RULES.get(func)
     last = Last.GATE
     try:
@@ -188,7 +331,7 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict) -> Any:
         ) from error
     except Gateless as refusal:
         like, why, last = signals[0].like, refusal.why, last if refusal.last is None else refusal.last
-        return _each(total, lambda part: unravelled(part, like, last, why))
+        return _each(total, lambda part: unravelled(part, like, last, why) if _is_signal(part) else part)
     if isinstance(parts, Parts):
         return unravelled(total, parts, last)
     if isinstance(parts, list):
@@ -196,29 +339,41 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict) -> Any:
     return parts
 
 
-def _tokens(func: Callable, total: Any, args: tuple) -> Any:
-    """What does not depend on the signals, such as a shape or a mask; tokens in another form are still tokens."""
-    is_form = func in RULES and RULES[func].floor == Last.LAYER and isinstance(total, Tensor)
-    of_tokens = is_form and isinstance(args[0], Unravelled) and args[0].why == TOKENS
-    return unravelled(total, args[0].like, why=TOKENS) if of_tokens else total
+def _whole(total: Any, like: Parts) -> Any:
+    """Tokens, or whole numbers and masks that depend on them."""
+    return unravelled(total, like, why=TOKENS) if isinstance(total, Tensor) else total
 
 
-def _each(total: Any, make: Callable[[Tensor], Unravelled]) -> Any:
-    if isinstance(total, (tuple, list)):
-        return type(total)([make(one) if _is_signal(one) else one for one in total])
-    return make(total)
+def _embedded(func: Callable, total: Tensor, like: Parts, args: tuple, kwargs: dict) -> Unravelled:
+    """A path starts: behind a weight layer of tokens that are one-hot vectors, or as numbers that can also make gates."""
+    start = like.started(func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()}))
+    if func in LOOKUPS:
+        return unravelled(total, start.longer(1), Last.LAYER)
+    return unravelled(total, start, Last.GATE)
+
+
+def _each(total: Any, make: Callable[[Any], Any]) -> Any:
+    return type(total)([*map(make, total)]) if isinstance(total, (tuple, list)) else make(total)
 
 
 def _is_signal(x: Any) -> bool:
     return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
 
-def _signals(x: Any) -> Iterator[Unravelled]:
+def _unravelled(x: Any) -> Iterator[Unravelled]:
     if isinstance(x, Unravelled):
         yield x
     elif isinstance(x, (tuple, list, dict)):
         for each in x.values() if isinstance(x, dict) else x:
-            yield from _signals(each)
+            yield from _unravelled(each)
+
+
+def _without_tokens(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: _without_tokens(value) for name, value in x.items()}
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(_without_tokens, x))
+    return plain(x) if isinstance(x, Unravelled) and x.why == TOKENS else x
 
 
 def _name(func: Callable) -> str:
