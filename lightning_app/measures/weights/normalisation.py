@@ -175,11 +175,11 @@ def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisa
     return tuple(found)
 
 
-def _offset(norm: nn.Module, inputs: tuple, named: dict[str, Any]) -> float:
+def _offset(norm: Any, inputs: tuple, named: dict[str, Any]) -> float:
     """c of a layer that multiplies by its weight + c: its answers to weights of 0 and of 1 tell; 0 where they do not."""
     if type(norm).__module__.startswith("torch.nn.") or not isinstance(getattr(norm, "weight", None), Tensor):
         return 0.0
-    bias = {"bias": torch.zeros_like(norm.bias)} if isinstance(getattr(norm, "bias", None), Tensor) else {}  # type: ignore[arg-type]
+    bias = {"bias": torch.zeros_like(norm.bias)} if isinstance(getattr(norm, "bias", None), Tensor) else {}
     answers = [
         functional_call(norm, {"weight": make(norm.weight), **bias}, inputs, named)
         for make in (torch.zeros_like, torch.ones_like)
