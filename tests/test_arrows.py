@@ -120,6 +120,7 @@ def test_arrows(file):
 DESCRIPTIONS = {
     "Layer",
     "ROLES",
+    "each_once",
     "named_at",
     "layers_of",
     "Span",
