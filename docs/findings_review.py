@@ -1,6 +1,6 @@
 """Attempts to overturn docs/findings.md, with other seeds, readings, data and settings than those that were registered.
 
-    python docs/findings_review.py normalised|shortcuts|notation|depth ... [--data-root data]
+    python docs/findings_review.py normalised|shortcuts|notation|depth|necessary ... [--data-root data]
 
 prints rows "finding, attempt, quantity, value" as CSV. Minutes each; `normalised` needs CIFAR-10.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from lightning_app.common.safe_io import read_npz
-from lightning_app.papers.findings import common_depth, normalised, notation, shortcut_length
+from lightning_app.papers.findings import common_depth, necessary_depth, normalised, notation, shortcut_length
 from lightning_app.papers.findings.nets import vectors
 from lightning_app.papers.parts import Source
 
@@ -109,7 +109,38 @@ def _trained(source: Source, norm: str, wrong: float, decay: float, epochs: int 
     return before["effective"], after["effective"]
 
 
-REVIEWS = {"normalised": normalised_rows, "shortcuts": shortcut_rows, "notation": notation_rows, "depth": depth_rows}
+def necessary_rows(source: Source) -> Iterator[Row]:
+    """Other errors that a lesion may cost, fewer tasks, nets of one task against each other; then nets of six blocks."""
+    files = sorted(PIECES.glob("lesions/*.npz"))
+    kept = [{name: values for name, values in read_npz(file).items() if values.ndim > 1} for file in files]
+    for within in (0.01, 0.02, 0.05, 0.1, 0.2):
+        necessary_depth.WITHIN = within
+        yield from _correlated(f"a lesion may cost {within:g}", kept)
+    necessary_depth.WITHIN = 0.05
+    fewer = [{name: values[:, :3] for name, values in arrays.items()} for arrays in kept]
+    yield from _correlated("one to three steps", fewer)
+    for task, steps in enumerate(necessary_depth.STEPS):  # the nets of a task in place of the tasks of a seed
+        of_task = {name: np.concatenate([a[name][:, task] for a in kept])[None] for name in kept[0]}
+        yield from _correlated(f"the 13 nets of {steps} steps", [of_task], criteria=("lesion", "needed"))
+    necessary_depth.BLOCKS = 6
+    fresh = necessary_depth.depths(source, first=100, seeds=2, epochs=8, limit=None, samples=2000)
+    yield "six blocks, seeds 100 and 101", "largest test error", float(fresh["error"].max())
+    yield from _correlated("six blocks, seeds 100 and 101", [fresh])
+
+
+def _correlated(
+    attempt: str, pieces: list, criteria: tuple[str, ...] = tuple(necessary_depth.CRITERIA)
+) -> Iterator[Row]:
+    """Mean rank correlations of effective depth, and of lesions with the steps."""
+    pairs = [(depth, other) for depth in ("effective", "gradient") for other in criteria]
+    pairs += [(other, "steps") for other in ("lesion", "needed") if "steps" in criteria]
+    for one, other in pairs:
+        found = necessary_depth.rank_correlation(one, other, *pieces)
+        yield attempt, f"rank correlation, {one} and {other}", float(found.mean())
+
+
+REVIEWS = {"normalised": normalised_rows, "shortcuts": shortcut_rows, "notation": notation_rows}
+REVIEWS |= {"depth": depth_rows, "necessary": necessary_rows}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
