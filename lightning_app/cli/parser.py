@@ -238,8 +238,8 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         argv: command and its options.
 
     Raises:
-        UserError: for a configuration file that is no YAML or beyond the limits of `safe_io`, and for a checkpoint to
-            measure of which nothing says which net is in it.
+        UserError: for a configuration file that is no YAML, and for a checkpoint to measure of which nothing says which net is in
+            it.
     """
     command, *words = argv
     options = [

@@ -1,13 +1,13 @@
 """What files of others may make this program do, and what is refused. This is the one place that says it.
 
 A configuration that the user names is code: it says which classes and functions are called, with which arguments. Run none
-that you would not run a script of. Only two things are kept from it: it writes nowhere but into the run folder (`confined`),
-and it is no larger or deeper than any configuration needs to be (`limit_yaml`).
+that you would not run a script of. One thing is kept from it: it writes nowhere but into the run folder (`confined`).
 
 Everything else is read as if a stranger had written it (`lightning_app.common.safe_io`). Arrays, checkpoints and weights hold
-tensors and plain values; nothing in them is executed; a file that is damaged, compressed, too large or of another kind is
-refused with an error message and exit code 2. A report leaves out damaged arrays, layers and notes and says so at its end;
-it refuses a damaged ``log.csv`` or ``config.yaml``.
+tensors and plain values; nothing in them is executed; a file that is damaged or of another kind is refused with an error
+message and exit code 2. A report leaves out damaged arrays, layers and notes and says so at its end; it refuses a damaged
+``log.csv`` or ``config.yaml``. Not guarded against is a file that is made to fill the memory, or to end the process by its
+depth: it can stop a command and do nothing else.
 
 ``measure --ckpt_path`` takes net and data from the ``config.yaml`` beside the checkpoint, which the user has not named. An
 allow-list says what that file may name (`check_allowed`): classes of nets, data modules, optimizers and learning rate
@@ -25,14 +25,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.safe_io import TEXT, check_yaml
 
 CLASSES = (nn.Module, Optimizer, LRScheduler, pl.LightningDataModule, torch.Tensor)  # allowed, with their subclasses
 FUNCTIONS = ("torchvision.models", "timm.models")  # packages whose functions are allowed: they make nets
@@ -144,32 +142,3 @@ def _below(text: str, folder: Path, key: str) -> str:
             "run.root, run.group and run.name."
         )
     return str(folder / text) if is_path else text
-
-
-# How large a configuration may be
-
-_load = get_loader("yaml")
-
-
-def limit_yaml() -> None:
-    """Check every YAML text that jsonargparse loads, nested files included. This replaces the loader of the process.
-
-    libyaml's loader, which jsonargparse uses, ends the process on a few hundred kilobytes of brackets.
-    """
-    set_loader("yaml", _load_within_limits, (yaml.YAMLError,))
-
-
-def _load_within_limits(text: str) -> Any:
-    if len(text) > TEXT:
-        raise UserError(f"a configuration has {len(text):,} characters, expected at most {TEXT:,}.")
-    try:
-        check_yaml(text, "the configuration")
-    except UserError as error:
-        if not isinstance(
-            error.__cause__, yaml.YAMLError
-        ):  # which the parser reports, or takes the text for a plain word
-            raise
-    try:
-        return _load(text)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # of tags such as !!bool on another word
-        raise yaml.YAMLError(f"a tag that does not fit its value ({error})") from error

@@ -24,7 +24,7 @@ from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.help import brief
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
-from lightning_app.cli.safety import check_allowed, confined, limit_yaml
+from lightning_app.cli.safety import check_allowed, confined
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
@@ -47,7 +47,6 @@ STRICT = "Stop where a measure or a logger fails, instead of saying so and going
 def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
     """Parse, build, and run fit, validate, test or measure; what comes out is put into ``answer``."""
     _quiet()
-    limit_yaml()
     resolve_short_names()
     words, from_run = prescan(argv)
     if any(word.partition("=")[0].endswith(("-help", ".help")) for word in words):

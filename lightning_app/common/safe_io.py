@@ -1,8 +1,7 @@
-"""Readers of files that a stranger may have written, or that a full disk cut short: limited in size, nothing executed.
+"""Readers of files that a stranger may have written, or that a full disk cut short: nothing in them is executed.
 
-Each reader checks that the file is a plain file of limited size, that what it unpacks to is small enough before it is
-unpacked, and unpickles nothing; whatever is wrong is a `UserError` that names the file. `lightning_app.cli.safety` says what
-is trusted and what is not.
+Each reader checks that the file is a plain file and unpickles nothing; whatever is wrong is a `UserError` that names the file.
+Nothing is done about files made to fill the memory. `lightning_app.cli.safety` says what is trusted and what is not.
 
 torch is imported only to read what torch wrote, so that the report starts fast.
 """
@@ -10,62 +9,44 @@ torch is imported only to read what torch wrote, so that the report starts fast.
 import io
 import json
 import lzma
-import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from lightning_app.common.errors import UserError
 
-TEXT = 4 << 20  # bytes; a full configuration has 20,000, one with the names of 21,841 classes 500,000
-TEXT_OF_A_LOG = 1 << 30  # bytes: 15 million rows, and pandas needs several times that
-NODES = 200_000  # of a YAML file, every alias counted as what it stands for
-DEPTH = 100  # of nested lists and mappings
-AT_ONCE = 1 << 20  # bytes of an .npz file below which it is read in one piece
-UNPACKED = 1 << 30  # bytes of one .npz file's arrays
-KINDS = "biufcU"  # of arrays: numbers and text; no objects (pickles), no records, no dates
-
-
 # Text
 
 
-def read_bytes(file: Path, limit: int = TEXT) -> bytes:
+def read_bytes(file: Path) -> bytes:
     """All of a plain file.
 
     Raises:
-        UserError: for a folder, a pipe or nothing at that place, a file that may not be read, and one beyond the limit.
+        UserError: for a folder, a pipe or nothing at that place, and for a file that may not be read.
     """
-    size = _size(file)
-    if size > limit:
-        raise UserError(f"{file} has {size:,} bytes, expected at most {limit:,}: it is not what its name says.")
+    _check_plain(file)
     with _reported(file, "read", OSError):
         return file.read_bytes()
 
 
-def read_text(file: Path, limit: int = TEXT) -> str:
+def read_text(file: Path) -> str:
     """All of a UTF-8 text file, with line breaks as ``\\n``; raises as `read_bytes`, and for other encodings."""
-    content = read_bytes(file, limit)
+    content = read_bytes(file)
     with _reported(file, "read as UTF-8 text", UnicodeDecodeError):
         return content.decode().replace("\r\n", "\n")
 
 
-def read_xz(file: Path, limit: int = TEXT_OF_A_LOG) -> bytes:
-    """What ``lzma.compress`` packed into a file; raises as `read_bytes`, and for a damaged or larger one."""
-    packed = read_bytes(file, limit)
-    with _reported(file, "unpacked", lzma.LZMAError, EOFError):
-        reader = lzma.LZMADecompressor()
-        content = reader.decompress(packed, max_length=limit + 1)
-        if len(content) > limit:
-            raise UserError(f"{file} would unpack to more than {limit:,} bytes: it is not what its name says.")
-        if not reader.eof:
-            raise EOFError("it ends too early")
-        return content
+def read_xz(file: Path) -> bytes:
+    """What ``lzma.compress`` packed into a file; raises as `read_bytes`, and for a damaged one."""
+    packed = read_bytes(file)
+    with _reported(file, "unpacked", lzma.LZMAError):
+        return lzma.decompress(packed)
 
 
 def read_json(file: Path) -> Any:
@@ -75,12 +56,11 @@ def read_json(file: Path) -> Any:
         return json.loads(text)
 
 
-def _size(file: Path) -> int:
-    """In bytes. A pipe would be waited for and a device has no end: neither is a file here."""
+def _check_plain(file: Path) -> None:
+    """A pipe would be waited for and a device has no end: neither is a file here."""
     if not file.is_file():
         there = "a folder" if file.is_dir() else "something else" if os.path.lexists(file) else "none"
         raise UserError(f"expected a file at {file}, found {there}.")
-    return file.stat().st_size
 
 
 @contextmanager
@@ -88,8 +68,6 @@ def _reported(file: Path, verb: str, *errors: type[Exception]) -> Iterator[None]
     """Report what a reader raises for a broken file as an error that names the file."""
     try:
         yield
-    except UserError:
-        raise
     except errors as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
         reason = " ".join(text.split()).rstrip(".")[:300]
@@ -103,153 +81,86 @@ def read_yaml(file: Path) -> dict[str, Any]:
     """A configuration: nested mappings, lists and plain values; empty for an empty file.
 
     Raises:
-        UserError: as `read_text` and `check_yaml`, for a tag that would make an object, and for no mapping.
+        UserError: as `read_text` and `parsed_yaml`, and for no mapping.
     """
-    import yaml
-
-    text = read_text(file)
-    check_yaml(text, str(file))
-    with _not_yaml(str(file)):
-        content = yaml.load(text, _loader())
+    content = parsed_yaml(read_text(file), str(file))
     if not isinstance(content, dict | None):
         raise UserError(f"{file} is no configuration: expected keys and values, found a {type(content).__name__}.")
     return content or {}
 
 
-def check_yaml(text: str, name: str) -> None:
-    """Refuse what would not fit into memory or stack, before anything is built of it.
-
-    libyaml's loader recurses in C: 200,000 brackets end the process without a word. Nine anchors of nine aliases each make
-    a billion nodes. PyYAML takes the last of two equal keys and forgets the first.
+def parsed_yaml(text: str, name: str) -> Any:
+    """What a YAML text says.
 
     Args:
-        text: of any length.
+        text: one document.
         name: what to call it in an error.
 
     Raises:
-        UserError: for text that is not YAML, deeper than 100 levels or of more than 200,000 nodes with every alias
-            counted as what it stands for, for an anchor within itself, and for a mapping with a key twice.
+        UserError: for text that is not YAML, a tag that would make an object, and a mapping with a key twice, of which PyYAML
+            would forget the first.
 
-    >>> check_yaml("a: &a [1, 2]\\nb: *a", "it")
-    >>> check_yaml("a: 1\\na: 2", "it")
+    >>> parsed_yaml("a: &a [1, 2]\\nb: *a", "it")
+    {'a': [1, 2], 'b': [1, 2]}
+    >>> parsed_yaml("a: 1\\na: 2", "it")
     Traceback (most recent call last):
-    lightning_app.common.errors.UserError: it has the key 'a' twice (line 2): one of them would be forgotten.
+    lightning_app.common.errors.UserError: it is not YAML: the key 'a' is there twice, line 2.
     """
     import yaml
 
-    nodes, sizes = [_Node()], {}
-    with _not_yaml(name):
-        for event in yaml.parse(text, _loader()):
-            if isinstance(event, yaml.CollectionStartEvent):
-                nodes.append(_Node(event.anchor, set() if isinstance(event, yaml.MappingStartEvent) else None))
-            elif isinstance(event, yaml.CollectionEndEvent):
-                done = nodes.pop()
-                sizes[done.anchor] = done.size
-                nodes[-1].add(done.size)
-            elif isinstance(event, yaml.ScalarEvent):
-                sizes[event.anchor] = 1
-                if nodes[-1].add(1, event.value):
-                    line = event.start_mark.line + 1 if event.start_mark else "?"
-                    raise UserError(
-                        f"{name} has the key '{event.value}' twice (line {line}): one of them would be forgotten."
-                    )
-            elif isinstance(event, yaml.AliasEvent):
-                nodes[-1].add(sizes.get(event.anchor, NODES))  # of an anchor that is still open: within itself
-            if len(nodes) > DEPTH or nodes[-1].size > NODES:
-                raise UserError(
-                    f"{name} is no configuration: expected at most {DEPTH} levels and {NODES:,} values, every alias counted "
-                    "as what it stands for; found more."
-                )
-
-
-@dataclass
-class _Node:
-    """A list or mapping whose end has not come yet."""
-
-    anchor: str | None = None
-    keys: set[str] | None = None  # None for a list
-    size: int = 1  # nodes so far, its own included
-    children: int = field(default=0)
-
-    def add(self, size: int, text: str | None = None) -> bool:
-        """Count a child; true for a key that was there before."""
-        twice = False
-        if self.keys is not None and text is not None and text != "<<" and self.children % 2 == 0:
-            twice = text in self.keys
-            self.keys.add(text)
-        self.size += size
-        self.children += 1
-        return twice
-
-
-@contextmanager
-def _not_yaml(name: str) -> Iterator[None]:
-    """What PyYAML raises: of syntax its own errors, of ``!!bool maybe`` a KeyError, of other tags others."""
-    import yaml
-
     try:
-        yield
-    except UserError:
-        raise
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        return yaml.load(text, _loader())
+    # of syntax its own errors, of ``!!bool maybe`` a KeyError, of other tags others
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{name} is not YAML: {' '.join(str(error).split())[:300]}.") from error
 
 
+@cache
 def _loader() -> type:
-    """Ten times faster, where libyaml is there."""
+    """Of plain values, with each key once. libyaml's is ten times faster, where it is there."""
     import yaml
 
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two, by what there is
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in seen:
+                        raise ValueError(f"the key '{key.value}' is there twice, line {key.start_mark.line + 1}")
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 # Arrays and tensors
 
 
 def read_npy(file: Path) -> np.ndarray:
-    """One array of numbers or text.
+    """One array without Python objects.
 
     Raises:
-        UserError: for anything but one whole, plain array: also where the header claims more elements than are there.
+        UserError: for anything else, and for an array that is cut short.
     """
-    size = _size(file)
+    _check_plain(file)
     with _plain(file), file.open("rb") as stream:
-        return _array(stream, size)
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def read_npz(file: Path, wanted: Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
     """Arrays by name, or those whose names are wanted.
 
     Raises:
-        UserError: if the file is damaged, would unpack to more than a GiB, or holds anything but plain arrays.
+        UserError: if the file is damaged or holds anything but arrays without Python objects.
     """
-    small = _size(file) < AT_ONCE  # many short reads of a small file take longer than all of it
-    with _plain(file), zipfile.ZipFile(io.BytesIO(file.read_bytes()) if small else file) as archive:
-        found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        chosen = {name: info for name, info in found.items() if wanted is None or wanted(name)}
-        if (unpacked := sum(info.file_size for info in chosen.values())) > UNPACKED:
-            raise ValueError(f"it would unpack to {unpacked:,} bytes, expected at most {UNPACKED:,}")
-        return {name: _member(archive, info) for name, info in chosen.items()}
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as stream:  # which ends after the bytes that the directory says, and checks their sum
-        return _array(stream, info.file_size)
-
-
-def _array(stream: IO[bytes], size: int) -> np.ndarray:
-    """From a stream of so many bytes. The header is compared with them: numpy would allocate what it claims."""
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"format {version[0]}.{version[1]}, expected 1.0 or 2.0")
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(stream)
-    if dtype.kind not in KINDS:
-        raise ValueError(f"expected numbers or text, got dtype {dtype}, which is not read")
-    there, claimed = size - stream.tell(), math.prod(shape) * dtype.itemsize
-    if there != claimed or any(length < 0 for length in shape):
-        raise ValueError(f"its header says {shape} {dtype}, {claimed:,} bytes, and {there:,} are there")
-    stream.seek(0)
-    return np.lib.format.read_array(stream, allow_pickle=False)
+    _check_plain(file)
+    with _plain(file), zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
+        names = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        return {
+            name: np.lib.format.read_array(io.BytesIO(archive.read(member)), allow_pickle=False)
+            for name, member in names.items()
+            if wanted is None or wanted(name)
+        }
 
 
 @contextmanager
@@ -268,19 +179,19 @@ def _plain(file: Path) -> Iterator[None]:
 def read_torch(file: Path) -> Any:
     """What ``torch.save`` wrote, on the CPU: tensors and plain values. Nothing is executed (``weights_only``).
 
-    torch's reader takes a damaged tensor for a whole one and unpacks whatever it is given, so the archive is looked through
-    first: its checksums, and that nothing in it is packed, as ``torch.save`` never does.
+    torch's reader takes a damaged tensor for a whole one, so the archive's checksums are looked at first.
 
     Raises:
-        UserError: if the file is damaged, packed, or holds more than tensors and plain values.
+        UserError: if the file is damaged, or holds more than tensors and plain values.
     """
     import torch
 
-    size = _size(file)
+    _check_plain(file)
     try:
-        with file.open("rb") as stream:
-            if stream.read(4) == b"PK\x03\x04":  # what torch goes by
-                _check_archive(file, size)
+        if zipfile.is_zipfile(file):  # torch's older format is none
+            with zipfile.ZipFile(file) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise ValueError(f"{damaged} in it is damaged")
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's readers raise whatever a broken file leads them to
         reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:200] or type(error).__name__
@@ -288,11 +199,3 @@ def read_torch(file: Path) -> Any:
             f"{file} cannot be read: it is truncated or damaged, or holds more than tensors and plain values, such as a "
             f"pickled net, which is never executed ({reason}). Of a net, save net.state_dict()."
         ) from error
-
-
-def _check_archive(file: Path, size: int) -> None:
-    with zipfile.ZipFile(file) as archive:
-        if sum(info.file_size for info in archive.infolist()) > size:
-            raise ValueError(f"it would unpack to more than its {size:,} bytes")
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"{damaged} in it is damaged")

@@ -12,9 +12,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-import yaml
 
-from lightning_app.common.safe_io import check_yaml
+from lightning_app.common.safe_io import parsed_yaml
 from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import paired_curve
@@ -64,10 +63,8 @@ class Quantity:
 def quantities() -> tuple[Quantity, ...]:
     """The content of `conventions.yaml`."""
     file = Path(__file__).with_name("conventions.yaml")
-    text = file.read_text(encoding="utf-8")
-    check_yaml(text, file.name)  # refuses a name that comes twice, of which yaml would take the last
     found = []
-    for entry in yaml.safe_load(text):
+    for entry in parsed_yaml(file.read_text(encoding="utf-8"), file.name):
         conventions = tuple(Convention(label, *each) for label, each in entry["conventions"].items())
         found.append(Quantity(entry["quantity"], conventions, entry.get("over", "")))
     return tuple(found)

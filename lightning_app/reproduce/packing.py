@@ -26,7 +26,7 @@ from typing import Any
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically, writing
-from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_json, read_xz
+from lightning_app.common.safe_io import read_bytes, read_json, read_xz
 from lightning_app.papers.parts import PAPER, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
@@ -36,7 +36,6 @@ __all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "
 
 MANIFEST = "packed.json"
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
-BIG = 1 << 30  # bytes of one file
 
 
 def home_of_runs(out: Path, paper: str, scale: Scale) -> Path:
@@ -81,7 +80,7 @@ def damage(folder: Path) -> list[str]:
         *(
             f"{folder / name} is not the file that was packed: its SHA-256 differs"
             for name in sorted(files.keys() & there)
-            if _sha(read_bytes(folder / name, BIG)) != files[name]
+            if _sha(read_bytes(folder / name)) != files[name]
         ),
     ]
 
@@ -118,18 +117,18 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
     for name in SMALL_FILES:
         if (run.path / name).is_file():
             yield name, _without_places(read_bytes(run.path / name), run.config())
-    yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG, TEXT_OF_A_LOG), preset=6)
+    yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG), preset=6)
     for family, epoch in sorted(arrays):
         name = f"{ARRAYS}/{epoch_folder(epoch)}/{family}.npz"
         if (run.path / name).is_file():
-            yield name, read_bytes(run.path / name, BIG)
+            yield name, read_bytes(run.path / name)
     last = run.checkpoints / LAST
     if last.is_file() and finished:
         from lightning_app.runs.checkpoints import AtomicCheckpointIO, packed_weights
 
         yield PACKED_WEIGHTS, packed_weights(AtomicCheckpointIO().load_checkpoint(last))
     elif last.is_file():
-        yield f"{CHECKPOINTS}/{LAST}", read_bytes(last, BIG)
+        yield f"{CHECKPOINTS}/{LAST}", read_bytes(last)
 
 
 def _without_places(content: bytes, config: Mapping[str, Any]) -> bytes:
@@ -165,7 +164,7 @@ def unpack(folder: Path, target: Path) -> RunFolder:
     new = _new(target)
     shutil.rmtree(new, ignore_errors=True)
     for name in PackedRun.read(folder).files:
-        content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name, BIG)
+        content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name)
         write_atomically(with_folder(new / (LOG if name == LOG_PACKED else name)), content)
     with writing(target):
         os.replace(new, target)  # all of it or nothing: a log without its checkpoint would be a lost run
@@ -203,7 +202,7 @@ def _aside(target: Path) -> Path:
 
 def file_digest(file: Path) -> str:
     """SHA-256 of a file, in hex."""
-    return _sha(read_bytes(file, BIG))
+    return _sha(read_bytes(file))
 
 
 def _sha(content: bytes) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
-from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes
+from lightning_app.common.safe_io import read_bytes
 from lightning_app.papers import PAPERS, find
 from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper, Scale
 from lightning_app.papers.records import RECORD, counts_of, read_record, value
@@ -389,7 +389,7 @@ def _other_text(file: Path, expected: str) -> str:
     """Where a file's text is not what the rows make, in words."""
     if not file.is_file():
         return f"{file} is missing"
-    there = read_bytes(file, TEXT_OF_A_LOG).decode(errors="replace").replace("\r\n", "\n")
+    there = read_bytes(file).decode(errors="replace").replace("\r\n", "\n")
     if there == expected:
         return ""
     one, other = there.split("\n"), expected.split("\n")

@@ -37,7 +37,7 @@ import numpy as np
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.numbers import whole
-from lightning_app.common.safe_io import TEXT_OF_A_LOG, read_bytes, read_npz, read_text, read_xz, read_yaml
+from lightning_app.common.safe_io import read_bytes, read_npz, read_text, read_xz, read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,7 +251,7 @@ class RunFolder:
         log, packed = self.path / LOG, self.path / LOG_PACKED
         if not self.has_log:
             raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
-        text = read_bytes(log, TEXT_OF_A_LOG) if log.exists() else read_xz(packed)
+        text = read_bytes(log) if log.exists() else read_xz(packed)
         log = log if log.exists() else packed
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):

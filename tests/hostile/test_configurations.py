@@ -98,7 +98,7 @@ def test_configuration_files_are_looked_at_first(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text(CONFIG)
     prescan(["fit", "--config", str(file)])
-    for content in (b"[" * 200_000, b"a: \xff\xfe", b"a: 1\na: 2\n", b"#" * (5 << 20)):
+    for content in (b"a: \xff\xfe", b"a: 1\na: 2\n"):
         file.write_bytes(content)
         with pytest.raises(UserError, match=r"a\.yaml"):
             prescan(["fit", "--config", str(file)])
