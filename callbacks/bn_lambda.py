@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import StatefulMeasure, Steps
+from callbacks.measure import StatefulMeasure
 from lightning_app.measures import (
     Normalisation,
     absorbed_norms,
@@ -82,24 +82,21 @@ class BnLambda(StatefulMeasure):
     Source:
         Littwin & Wolf (2016), sections 4.1 and 4.2, Figs. 1d, 1e, 2 and 3; e-lab's BN-absorber.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         norm: of the weights, "frobenius"; "rms" and "filter" (mean norm of an output channel's weights) have keys
             ``weight_norm_rms/...``, ``weight_norm_filter/...``.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "bn_lambda"
 
     def __init__(
         self,
-        every_n_epochs: int = 1,
-        at_start: bool = True,
         norm: NormName = "frobenius",
-        every_n_steps: Steps | None = None,
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(**clock)
         check_norm(norm)
         self.norm = norm
         suffix = "" if norm == "frobenius" else f"_{norm}"

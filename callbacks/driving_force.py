@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import StatefulMeasure, Steps
+from callbacks.measure import StatefulMeasure
 from lightning_app.common.errors import at_least
 from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
 from lightning_app.measures.paths.driving_force import SCALE
@@ -55,25 +55,22 @@ class DrivingForce(StatefulMeasure):
     Source:
         Littwin & Wolf (2016), section 4.2, Theorems 3 and 4.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         double: in float64; otherwise in the precision of the weights.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "drive"
 
     def __init__(
         self,
-        every_n_epochs: int = 1,
-        at_start: bool = True,
         samples: int = 128,
         double: bool = False,
-        every_n_steps: Steps | None = None,
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(**clock)
         self.samples = at_least(1, "DrivingForce", samples=samples)
         self.double = double
 

@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from lightning_app.common.errors import at_least
 from lightning_app.measures import NoBranches, NoPaths, effective_depth
 
@@ -66,25 +66,22 @@ class EffectiveDepth(Measure):
         Littwin & Wolf (2016), section 3, whose weights ε_r are a model of this; Veit et al. (2016) for the ensemble
         view. The exact resolution by length is ours.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         gradient_samples: so many of these for d_grad: one costs as much as five others.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "depth"
 
     def __init__(
         self,
-        every_n_epochs: int = 1,
-        at_start: bool = True,
         samples: int = 64,
         gradient_samples: int = 16,
-        every_n_steps: Steps | None = None,
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(**clock)
         self.samples = at_least(1, "EffectiveDepth", samples=samples)
         self.gradient_samples = min(samples, at_least(1, "EffectiveDepth", gradient_samples=gradient_samples))
 

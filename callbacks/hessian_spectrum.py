@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from lightning_app.common.errors import DivergedError, UserError, at_least
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
@@ -76,9 +76,9 @@ class HessianSpectrum(Measure):
         Li et al. (2016), sections 4.2 and 5, appendix B for the 10th percentile; Lanczos quadrature as in Ghorbani et
         al. (2019), found eigenpairs apart as in Hutch++ (Meyer et al. 2021).
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it.
         k: eigenvalues at either end.
         steps: products of the run that finds the ends.
@@ -90,7 +90,6 @@ class HessianSpectrum(Measure):
         double: in float64; otherwise in the precision of the weights, float32 or float64.
         seed: of the random starts.
         prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
         matrix: instead of the Hessian "gauss_newton" or "empirical_fisher", of a cross-entropy, by curvlinops' products; the
             prefix is then this name.
     """
@@ -99,8 +98,6 @@ class HessianSpectrum(Measure):
 
     def __init__(
         self,
-        every_n_epochs: int = 1,
-        at_start: bool = True,
         samples: int = 128,
         k: int = 2,
         steps: int = 12,
@@ -112,10 +109,10 @@ class HessianSpectrum(Measure):
         double: bool = False,
         seed: int = 0,
         prefix: str = "hessian",
-        every_n_steps: Steps | None = None,
         matrix: Matrix = "hessian",
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(**clock)
         check_asked("HessianSpectrum", k, steps, probes, probe_steps, tolerance)
         self.samples = at_least(1, "HessianSpectrum", samples=samples)
         self.options: dict[str, Any] = {"k": k, "steps": steps, "probes": probes, "probe_steps": probe_steps}

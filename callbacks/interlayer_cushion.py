@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from lightning_app.common.errors import at_least
 from lightning_app.measures import interlayer_cushions
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
@@ -57,9 +57,9 @@ class InterlayerCushion(Measure):
     Source:
         Yu & Tomasi (2019), section 5; Arora et al. (2018), section 4 (interlayer cushion: ``minimum``) and 5.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
             net, with "batch1" for those that have a BatchNorm.
         samples: at most so many probe samples.
@@ -68,24 +68,21 @@ class InterlayerCushion(Measure):
         bn_modes: "eval", "batch1", or a list of both.
         before_relu: leave out the ReLU at a block's end.
         half: multiply the probes in bfloat16: twice as fast on processors that have it, slower on others.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "interlayer"
 
     def __init__(
         self,
-        every_n_epochs: int = 1,
-        at_start: bool = True,
         blocks: list[str] | None = None,
         samples: int = 1000,
         probes: int | None = 4,
         bn_modes: BnMode | list[BnMode] = "eval",
         before_relu: bool = False,
         half: bool = False,
-        every_n_steps: Steps | None = None,
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(**clock)
         self.blocks = blocks
         self.samples = at_least(1, "InterlayerCushion", samples=samples)
         self.probes = probes

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.log import folders_of
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.networks import Surveyed, measurable, survey
 from lightning_app.runs import LayerRow
@@ -65,19 +65,16 @@ class LayerCushion(Measure):
         Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is
         ``minimum``.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
         compile: one compiled graph for the pass: pays on a large probe or with many epochs.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "cushion"
 
-    def __init__(
-        self, every_n_epochs: int = 1, at_start: bool = True, compile: bool = False, every_n_steps: Steps | None = None
-    ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+    def __init__(self, compile: bool = False, **clock: Any) -> None:
+        super().__init__(**clock)
         self.compile = compile
         self._surveyed: dict[str, tuple[Surveyed, ...]] = {}  # by net, until it is written down
         self._layers_written = False

@@ -236,8 +236,8 @@ class StatefulMeasure(Measure):
     What `MeasureContext.keep` keeps is in the checkpoint. A measurement that fails keeps nothing.
     """
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+    def __init__(self, **clock: Any) -> None:
+        super().__init__(**clock)
         self._state: State = {}
 
     def begin(self, context: MeasureContext) -> None:
@@ -291,22 +291,13 @@ class Scalar(Measure):
     Args:
         name: the key, such as "grad_norm"; a slash groups keys.
         function: in YAML its dotted path, such as ``my_measures.grad_norm``.
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+        clock: when to measure, the arguments of `EpochCallback`.
     """
 
     gradients = True
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[MeasureContext], Any],
-        every_n_epochs: int = 1,
-        at_start: bool = True,
-        every_n_steps: Steps | None = None,
-    ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+    def __init__(self, name: str, function: Callable[[MeasureContext], Any], **clock: Any) -> None:
+        super().__init__(**clock)
         if not re.fullmatch(r"\w+(/\w+)*", name):
             raise UserError(
                 f"the name of a Scalar is a key of letters, digits, '_' and '/', such as grad_norm, got '{name}'."

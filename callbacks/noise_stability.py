@@ -7,7 +7,7 @@ import torch
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from lightning_app.common.errors import UserError, at_least
 from lightning_app.measures import (
     STRENGTHS,
@@ -66,17 +66,17 @@ class NoiseStability(Measure):
     Source:
         Arora et al. (2018), sections 4 and 5, Theorem 4.1; Yu & Tomasi (2019), section 5.
 
+    When it measures: the arguments of `EpochCallback`.
+
     Args:
         every_n_epochs: after every so many epochs, and always after the final one. This measure is dear: every tenth by
             default.
-        at_start: also before the first training step.
         samples: so many of the probe, evenly spread over it, are used for what is dear: noise injection, smoothness and
             minimal interlayer cushions. The bound's other factors are over the whole probe.
         strengths: s of the noise in the weights.
         draws: noises a layer.
         tangents: random vectors a sample for the Jacobians' norms.
         seed: of everything that is drawn.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
     """
 
     family = "noise"
@@ -84,15 +84,14 @@ class NoiseStability(Measure):
     def __init__(
         self,
         every_n_epochs: int = 10,
-        at_start: bool = True,
         samples: int = 50,
         strengths: Sequence[float] = STRENGTHS,
         draws: int = 2,
         tangents: int = 4,
         seed: int = 0,
-        every_n_steps: Steps | None = None,
+        **clock: Any,
     ) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+        super().__init__(every_n_epochs, **clock)
         if not strengths or min(strengths) < 0:
             raise UserError(f"strengths of NoiseStability must be numbers from 0 up, got {list(strengths)}.")
         self.samples = at_least(1, "NoiseStability", samples=samples)

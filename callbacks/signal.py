@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
-from callbacks.measure import Measure, Steps
+from callbacks.measure import Measure
 from callbacks.protocol import why_unseen
 from lightning_app.common.calls import answering
 from lightning_app.measures.core.losses import counted
@@ -82,17 +82,14 @@ class Signal(Measure):
         Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions;
         Balduzzi et al. (2017), "The shattered gradients problem", for the correlation.
 
-    Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+    When it is logged: the arguments of `EpochCallback`.
     """
 
     family = "signal"
     gradients = True
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+    def __init__(self, **clock: Any) -> None:
+        super().__init__(**clock)
         self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
         self._scale = 1.0  # by which the loss is multiplied in this step

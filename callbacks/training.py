@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import EpochCallback, Steps
+from callbacks.measure import EpochCallback
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration
 from lightning_app.runs.members import members_of
@@ -62,14 +62,11 @@ class TrainingMetrics(EpochCallback):
     Source:
         Yu & Tomasi (2019), Tables 1 and 2, Fig. 2.
 
-    Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+    When it logs: the arguments of `EpochCallback`.
     """
 
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
-        super().__init__(every_n_epochs, at_start, every_n_steps)
+    def __init__(self, **clock: Any) -> None:
+        super().__init__(**clock)
         self._started = time.perf_counter()
 
     @override

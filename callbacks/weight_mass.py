@@ -44,10 +44,7 @@ class WeightMass(Measure):
     Source:
         Yu & Tomasi (2019), SM C, Table 3 and Fig. 7.
 
-    Args:
-        every_n_epochs: after every so many epochs, and always after the final one.
-        at_start: also before the first training step.
-        every_n_steps: also after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+    When it measures: the arguments of `EpochCallback`.
     """
 
     family = "weight_mass"

@@ -96,14 +96,18 @@ class Documented:
 
     @cached_property
     def options(self) -> list[Option]:
-        meanings = {
-            item.name: item.description
-            for part in self._parsed
-            if part.kind.value == "parameters"
-            for item in part.value
-        }
-        takes = [one for one in self._cls.all_members["__init__"].parameters if one.name != "self"]
-        return [Option(one.name, str(one.annotation), str(one.default), meanings.get(one.name, "")) for one in takes]
+        """The class's own, then those that it hands on to classes that it is derived from."""
+        found: dict[str, Option] = {}
+        for cls in (self._cls, *self._cls.mro()):
+            sections = cls.docstring.parse("google", warnings=False) if cls.docstring else []
+            meanings = {
+                one.name: one.description for part in sections if part.kind.value == "parameters" for one in part.value
+            }
+            for one in cls.members["__init__"].parameters if "__init__" in cls.members else ():
+                if one.name != "self" and one.kind is not griffe.ParameterKind.var_keyword:
+                    option = Option(one.name, str(one.annotation), str(one.default), meanings.get(one.name, ""))
+                    found.setdefault(one.name, option)
+        return [*found.values()]
 
     @cached_property
     def behind(self) -> list[griffe.Object]:

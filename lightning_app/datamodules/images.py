@@ -13,7 +13,7 @@ Order of operations: flip, then crop (as fb.resnet.torch), on bytes, so that the
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,24 +28,17 @@ from lightning_app.datamodules.loaders import Draws, Resident
 class ImageData(ResidentData):
     """Batches ``(images, labels)``: float32 (B, C, H, W), normalised as ``(x / 255 - mean) / std``, and int64 (B,).
 
-    A subclass implements `load` (see `ResidentData`).
+    A subclass implements `load`. Takes the arguments of `ResidentData` too.
 
     Args:
         root: folder of all datasets.
-        batch_size: samples in a global training batch, over all ranks.
-        eval_batch_size: the same for evaluation and for the probe. None takes 50 a rank on a CPU, which stays in its cache
-            (1.5 times as fast an image as 125, measured on two shared cores), 1000 on a GPU (fewer of images larger than
-            CIFAR's, but 125), and 125 elsewhere.
+        eval_batch_size: images in a batch, over all ranks, for evaluation and for the probe. None takes 50 a rank on a CPU,
+            which stays in its cache (1.5 times as fast an image as 125, measured on two shared cores), 1000 on a GPU (fewer
+            of images larger than CIFAR's, but 125), and 125 elsewhere.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
         flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.
-        val_size: images set aside from the training images for validation, stratified by class.
-        split_seed: decides which images are set aside, kept by `train_limit`, and in the probe.
-        probe_size: number of training images in the probe (at most all of them), stratified by class.
         drop_last: leave out the last, smaller training batch of an epoch.
-        train_limit: train on only so many images, stratified by class; for trying things out.
-        test_limit: evaluate on only so many test images, stratified by class; for trying things out.
-        evaluate_train: evaluate on the un-augmented training images too.
         mean: of each channel (or one for all), in units of [0, 1]. None takes the training images' own.
         std: likewise, over all their pixels.
         channels_last: batches in that memory format. None as the model has it.
@@ -61,26 +54,18 @@ class ImageData(ResidentData):
     def __init__(
         self,
         root: str = "data",
-        batch_size: int = 128,
         eval_batch_size: int | None = None,
         augment: bool = True,
         padding: int = 4,
         flip: bool | None = None,
-        val_size: int = 0,
-        split_seed: int = 0,
-        probe_size: int = 1000,
         drop_last: bool = False,
-        train_limit: int | None = None,
-        test_limit: int | None = None,
-        evaluate_train: bool = True,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         channels_last: bool | None = None,
         compile: bool = False,
+        **of_data: Any,
     ) -> None:
-        super().__init__(
-            root, batch_size, val_size, split_seed, probe_size, train_limit, test_limit, evaluate_train=evaluate_train
-        )
+        super().__init__(root=root, **of_data)
         self.eval_batch_size = None if eval_batch_size is None else at_least(1, eval_batch_size=eval_batch_size)
         self.augment = augment
         self.padding = at_least(0, padding=padding)

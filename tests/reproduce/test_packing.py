@@ -398,7 +398,9 @@ def test_damaged_evidence_stops_before_anything_is_unpacked_or_trained(leave, tm
     file = keep(leave(RUN, one, epochs=(0, 12), finished=False), tmp_path) / name
     file.write_bytes(file.read_bytes()[:-3])
     recorder = Recorder(monkeypatch)
-    with pytest.raises(UserError, match=r"training cannot go on from|cannot be unpacked \(Compressed data ended") as error:
+    with pytest.raises(
+        UserError, match=r"training cannot go on from|cannot be unpacked \(Compressed data ended"
+    ) as error:
         PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     assert str(file) in str(error.value)
     assert recorder.asked == []
