@@ -169,13 +169,13 @@ def options_table(options: list[Option]) -> str:
 
 
 def use(one: Documented) -> str:
-    first = one.options[0]
+    shown = next(option for option in one.options if option.name.startswith("every_n"))  # when it measures
     key, where = (
         ("callbacks", "It is in `configs/base.yaml`, whose list `callbacks` replaces:")
         if one.name in basic()
         else ("callbacks+", "To be appended to what `configs/base.yaml` has:")
     )
-    return USE.format(name=one.name, option=first.name, default=first.default, key=key, where=where)
+    return USE.format(name=one.name, option=shown.name, default=shown.default, key=key, where=where)
 
 
 @cache
