@@ -27,7 +27,9 @@ def write_atomically(target: Path, content: bytes | memoryview, check: Callable[
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                if check is not None and hasattr(os, "posix_fadvise"):  # so that it is read back from the disk
+                if check is not None and hasattr(
+                    os, "posix_fadvise"
+                ):  # not on macOS; so that it is read back from the disk
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             os.chmod(temporary, 0o666 & ~_umask())
             if check is not None:
@@ -67,9 +69,7 @@ def writing(target: Path) -> Iterator[None]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name survives a crash of the machine too. Windows opens no folders."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
+    """The new name survives a crash of the machine too."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

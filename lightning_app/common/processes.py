@@ -1,7 +1,6 @@
 """Commands of ours in processes of their own, which get the signals that end us."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def to_its_end(words: Sequence[str], lock: IO | None = None) -> int:
 
     earlier = {which: signal.signal(which, forward) for which in SIGNALS}
     try:
-        passed = (lock.fileno(),) if lock is not None and hasattr(os, "fork") else ()  # Windows passes on no files
+        passed = () if lock is None else (lock.fileno(),)
         process = subprocess.Popen([sys.executable, str(MAIN), *words], pass_fds=passed)
         for number in asked:  # before the process was known
             process.send_signal(number)

@@ -16,9 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
-SIGNALS = tuple(
-    signal.Signals[name] for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
-)  # Windows has the first
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stopped(SystemExit):

@@ -127,7 +127,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
 def _nets(side: str) -> list[Net]:
     """The nets of one side, by seed."""
     paths, colon, arm = side.rpartition(":")
-    if not colon or Path(side).exists() or set(arm) & {"/", "\\"}:  # C:\runs\one of Windows
+    if not colon or Path(side).exists() or "/" in arm:
         paths, arm = side, ""
     parts = [Path(part).expanduser() for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]

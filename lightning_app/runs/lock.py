@@ -7,24 +7,17 @@ take its lock along.
 
 import contextlib
 import errno
-import importlib
+import fcntl
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from lightning_app.common.errors import UserError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 LOCK = ".lock"  # in a run folder
-FAR = 1 << 30  # Windows locks bytes, and nobody could read the holder's name in those that are locked
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say
 log = logging.getLogger(__name__)
 
@@ -34,10 +27,10 @@ def take(folder: Path) -> IO:
 
     UserError: if another process writes into this folder, saying which.
     """
-    no_link = getattr(os, "O_NOFOLLOW", 0)  # a folder that somebody sent may have a link there
-    lock = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | no_link, 0o666), "r+", encoding="utf-8")
+    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
+    lock = os.fdopen(os.open(folder / LOCK, how, 0o666), "r+", encoding="utf-8")
     try:
-        _lock(lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.seek(0)
         holder = " ".join(lock.read(200).split()) or "another process"
@@ -73,31 +66,8 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
         raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
     with lock:
         try:
-            _lock(lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"{what}: another process is at it; waiting.", flush=True)
-            _lock(lock, wait=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
-
-
-def _lock(file: IO, wait: bool = False) -> None:
-    """Lock an open file, which is at its start.
-
-    Raises:
-        BlockingIOError: if another process has locked it, unless it is waited for.
-    """
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        return
-    msvcrt: Any = importlib.import_module("msvcrt")
-    while True:
-        os.lseek(file.fileno(), FAR, os.SEEK_SET)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            return
-        except PermissionError as error:
-            if not wait:
-                raise BlockingIOError(error.errno, error.strerror) from error
-            time.sleep(1)
-        finally:
-            os.lseek(file.fileno(), 0, os.SEEK_SET)

@@ -1,15 +1,11 @@
 """One process writes into a run folder; its death frees the folder, however it died."""
 
-import fcntl
-import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from lightning_app.common.errors import UserError
-from lightning_app.runs import lock
 from lightning_app.runs.lock import take
 from tests.helpers import ROOT
 
@@ -42,26 +38,3 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic links"):
         take(tmp_path)
     assert (tmp_path / "theirs").read_text() == "kept"
-
-
-def test_windows_locks_a_byte_that_holds_no_name(tmp_path, monkeypatch):
-    """With a stand-in for its locking, which refuses as that does, and has no fcntl."""
-
-    def locking(file, mode, count):
-        assert (os.lseek(file, 0, os.SEEK_CUR), count) == (lock.FAR, 1)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PermissionError(13, "Permission denied") from None
-
-    monkeypatch.setattr(lock, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.delattr(os, "O_NOFOLLOW")
-    with take(tmp_path), pytest.raises(UserError, match=rf"written to by process {os.getpid()} on .*two runs"):
-        take(tmp_path)
-    take(tmp_path).close()
-    first = open(tmp_path / ".one.lock", "w")  # noqa: SIM115
-    fcntl.flock(first, fcntl.LOCK_EX)
-    monkeypatch.setattr(lock.time, "sleep", lambda _: first.close())
-    with lock.claimed(tmp_path, "one", "run one"):
-        assert first.closed
