@@ -42,8 +42,7 @@ SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a 
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
 ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there
 CANCELLED = 1e-3  # of these tolerances, relative to a reading's largest value: what a mean or sd near 0 may change
-NUMBERS = ("values", "mean", "sd")  # of a reading; all else is compared to the letter
-NAMES = {"paper": "the paper's number"}  # of entries, where the word alone would mislead
+NAMES = {"paper": "the paper's number", "values": "seed"}  # of entries, where the word alone would mislead
 NO_NUMBERS = ("inf", "-inf", "nan")  # that JSON has
 BROKEN = (LookupError, TypeError, AttributeError, ValueError)  # what a record leads to that is not as ours
 
@@ -277,9 +276,14 @@ def _first_difference(then: Any, now: Any, place: str = "") -> str:
         return ""
     if isinstance(then, dict) and isinstance(now, dict):
         key = next(_unequal_keys(then, now))
-        return _first_difference(then.get(key), now.get(key), f"{place}{key} ") or f"{place}{key} is missing"
+        place = f"{place}{NAMES.get(key, key)} "
+        if key in then and key in now:
+            return _first_difference(then[key], now[key], place)
+        recorded, found = (repr(each[key]) if key in each else "nothing" for each in (then, now))
+        return f"{place}recorded {recorded}, now {found}"
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return next(filter(None, (_first_difference(a, b, place) for a, b in zip(then, now))))
+        pairs = enumerate(zip(then, now))
+        return next(filter(None, (_first_difference(a, b, f"{place}{i} ") for i, (a, b) in pairs)))
     return f"{place}recorded {then!r}, now {now!r}"
 
 
@@ -316,46 +320,32 @@ def compare(
 
 def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
     """The first difference of two rows, in words; "" if there is none."""
-    if found := _other_words(row, now, {"readings", "why"}):
-        return found
     if len(row["readings"]) != len(now["readings"]):
         return f"{len(row['readings'])} readings recorded, now {len(now['readings'])}"
-    pairs = zip(row["readings"], now["readings"])
-    found = next(filter(None, (_of_reading(then, again, tolerance, floor) for then, again in pairs)), "")
-    return found or _of_reason(row, now, tolerance)
+    for then, again in zip(row["readings"], now["readings"]):
+        if found := _first_difference(_snapped(then, again, tolerance, floor), again):
+            return f"reading '{again['convention']}': {found}" if again["convention"] else f"ours: {found}"
+    return _first_difference(_with_reason(row, now, tolerance) | {"readings": now["readings"]}, now)
 
 
-def _other_words(then: dict[str, Any], now: dict[str, Any], but: Iterable[str]) -> str:
-    """The first entry that is not to the letter the same."""
-    for key in (key for key in _unequal_keys(then, now) if key not in but):
-        recorded, found = (repr(each[key]) if key in each else "nothing" for each in (then, now))
-        return f"{NAMES.get(key, key)} recorded {recorded}, now {found}"
-    return ""
+def _with_reason(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> dict[str, Any]:
+    """Reasons have numbers in them, which another processor may change: of what is computed again they count as equal."""
+    return then | {"why": now["why"]} if tolerance > SAME else then
 
 
-def _of_reason(then: dict[str, Any], now: dict[str, Any], tolerance: float) -> str:
-    """Reasons have numbers in them, which another processor may change: compared where nothing is computed again."""
-    if tolerance > SAME or _equal(then.get("why"), now["why"]):
-        return ""
-    return f"why recorded {then.get('why')!r}, now {now['why']!r}"
-
-
-def _of_reading(then: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
-    name = f"reading '{now['convention']}'" if now["convention"] else "ours"
-    if found := _other_words(then, now, {*NUMBERS, "why"}):
-        return f"{name}: {found}"
-    if len(then["values"]) != len(now["values"]):
-        return f"{name}: {len(then['values'])} values recorded, now {len(now['values'])}"
+def _snapped(then: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> dict[str, Any]:
+    """A recorded reading, its numbers that are near enough replaced by those of now."""
     largest = max((abs(value(each)) for each in now["values"] if math.isfinite(value(each))), default=0.0)
     cancelled = max(floor, CANCELLED * tolerance * largest)
     of_values = cancelled if floor else 0.0  # what is judged again has no rounding in its values
-    pairs = [(f"seed {i}", a, b, of_values) for i, (a, b) in enumerate(zip(then["values"], now["values"]))]
-    pairs += [(key, then[key], now[key], cancelled) for key in ("mean", "sd")]
-    for what, recorded, found, least in pairs:
-        if not _same(recorded, found, tolerance, least):
-            return f"{name}: {what} recorded {recorded!r}, now {found!r}"
-    reason = _of_reason(then, now, tolerance)
-    return reason and f"{name}: {reason}"
+
+    def snapped(one: Any, other: Any, least: float) -> Any:
+        return other if _same(one, other, tolerance, least) else one
+
+    near = {key: snapped(then[key], now[key], cancelled) for key in ("mean", "sd")}
+    if len(then["values"]) == len(now["values"]):
+        near["values"] = [snapped(a, b, of_values) for a, b in zip(then["values"], now["values"])]
+    return _with_reason(then, now, tolerance) | near
 
 
 def _same(one: Any, other: Any, tolerance: float, floor: float = 0.0) -> bool:
