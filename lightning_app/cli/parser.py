@@ -22,7 +22,7 @@ from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
 from pytorch_lightning.cli import LightningArgumentParser
 from typing_extensions import override
 
-from lightning_app.cli.safety import confined, importable
+from lightning_app.cli.safety import importable, placed
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.provenance import packaged
 from lightning_app.common.safe_io import read_yaml
@@ -75,7 +75,7 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(LightningArgumentParser):
-    """LightningCLI's parser with short errors, and a run folder that nothing it makes writes out of."""
+    """LightningCLI's parser with short errors, which puts relative paths of loggers and callbacks below the run folder."""
 
     folder: Path | None = None  # of the run, when there is one
 
@@ -89,7 +89,7 @@ class Parser(LightningArgumentParser):
     def instantiate_classes(self, cfg: Namespace, **options: Any) -> Namespace:
         cfg = as_factories(cfg)
         if self.folder is not None:
-            cfg[cfg.subcommand].trainer = confined(cfg[cfg.subcommand].trainer, self.folder)
+            cfg[cfg.subcommand].trainer = placed(cfg[cfg.subcommand].trainer, self.folder)
         return super().instantiate_classes(cfg, **options)
 
     def _explain(self, message: str) -> tuple[str, str]:

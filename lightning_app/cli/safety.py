@@ -1,7 +1,7 @@
 """What files of others may make this program do, and what is refused. This is the one place that says it.
 
 A configuration that the user names is code: it says which classes and functions are called, with which arguments. Run none
-that you would not run a script of. One thing is kept from it: it writes nowhere but into the run folder (`confined`).
+that you would not run a script of. Relative paths in it are below the run folder (`placed`).
 
 Everything else is read as if a stranger had written it (`lightning_app.common.safe_io`). Arrays, checkpoints and weights hold
 tensors and plain values; nothing in them is executed; a file that is damaged or of another kind is refused with an error
@@ -37,7 +37,7 @@ FUNCTIONS = ("torchvision.models", "timm.models")  # packages whose functions ar
 FROM_SOURCE = ("torch.fx", "torch.jit", "torch.package", "torch.export")  # whose nets run source text: not allowed
 
 PATH_ARGUMENT = re.compile(r"(?!class_path$)(?:\w*_)?(?:dir|dirpath|directory|folder|path|file)")
-OUTSIDE = re.compile(r"/|~|[a-z][\w+.-]*://|file:", re.IGNORECASE)  # how an absolute path or a URL begins
+ELSEWHERE = re.compile(r"/|~|[a-z][\w+.-]*:", re.IGNORECASE)  # how an absolute path or a URL begins
 
 
 # What a checkpoint's own configuration may name
@@ -102,43 +102,27 @@ def importable(path: str) -> Any:
     return None
 
 
-# Where a configuration may write
+# Where loggers and callbacks write
 
 
-def confined(trainer: Any, folder: Path, key: str = "trainer") -> Any:
+def placed(trainer: Any, folder: Path, name: str = "") -> Any:
     """A trainer's configuration with every relative path of its loggers, callbacks and plugins below the run folder.
 
-    The run folder itself is chosen with `run.root`, `run.group` and `run.name`; config.yaml keeps what the user wrote.
+    config.yaml keeps what the user wrote.
 
     Args:
         trainer: as parsed; unchanged.
         folder: of the run.
-        key: for error messages.
+        name: of the argument that this is.
 
-    Raises:
-        UserError: for a text that would be an absolute path, a URL of a file or a path with ``..``, under any name, and
-            for a web address where a path is expected.
-
-    >>> confined(Namespace(save_dir="tb", name="v1"), Path("runs/a"))
-    Namespace(save_dir='runs/a/tb', name='v1')
+    >>> placed(Namespace(save_dir="tb", dirpath="/tmp/x", name="v1"), Path("runs/a"))
+    Namespace(save_dir='runs/a/tb', dirpath='/tmp/x', name='v1')
     """
     if isinstance(trainer, Namespace):
-        return Namespace(**{name: confined(value, folder, f"{key}.{name}") for name, value in vars(trainer).items()})
+        return Namespace(**{key: placed(value, folder, key) for key, value in vars(trainer).items()})
     if isinstance(trainer, Mapping):
-        return {name: confined(value, folder, f"{key}.{name}") for name, value in trainer.items()}
+        return {key: placed(value, folder, key) for key, value in trainer.items()}
     if isinstance(trainer, list | tuple):
-        return type(trainer)(confined(value, folder, key) for value in trainer)
-    if isinstance(trainer, str | PurePosixPath) and trainer != "":
-        return _below(str(trainer), folder, key)
-    return trainer
-
-
-def _below(text: str, folder: Path, key: str) -> str:
-    is_path = PATH_ARGUMENT.fullmatch(key.rpartition(".")[2]) is not None
-    leads_out = ".." in PurePosixPath(text).parts or OUTSIDE.match(text)
-    if leads_out and (is_path or not re.match(r"https?://", text)):
-        raise UserError(
-            f"{key}: '{text}' would lead out of the run folder. A path is relative to that folder, which is chosen with "
-            "run.root, run.group and run.name."
-        )
-    return str(folder / text) if is_path else text
+        return type(trainer)(placed(value, folder, name) for value in trainer)
+    is_path = isinstance(trainer, str | PurePosixPath) and trainer != "" and PATH_ARGUMENT.fullmatch(name)
+    return str(folder / trainer) if is_path and not ELSEWHERE.match(str(trainer)) else trainer

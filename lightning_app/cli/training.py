@@ -24,7 +24,7 @@ from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.help import brief
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
-from lightning_app.cli.safety import check_allowed, confined
+from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
@@ -144,7 +144,6 @@ class TrainingCLI(LightningCLI):
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})
         if self.subcommand in ("fit", "measure"):
-            confined(self._get(self.config, "trainer"), Path())  # refuses before there is a folder
             self.folder = self._choose_folder()
             cast(Parser, self.parser).folder = self.folder.path
 

@@ -92,22 +92,11 @@ def test_a_report_without_what_is_damaged(run, capsys, tmp_path):
     assert "test/error" in page and not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "trainer: {profiler: {class_path: SimpleProfiler, init_args: {dirpath: ../../x}}}",
-            "lead out of the run folder",
-        ),
-        ("model: !!python/object/apply:os.system ['touch executed']", "hostile.yaml"),
-    ],
-    ids=range(2),
-)
-def test_fit_with_a_hostile_configuration(tmp_path, monkeypatch, capsys, text, said):
-    (tmp_path / "hostile.yaml").write_text(text)
+def test_fit_with_a_hostile_configuration(tmp_path, monkeypatch, capsys):
+    (tmp_path / "hostile.yaml").write_text("model: !!python/object/apply:os.system ['touch executed']")
     monkeypatch.chdir(tmp_path)
     words = ("fit", "--config", "hostile.yaml", "--data", "Digits", "--model.net", "SimplifiedNet")
-    assert said in refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+    assert "hostile.yaml" in refused(*words, capsys=capsys, monkeypatch=monkeypatch)
     assert {path.name for path in tmp_path.iterdir()} == {"hostile.yaml"}
 
 
