@@ -1,4 +1,4 @@
-"""Samples per second of our augmented CIFAR-10 batches and of what users run today, side by side; and what start-up costs.
+"""Samples per second of our augmented CIFAR-10 batches and of what users run today, side by side.
 
     python -m benchmarks.data --root data
 
@@ -9,32 +9,24 @@ and is no peer: it draws one crop and one flip for all images of the batch.
 
 Ours reads a whole epoch a round, so that the draws for the epoch are part of the time; a peer reads ``--images`` random
 images, because an epoch takes it seconds. All read from all 50,000 images.
-
-Start-up: ``--files`` JPEG files in folders of classes are decoded and cached, then read from the cache, which
-is when every file's size and time are compared with what was decoded; and the same pixels from the user's own .npy arrays.
 """
 
 import argparse
-import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import PIL
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 from torchvision.transforms import v2
 
 from benchmarks.harness import Comparison, Results, Row, interleave, options_of, run
 from benchmarks.loops import BATCH, Pictures
-from lightning_app.datamodules import CIFAR10, Splits
+from lightning_app.datamodules import CIFAR10
 from lightning_app.datamodules.loaders import EpochLoader
-from lightning_app.datamodules.sources import ARRAYS, Source
 
 PIL_PEERS = {f"torchvision, {workers} workers": workers for workers in (0, 1, 2)}
 REFERENCE = "torchvision, 0 workers"
@@ -47,10 +39,9 @@ OURS = {
 }
 GOALS = {"eager": 15, "eager, channels_last": 15, "compiled": 40, "compiled, channels_last": 40}  # x the best with PIL
 BEST = "compiled, channels_last"
-DECODED, CACHED, ARRAY_FILES = "JPEG files, decoded", "JPEG files, cached", "arrays"
 
 
-parser = partial(options_of, __doc__, images=6400, files=2000, compile=True)
+parser = partial(options_of, __doc__, images=6400, compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -61,13 +52,6 @@ def measure(options: argparse.Namespace) -> Results:
     contenders |= {name: rate(loader) for name, loader in ours(options.root, options.compile).items()}
     speeds = found.add("batches", interleave(contenders, options.rounds, unit="images/s"), REFERENCE)
     found.rows += speed_rows(speeds)
-    with tempfile.TemporaryDirectory() as folder:
-        loads = start_up(Path(folder), data, options.files)
-        start = found.add("start-up", interleave(loads, options.rounds), DECODED)
-    found.rows += [
-        Row(f"start-up from {options.files:,} JPEG files, decoded", kind, start.ratio(DECODED, kind), 100, "more")
-        for kind in (CACHED, ARRAY_FILES)
-    ]
     return found
 
 
@@ -146,42 +130,6 @@ def rate(loader: Iterable) -> Callable[[], float]:
         return images / (time.perf_counter() - start)
 
     return read
-
-
-def start_up(folder: Path, data: CIFAR10, files: int) -> dict[str, Callable[[], None]]:
-    """Ways to load the same pixels, which are written below the folder as JPEG files and as arrays."""
-    tree, arrays = (data.SOURCE.below(folder / kind) for kind in ("tree", "arrays"))
-    write_pictures(tree.folder, data, files)
-    write_arrays(arrays.folder, tree.read())
-
-    def decode() -> None:
-        tree._decode_tree()  # what `read` does at the first start, but for writing the cache
-
-    return {
-        DECODED: decode,
-        CACHED: lambda: read(tree),
-        ARRAY_FILES: lambda: read(arrays),
-    }
-
-
-def read(source: Source) -> None:
-    """For its time."""
-    source.read()
-
-
-def write_pictures(folder: Path, data: CIFAR10, files: int) -> None:
-    """The first training images as ``train/<class>/<number>.jpg``, the last tenth of them as test/... ."""
-    for split, name in itertools.product(("train", "test"), data.class_names):
-        (folder / split / name).mkdir(parents=True)
-    for number, (pixels, label) in enumerate(zip(data.splits.train_images[:files].numpy(), data.splits.train_labels)):
-        split = "train" if number < files * 9 // 10 else "test"
-        Image.fromarray(pixels).save(folder / split / data.class_names[label] / f"{number:05d}.jpg", quality=95)
-
-
-def write_arrays(folder: Path, splits: Splits) -> None:
-    folder.mkdir(parents=True)
-    for name in ARRAYS:
-        np.save(folder / f"{name}.npy", getattr(splits, name).numpy())
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Decoding:
     """File -> (image_size, image_size, channels) uint8."""
 
     image_size: int
-    resize: int | None  # what the shorter side becomes, at least image_size; None: no picture has another size
+    resize: int  # what the shorter side becomes, at least image_size
     interpolation: Literal["bilinear", "bicubic"]
     channels: Literal[1, 3]
 
@@ -58,18 +58,13 @@ class Decoding:
 
     def _check_size(self, width: int, height: int) -> None:
         """Before anything is unpacked: a small file may hold a huge picture, and 1 x 65,000 pixels would be made 4 GB."""
-        if self.resize is None and (width, height) != (self.image_size, self.image_size):
-            raise ValueError(f"expected {self.image_size} x {self.image_size} pixels, got {height} x {width}")
-        if self.resize and max(width, height) * self.resize**2 / min(width, height) > (
-            Image.MAX_IMAGE_PIXELS or math.inf
-        ):
+        pixels = max(width, height) * self.resize**2 / min(width, height)
+        if pixels > (Image.MAX_IMAGE_PIXELS or math.inf):
             raise ValueError(f"{width} x {height} pixels, too long to be resized to {self.resize}")
 
     def _square(self, picture: Image.Image) -> np.ndarray:
-        if self.resize is not None:
-            picture = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
-            picture = TF.center_crop(picture, [self.image_size])
-        return np.array(picture).reshape(self.shape)
+        picture = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
+        return np.array(TF.center_crop(picture, [self.image_size])).reshape(self.shape)
 
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:

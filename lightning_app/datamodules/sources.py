@@ -1,18 +1,10 @@
-"""Where the pixels of a dataset come from, tried in this order:
+"""Where the pixels of a known dataset come from: the user's own arrays, else the files that torchvision downloads.
 
-1. ``<root>/<name>/{train,test}_{images,labels}.npy``: the user's own arrays.
-2. ``<root>/<name>/{train,test}/<class>/*.png|jpg|jpeg``: a tree of image files (torchvision's ImageFolder layout).
-3. The files torchvision downloads to ``<root>``.
-
-The last two are decoded once, into ``<root>/<name>/cache/``, and again only when the names, sizes or modification
-times of the files have changed. Another data set is one more `Source`.
+The arrays are ``<root>/<name>/{train,test}_{images,labels}.npy``. Another data set is one more `Source`; pictures of any other
+kind are for `ImageFolder`.
 """
 
-import contextlib
-import hashlib
-import io
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +13,12 @@ import numpy as np
 import torch
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import write_atomically
-from lightning_app.common.safe_io import read_npy, read_text
+from lightning_app.common.safe_io import read_npy
 from lightning_app.datamodules.base import Splits
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-CACHE = "cache"
-STAMP = "stamp.txt"  # fingerprint of the files that the cache was made of
 
 Arrays = dict[str, np.ndarray]  # by the names of ARRAYS
-File = tuple[str, int, int]  # path relative to the listed folder, bytes, modification time in ns
 
 
 @dataclass(frozen=True)
@@ -55,26 +43,29 @@ class Source:
         return self.folder.parent
 
     def prepare(self) -> None:
-        """Download and decode what is still missing; for one process on each node.
+        """Download what is missing; for one process on each node.
 
         Raises:
-            ValueError: as `read`, and if there is nothing to read and the download fails.
+            ValueError: if there is nothing to read and the download fails.
         """
-        if not (self._has_arrays() or self._is_cached(files := self._files())):
-            self._decode(files, download=True)
+        if not (self._has_arrays() or self._is_downloaded()):
+            self._official(download=True)
 
     def read(self) -> Splits:
-        """The data, from the first of the three that is there.
+        """The data, from the first of the two that is there.
 
         Raises:
             ValueError: if none is there, or if what is there is not what it should be.
         """
-        arrays = _read_arrays(self.folder) if self._has_arrays() else self._decoded()
+        arrays = _read_arrays(self.folder) if self._has_arrays() else self._official(download=False)
         self._check(arrays)
-        return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self._names())
+        return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self.class_names)
 
     def _has_arrays(self) -> bool:
         return any((self.folder / f"{name}.npy").exists() for name in ARRAYS)
+
+    def _is_downloaded(self) -> bool:
+        return all((self.root / name).exists() for name in self.official_files)
 
     def _check(self, arrays: Arrays) -> None:
         for split in ("train", "test"):
@@ -89,66 +80,7 @@ class Source:
                     "number the classes from 0."
                 )
 
-    @property
-    def _has_tree(self) -> bool:
-        return any((self.folder / split).is_dir() for split in ("train", "test"))
-
-    def _names(self) -> tuple[str, ...]:
-        if self._has_arrays() or not self._has_tree:
-            return self.class_names
-        from lightning_app.datamodules.pictures import class_folders
-
-        return class_folders(self.folder / "train")
-
-    def _decoded(self) -> Arrays:
-        """The decoded arrays, from the cache when it is up to date and undamaged."""
-        if self._is_cached(files := self._files()):
-            with contextlib.suppress(OSError, ValueError):
-                return _read_arrays(self.folder / CACHE)
-        return self._decode(files, download=False)
-
-    def _is_cached(self, files: list[File]) -> bool:
-        """Was the cache made of these files?"""
-        try:
-            return (
-                bool(files)
-                and read_text(self.folder / CACHE / STAMP) == hashlib.sha256(repr(files).encode()).hexdigest()
-            )
-        except (OSError, ValueError):
-            return False
-
-    def _decode(self, files: list[File], download: bool) -> Arrays:
-        arrays = self._decode_tree() if self._has_tree else self._decode_official(download)
-        # As they were before decoding, so that a file that changed meanwhile is decoded again the next time.
-        stamp = hashlib.sha256(repr(files or self._files()).encode()).hexdigest()
-        _write_cache(self.folder / CACHE, stamp, arrays)
-        return arrays
-
-    def _files(self) -> list[File]:
-        """The files to decode, as they are now, sorted by path."""
-        if not self._has_tree:
-            return sorted(file for name in self.official_files for file in _walk(self.root / name))
-        return sorted(file for split in ("train", "test") for file in _walk(self.folder / split, f"{split}/"))
-
-    def _decode_tree(self) -> Arrays:
-        from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
-
-        found = {split: class_folders(self.folder / split) for split in ("train", "test")}
-        if found["train"] != found["test"] or len(found["train"]) != len(self.class_names):
-            raise UserError(
-                f"{self.title} needs the same {len(self.class_names)} class folders in {self.folder / 'train'} and "
-                f"in {self.folder / 'test'}, got {len(found['train'])} and {len(found['test'])}: one folder for each "
-                f"class, for example train/{self.class_names[0]}."
-            )
-        size, _, channels = self.image_shape
-        decoding, arrays = Decoding(size, None, "bilinear", 3 if channels == 3 else 1), {}
-        for split in ("train", "test"):
-            listed, labels = list_pictures(self.folder / split, found["train"])
-            arrays[f"{split}_images"] = Pictures(listed, decoding)[:].numpy()
-            arrays[f"{split}_labels"] = labels.numpy()
-        return arrays
-
-    def _decode_official(self, download: bool) -> Arrays:
+    def _official(self, download: bool) -> Arrays:
         arrays = {}
         try:
             for split in ("train", "test"):
@@ -156,15 +88,14 @@ class Source:
                 arrays[f"{split}_images"] = np.ascontiguousarray(images).reshape(-1, *self.image_shape)
                 arrays[f"{split}_labels"] = np.asarray(labels, dtype=np.int64)
         except Exception as error:  # torchvision asserts, unpacks and indexes what it finds in a broken file
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            reason = " ".join(str(error).split()).split(". ")[0][:300] or type(error).__name__
             official = " and ".join(self.official_files)
-            there = f"and {official} cannot be read ({reason})" if self._files() else ""
+            there = f"and {official} cannot be read ({reason})" if self._is_downloaded() else ""
             tried = f"and the download failed ({reason})" if download else there or f"and not in {self.root} either"
             raise UserError(
                 f"expected {self.title} in {self.folder}, found none there {tried}: put "
-                f"{', '.join(f'{name}.npy' for name in ARRAYS)} or a tree train/<class>/*.png, test/<class>/*.png "
-                f"into that folder, or the official {official} into {self.root}, or set data.root to the "
-                "folder that has them."
+                f"{', '.join(f'{name}.npy' for name in ARRAYS)} into that folder, or the official {official} into {self.root} "
+                "(removed when damaged, it is downloaded again), or set data.root to the folder that has them."
             ) from error
         return arrays
 
@@ -188,28 +119,3 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
             f"{what} must be {np.dtype(dtype)} of shape {wanted}, got {array.dtype} of shape {array.shape}: "
             "convert and save them again."
         )
-
-
-def _walk(folder: Path, prefix: str = "") -> Iterator[File]:
-    """All files below a folder, or the one file of that name; none if neither is there."""
-    if folder.is_dir():
-        for entry in folder.iterdir():
-            yield from _walk(entry, f"{prefix}{entry.name}/" if entry.is_dir() else prefix)
-    elif folder.exists():
-        status = folder.stat()
-        yield f"{prefix}{folder.name}", status.st_size, status.st_mtime_ns
-
-
-def _write_cache(cache: Path, stamp: str, arrays: Arrays) -> None:
-    """Keep the arrays; the stamp goes first and comes back last, so that it never vouches for a part of them."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        (cache / STAMP).unlink(missing_ok=True)
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.save(buffer, array)
-            write_atomically(cache / f"{name}.npy", buffer.getvalue())
-        write_atomically(cache / STAMP, stamp.encode())
-    except OSError as error:
-        message = f"the decoded images cannot be kept in {cache} ({error}): they are decoded again each time."
-        warnings.warn(message, stacklevel=2)

@@ -26,7 +26,7 @@ FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", 
 
 
 class FromSource(ResidentData):
-    """A known set from .npy arrays, an image tree or torchvision (see `sources`), downloaded when there is none.
+    """A known set from .npy arrays or torchvision (see `sources`), downloaded when there is none.
 
     A subclass has a ``SOURCE``; classes and shape are known before anything is downloaded, so that a net can be checked first.
     """
@@ -35,7 +35,7 @@ class FromSource(ResidentData):
 
     @override
     def prepare_data(self) -> None:
-        """Download and decode what is still missing."""
+        """Download what is missing."""
         self.SOURCE.below(Path(self.root)).prepare()
 
     @override

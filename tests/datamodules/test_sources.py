@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from PIL import Image
 
-from lightning_app.datamodules import CIFAR10, sources
+from lightning_app.datamodules import CIFAR10
 from lightning_app.datamodules.torchvision_data import CIFAR10_CLASSES as CLASSES
 from tests.datamodules import archives
 
@@ -18,9 +17,7 @@ TRAIN, TEST = 20, 10
 
 
 def arrays(seed: int = 0) -> dict[str, np.ndarray]:
-    """Sorted by label, as an image tree is."""
-    made = archives.arrays(TRAIN, TEST, seed=seed)
-    return made | {name: np.sort(labels) for name, labels in made.items() if name.endswith("labels")}
+    return archives.arrays(TRAIN, TEST, seed=seed)
 
 
 def save_arrays(root: Path, **changed) -> Path:
@@ -29,17 +26,6 @@ def save_arrays(root: Path, **changed) -> Path:
     for name, array in (arrays() | changed).items():
         np.save(folder / f"{name}.npy", array)
     return folder
-
-
-def save_tree(root: Path, suffix: str = ".png") -> Path:
-    """An image tree whose listing order is that of `arrays`."""
-    made = arrays()
-    for split in ("train", "test"):
-        for number, (image, label) in enumerate(zip(made[f"{split}_images"], made[f"{split}_labels"])):
-            folder = root / "cifar10" / split / CLASSES[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(folder / f"{number:04d}{suffix}")
-    return root / "cifar10"
 
 
 def save_official(root: Path, monkeypatch) -> Path:
@@ -60,78 +46,9 @@ def assert_same(splits, expected) -> None:
     assert splits.class_names == CLASSES
 
 
-@pytest.fixture
-def no_decoding(monkeypatch):
-    """From now on nothing may be decoded: what comes, comes from the cache."""
-
-    def forbid():
-        def refuse(*_, **__):
-            raise AssertionError("decoded again")
-
-        monkeypatch.setattr(Image, "open", refuse)
-        monkeypatch.setattr(torchvision.datasets.CIFAR10, "__init__", refuse)
-
-    return forbid
-
-
-def test_arrays(tmp_path, no_decoding):
+def test_arrays(tmp_path):
     save_arrays(tmp_path)
-    no_decoding()
     assert_same(read(tmp_path), arrays())
-    assert not (tmp_path / "cifar10" / "cache").exists()
-
-
-@pytest.mark.parametrize("suffix", [".png", ".PNG"])
-def test_image_tree_and_its_cache(tmp_path, no_decoding, suffix):
-    save_tree(tmp_path, suffix)
-    assert_same(read(tmp_path), arrays())
-    no_decoding()
-    assert_same(read(tmp_path), arrays())
-
-
-def test_what_is_cached_is_read_once_at_a_start(tmp_path, monkeypatch):
-    """Not by `prepare_data` too: that asks only whether the cache is of these files."""
-    save_tree(tmp_path)
-    read(tmp_path)
-    opened, real = [], sources.read_npy
-    monkeypatch.setattr(sources, "read_npy", lambda file: opened.append(file.stem) or real(file))
-    assert_same(read(tmp_path), arrays())
-    assert sorted(opened) == sorted(sources.ARRAYS)
-
-
-def test_jpeg_is_what_torchvision_s_image_folder_reads(tmp_path):
-    folder = save_tree(tmp_path, ".jpg")
-    peer = torchvision.datasets.ImageFolder(str(folder / "train"))
-    splits = read(tmp_path)
-    assert len(peer) == TRAIN
-    for number, (image, label) in enumerate(peer):
-        assert np.array_equal(splits.train_images[number].numpy(), np.asarray(image))
-        assert splits.train_labels[number] == label
-
-
-def test_a_changed_tree_is_decoded_again(tmp_path):
-    folder = save_tree(tmp_path)
-    read(tmp_path)
-    (folder / "train" / "truck" / "0019.png").unlink()
-    splits = read(tmp_path)
-    assert len(splits.train_images) == TRAIN - 1
-    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(folder / "test" / "airplane" / "0000.png")
-    assert read(tmp_path).test_images[0].max() == 0
-
-
-def test_a_torn_cache_is_made_again(tmp_path):
-    save_tree(tmp_path)
-    read(tmp_path)
-    cached = tmp_path / "cifar10" / "cache" / "train_images.npy"
-    cached.write_bytes(cached.read_bytes()[:-100])
-    assert_same(read(tmp_path), arrays())
-
-
-def test_without_a_place_for_the_cache_it_still_reads(tmp_path):
-    folder = save_tree(tmp_path)
-    (folder / "cache").write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="cannot be kept"):
-        assert_same(read(tmp_path), arrays())
 
 
 def test_download_when_there_is_nothing(tmp_path, monkeypatch):
@@ -142,14 +59,12 @@ def test_download_when_there_is_nothing(tmp_path, monkeypatch):
     assert_same(read(tmp_path), arrays())
 
 
-def test_order_of_places(tmp_path, monkeypatch):
+def test_what_is_there_is_not_downloaded(tmp_path, monkeypatch):
     save_official(tmp_path, monkeypatch)
-    folder = save_tree(tmp_path)
-    (folder / "train" / "truck" / "0019.png").unlink()
-    assert len(read(tmp_path).train_images) == TRAIN - 1  # the tree before the archive
-    for name, array in arrays(seed=1).items():
-        np.save(folder / f"{name}.npy", array)
-    assert_same(read(tmp_path), arrays(seed=1))  # the arrays before the tree
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", offline)
+    assert_same(read(tmp_path), arrays())
+    save_arrays(tmp_path, **arrays(seed=1))
+    assert_same(read(tmp_path), arrays(seed=1))  # the arrays before the archive
 
 
 def error_of(root: Path) -> str:
@@ -167,7 +82,7 @@ def offline(*_, **__):
 def test_no_data_and_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", offline)
     message = error_of(tmp_path)
-    for way in ("no network", "train_images.npy", "train/<class>/*.png", "cifar-10-batches-py", "data.root"):
+    for way in ("no network", "train_images.npy", "cifar-10-batches-py", "data.root"):
         assert way in message
 
 
@@ -213,16 +128,7 @@ def test_wrong_arrays(tmp_path, changed, expected, got):
     assert expected in message and got in message
 
 
-def test_tree_with_other_classes(tmp_path):
-    folder = save_tree(tmp_path)
-    shutil.rmtree(folder / "train" / "truck")
-    assert "the same 10 class folders" in error_of(tmp_path)
-    shutil.rmtree(folder / "test")
-    assert "got 9 and 0" in error_of(tmp_path)
-
-
 def test_damaged_official_archive(tmp_path, monkeypatch):
     folder = save_official(tmp_path, monkeypatch)
     (folder / "data_batch_3").write_bytes(b"damaged")
-    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", offline)
-    assert "the download failed" in error_of(tmp_path)
+    assert "cifar-10-batches-py cannot be read" in error_of(tmp_path)

@@ -8,7 +8,6 @@ from PIL import Image
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules.pictures import Decoding
-from lightning_app.datamodules.sources import Source
 from lightning_app.datamodules.whitened import WhitenedMNIST
 
 DECODE = Decoding(image_size=8, resize=8, interpolation="bilinear", channels=3)
@@ -38,31 +37,14 @@ def test_a_line_is_not_made_a_square_of_its_length(tmp_path):
         Decoding(image_size=224, resize=256, interpolation="bilinear", channels=3)(str(tmp_path / "a.png"))
 
 
-@pytest.fixture
-def source(tmp_path) -> Source:
-    def nothing(*_, **__):
-        raise RuntimeError("Dataset not found")
-
-    for split in ("train", "test"):
-        (tmp_path / "set" / split / "a").mkdir(parents=True)
-        Image.new("L", (8, 8)).save(tmp_path / "set" / split / "a" / "0.png")
-    return Source("set", tmp_path / "set", (8, 8, 1), ("a",), nothing, ("raw",))
-
-
-NONE = [png(60_000, 60_000), png(9, 8), png(8, 8), POSTSCRIPT, b"", b"\x89PNG\r\n\x1a\n\0", bytes(range(256))]
+NONE = [png(60_000, 60_000), png(8, 8), POSTSCRIPT, b"", b"\x89PNG\r\n\x1a\n\0", bytes(range(256))]
 
 
 @pytest.mark.parametrize("content", NONE, ids=range(len(NONE)))
-def test_a_tree_with_one_picture_that_is_none(source, content):
-    (source.folder / "train" / "a" / "1.png").write_bytes(content)
+def test_a_picture_that_is_none(tmp_path, content):
+    (tmp_path / "1.png").write_bytes(content)
     with pytest.raises(UserError, match=r"1\.png"):
-        source.read()
-
-
-def test_a_picture_of_another_size_is_not_unpacked(source):
-    (source.folder / "train" / "a" / "1.png").write_bytes(png(9000, 9000))  # within Pillow's own limit
-    with pytest.raises(UserError, match="8 x 8 pixels, got 9000 x 9000"):
-        source.read()
+        DECODE(str(tmp_path / "1.png"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\x08\x03" + b"\xff" * 12, bytes(16), bytes(range(256))])
