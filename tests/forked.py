@@ -5,7 +5,7 @@ take for what they are tested for. A command still gets a process of its own, wi
 streams; what it shares with those before it is the libraries and most of our modules as they are after their import, which
 reads nothing from the environment, and the order of hashes. It is a child of who asked, as it would be without: signals,
 exit codes and process groups are the system's own. What a command starts of us itself (the other ranks, the runs of
-``reproduce``) is forked too. Tests of terminals, of installations and of the import itself start Python.
+``reproduce``) is forked too. Tests of installations and of the import itself start Python.
 
 Run as a script this serves: each request on a socket is answered by the number of a new process.
 """
@@ -106,8 +106,7 @@ def _run(args: list[str], cwd: str, env: dict[str, str], session: bool, files: l
     os.environ.clear()
     os.environ.update(env)
     _know_the_rank()
-    if args[0] == "-u":
-        sys.stdout.reconfigure(write_through=True)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=args[0] == "-u")
     sys.argv = args[args[0] == "-u" :]
     sys.path[:1] = [str(ROOT), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     if env.get(NO_PAGE):

@@ -133,7 +133,8 @@ def on_terminal(*words: str | Path, cwd: Path, columns: int = 100, **env: str) -
         environment.pop(name, None)
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen([*map(str, words)], cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    start = Popen if MAIN in map(str, words) else subprocess.Popen  # a line of Python may be about what it imports
+    process = start([*map(str, words)], cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b"".join(iter(lambda: _read(ours), b""))
     os.close(ours)

@@ -15,6 +15,7 @@ DEPLOY = ROOT / "deploy"
 # Options that turn any configuration into seconds on the embedded digits.
 DIGITS = (
     *("--data", "Digits", "--data.train_limit", "64", "--data.test_limit", "20", "--data.probe_size", "10"),
+    *("--data.image_size", "8"),
     *("--data.batch_size", "32", "--trainer.max_epochs", "1", "--trainer.accelerator", "cpu"),
 )
 

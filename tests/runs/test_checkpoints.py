@@ -57,7 +57,7 @@ def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, *
     module = classifier(arms(), seeds=2, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
     trainer.fit(
         module,
-        datamodule=digits(augment=True, image_size=16, test_limit=40),
+        datamodule=digits(augment=True, test_limit=40),
         ckpt_path=str(last) if last.exists() else None,
     )
     return module
