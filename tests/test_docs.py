@@ -21,7 +21,6 @@ from tests.report.chromium import needs_chromium, tab
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
 from comments import comment_of, fenced, fields, linked
 from docstrings import EVERY_RUN, SECTIONS, SHOWING, YOUR_OWN, Documented, documented
-from findings_figures import DRAWN
 from generate import module_stems, page_of, use
 
 EVERY = documented()
@@ -286,12 +285,3 @@ def test_search_works_from_a_file_by_keyboard(site, page):
 def test_backticked_names_become_links_and_doctests_code():
     assert linked("see `f` and ``f`` and `g`", {"f": "a.f"}) == "see [`f`][a.f] and ``f`` and `g`"
     assert fenced("What.\n\n>>> 1\n1\n\nMore.") == "What.\n\n```pycon\n>>> 1\n1\n```\n\nMore."
-
-
-def test_figures_of_the_findings_are_small_shown_and_drawn_by_name():
-    files = {file.stem: file for file in (ROOT / "docs" / "findings").iterdir()}
-    assert files.keys() == DRAWN.keys() and max(file.stat().st_size for file in files.values()) < 60_000
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    assert all(f"(findings/{name}.png)" in page for name in files)
-    (axes,) = DRAWN["starts"]().axes
-    assert len(axes.lines) == 5  # four lengths, and the limit

@@ -287,8 +287,8 @@ def _value(value: Any, name: str, arrays: Arrays) -> np.ndarray:
 
 
 def draw_common_depth(results: Results) -> Figure:
-    """Depth by share of the training, a line each start, a column each data set; on the right the laws before training."""
-    figure, grid = figures.canvas(2, len(DATA) + 1)
+    """Depth by share of the training, a line each start, a column each data set; below the laws before training."""
+    figure, grid = figures.canvas(len(NORMS) + 1, len(DATA))
     there = results.computed(FROM_STARTS)
     shades = ("plain-0", "plain-1", "other-0", "other-1", "residual-1", "residual-0")
     for row, words in zip(grid, NORMS):
@@ -305,9 +305,10 @@ def draw_common_depth(results: Results) -> Figure:
         row[0].set_ylabel("mean path length / p")
     for axes in grid[1]:
         axes.set_xlabel("share of the training")
-    figures.legend(grid[1, -2], beside=True)
-    _draw_laws(grid[0, -1], results)
-    grid[1, -1].set_axis_off()
+    figures.legend(grid[1, -1], beside=True)
+    _draw_laws(grid[-1, 0], results)
+    for axes in grid[-1, 1:]:
+        axes.set_axis_off()
     return figure
 
 

@@ -168,7 +168,9 @@ def shortcut_length_claims(results: Results) -> list[Claim]:
 
 def draw_shortcut_length(results: Results) -> Figure:
     """Loss left against the start, a panel each n, a line each depth; and the largest start against the number of units."""
-    figure, (axes,) = figures.canvas(1, len(LENGTHS) + 1)
+    figure, grid = figures.canvas(2, 3)
+    *axes, of_edges, empty = grid.flat
+    empty.set_axis_off()
     shades = ("plain-0", "plain-1", "residual-1", "residual-0")
     for ax, n in zip(axes, LENGTHS):
         for depth, shade in zip(DEPTHS, shades):
@@ -180,15 +182,16 @@ def draw_shortcut_length(results: Results) -> Figure:
         ax.set(
             xscale="log", yscale="log", ylim=(5e-9, 1e3), title=f"shortcuts around {n}", xlabel="start, times Xavier"
         )
-    axes[0].set(ylabel="loss left")
+    for ax in grid[:, 0]:
+        ax.set(ylabel="loss left")
     for n, shade in zip(LENGTHS, shades):
         found = {depth / n: a for depth in DEPTHS if (a := results.computed(PHASES).get(piece_of(n, depth)))}
         if found:
             edges = [np.exp(np.log(edge(arrays, 1)).mean()) for arrays in found.values()]
-            axes[-1].plot([*found], edges, "o-", color=figures.COLOURS[shade][0], label=f"around {n}")
-    axes[-1].set(xscale="log", yscale="log", title="largest start that trains", xlabel="units")
+            of_edges.plot([*found], edges, "o-", color=figures.COLOURS[shade][0], label=f"around {n}")
+    of_edges.set(xscale="log", yscale="log", title="largest start that trains", xlabel="units")
     figures.legend(axes[0])
-    figures.legend(axes[-1], beside=True)
+    figures.legend(of_edges, beside=True)
     return figure
 
 
