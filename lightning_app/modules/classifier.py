@@ -601,7 +601,6 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        resume.check_form(checkpoint)
         resume.check_members(checkpoint.get("members", []), [resume.describe(member) for member in self.members])
         resume.check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":
