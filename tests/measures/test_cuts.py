@@ -110,6 +110,20 @@ def test_a_boundary_that_something_goes_round_is_no_cut(skip, cuts):
     torch.testing.assert_close(found.after(1, found.signals[1])[-1], net(noise()))
 
 
+class Beside(Outer):
+    """With a branch that is 0 before training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.inner(x), 0 * x], 1)
+
+
+def test_a_boundary_beside_a_dead_branch_takes_part_in_any_batch_size_or_is_no_cut():
+    net = nn.Sequential(Beside(True), nn.Flatten()).double()
+    found = CutNet(net, noise())
+    for cut, signal in enumerate(found.signals[:-1]):
+        torch.testing.assert_close(found.after(cut, signal)[-1], net(noise()))
+
+
 @pytest.mark.parametrize("inplace", [False, True])
 def test_relus_in_place_hide_no_signal(inplace):
     torch.manual_seed(0)
