@@ -175,9 +175,9 @@ def behind_loss(outputs: Tensor) -> Tensor:
     return getattr(outputs, RETURNED, (None, outputs))[1]
 
 
-def wants_labels(net: nn.Module) -> bool:
-    """Whether its ``forward`` has an argument ``labels``, as the nets of transformers with a loss of their own."""
-    return "labels" in inspect.signature(unwrapped(net).forward).parameters
+def takes(net: nn.Module, name: str) -> bool:
+    """Whether its ``forward`` has such an argument; ``labels`` have the nets of transformers with a loss of their own."""
+    return name in inspect.signature(unwrapped(net).forward).parameters
 
 
 def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any, Tensor]:

@@ -6,7 +6,6 @@ there, and to use a stream that was not forked from the capturing one and joined
 that compete, an allocator. Compiled nets run past it.
 """
 
-import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -147,11 +146,7 @@ def _graph(graph: CUDAGraph, pool: Any = None, **options: Any) -> Iterator[None]
 
 @contextmanager
 def stand_in() -> Iterator[list[CUDAGraph]]:
-    """torch.cuda as above; every graph that was made.
-
-    What there is already is garbage for none of the captures, each of which collects: that takes 0.4 s within many tests.
-    """
-    gc.freeze()
+    """torch.cuda as above; every graph that was made."""
     Stream.current, modes, graphs = Stream(), ExitStack(), []
 
     def made() -> CUDAGraph:
@@ -173,4 +168,3 @@ def stand_in() -> Iterator[list[CUDAGraph]]:
         mock.patch.object(whole_step, "captures", lambda device: True),
     ):
         yield graphs
-    gc.unfreeze()

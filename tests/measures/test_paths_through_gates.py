@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
@@ -11,6 +12,7 @@ import torchvision.models as tv
 from torch import Tensor, nn
 
 from callbacks.context import MeasureContext
+from lightning_app.common.calls import Inputs
 from lightning_app.measures import NoPaths, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths.lengths import _delta
 from lightning_app.measures.paths.unravel import ByLength, unravel
@@ -41,17 +43,20 @@ class Logits(nn.Module):
         return self.net(x).logits
 
 
-def gpt2() -> nn.Module:
-    found = pytest.importorskip("transformers")
-    size = {"n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    size |= {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 0}
-    return Logits(found.GPT2LMHeadModel(found.GPT2Config(**size)))
+SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def bert() -> nn.Module:
-    found = pytest.importorskip("transformers")
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return Logits(found.BertForSequenceClassification(found.BertConfig(vocab_size=20, **size, num_labels=3)))
+def theirs(name: str, config: str, **size: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        found = pytest.importorskip("transformers")
+        given = {"vocab_size": 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2} | size
+        return Logits(getattr(found, name)(getattr(found, config)(**given)))
+
+    return make
+
+
+gpt2 = theirs("GPT2LMHeadModel", "GPT2Config", n_positions=16, n_embd=16, n_layer=2, n_head=2)
+bert = theirs("BertForSequenceClassification", "BertConfig", **SIZE, num_labels=3)
 
 
 TOKENS = torch.arange(16).reshape(2, 8)
@@ -67,7 +72,13 @@ NETS: dict[
     "vit_b_16": (lambda: tv.VisionTransformer(32, 16, 2, 12, 768, 3072, num_classes=10), 32, 9),  # of 2 layers
     "swin_t": (lambda: tv.SwinTransformer([4, 4], 24, [2, 2], [2, 4], [7, 7], num_classes=10), 64, 18),  # 1 + 4 * 4 + 1
     "vit_tiny": (lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, depth=3, num_classes=10), 32, 13),
+    # Linear maps of attention's patterns; two blocks of four, one of the class token, which also reads itself.
+    "cait": (lambda: timm.models.cait.Cait(32, 8, num_classes=10, embed_dim=16, depth=2, num_heads=2), 32, 17),
     "gpt2": (gpt2, 0, 9),  # the embedding, and two blocks of four
+    "gemma": (theirs("GemmaForCausalLM", "GemmaConfig", num_key_value_heads=1, head_dim=8, **SIZE), 0, 9),
+    "roberta": (theirs("RobertaForSequenceClassification", "RobertaConfig", **SIZE), 0, 10),  # positions count tokens
+    "albert": (theirs("AlbertForSequenceClassification", "AlbertConfig", embedding_size=8, **SIZE), 0, 11),  # shared
+    "bloom": (theirs("BloomForCausalLM", "BloomConfig", hidden_size=16, n_layer=2, n_head=2), 0, 9),
     "bert": (bert, 0, 10),  # the pooler too
     "ours": (lambda: GPT(20, context=8, width=16, depth=2, heads=2), 0, 9),
 }
@@ -81,7 +92,8 @@ def test_outputs_of_all_lengths_sum_to_the_outputs(name):
     found, expected = path_outputs(net, x), net(x).detach()
     assert found.input_lengths[-1] == longest
     assert found.gated == (name not in ("resnet50", "densenet121"))
-    assert (found.outputs.sum(0) + found.constant - expected).abs().max() < EXACT * expected.abs().max()
+    exact = 1e-6 if name == "gemma" else EXACT  # whose norms are in float32
+    assert (found.outputs.sum(0) + found.constant - expected).abs().max() < exact * expected.abs().max()
     moving = found.outputs.abs().amax((1, -1)) > 1e-6 * expected.abs().max()
     assert moving.sum() > 4  # what is compared is not the readout's bias
 
@@ -112,6 +124,15 @@ def test_dict_batches_are_resolved_as_the_net_computes_them_padded_to_any_length
         f = f[:, :, :-1][:, labels[:, 1:] != -100]
     f = f - f.mean(-1, keepdim=True)
     assert padded.outputs.tolist() == pytest.approx(f.square().sum(-1).mean(1).tolist(), rel=1e-9)
+
+
+def test_an_encoder_decoder_makes_its_decoders_tokens_of_the_labels():
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    net = awake(theirs("T5ForConditionalGeneration", "T5Config", **size)().net)
+    inputs = Inputs(named={"input_ids": TOKENS, "labels": (TOKENS + 3).masked_fill(TOKENS == 7, -100)})
+    found, expected = path_outputs(net, inputs), net(**inputs.named).logits.detach()
+    assert (found.outputs.sum(0) + found.constant - expected).abs().max() < EXACT * expected.abs().max()
+    assert found.input_lengths == (3, 5, 7, 9)  # through the encoder's two branches and the decoder's MLP or not
 
 
 def flat(net: nn.Module, value: Tensor) -> Tensor:
@@ -337,6 +358,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "masked_fill": lambda x: x.masked_fill(torch.arange(6) > 3, 2.0),
     "where": lambda x: torch.where(x > 0, x, 0.3),
     "attention by hand": lambda x: x.unsqueeze(2).mul(x.unsqueeze(1)).softmax(-1).bmm(x.unsqueeze(2)),
+    "a linear map of a pattern": lambda x: torch.bmm(
+        F.linear((x[:, :, None] + x[:, None]).softmax(-1), torch.full((6, 6), 0.1).double()), x[:, :, None]
+    ),
     "einsum": lambda x: torch.einsum("bij,bj->bi", (x[:, :, None] + x[:, None]).softmax(-1), x),
     "einsum with a weight": lambda x: torch.einsum("bi,ij->bj", x, torch.full((6, 4), 0.1).double()),
     "grouped queries": lambda x: F.scaled_dot_product_attention(
@@ -348,6 +372,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "over its norm": lambda x: x / (x.norm(dim=1, keepdim=True) + 1),
     "addmm": lambda x: torch.addmm(torch.ones(4).double(), x, torch.full((6, 4), 0.1).double()),
     "baddbmm": lambda x: torch.baddbmm(x[:, :, None], x[:, :, None].softmax(1), x[:, None, :1]),
+    "addcmul": lambda x: (
+        torch.addcmul(torch.ones(6).double(), torch.full((6,), 0.5).double(), x) + x.addcmul(x.sigmoid(), x, value=0.3)
+    ),
+    "baddbmm by name": lambda x: (
+        torch.ones(1, 1, 1).double().baddbmm(batch1=x[:, None, :1], batch2=torch.ones(3, 1, 2).double(), beta=0.5)
+    ),
     "detached gate": lambda x: x * x.detach(),
     "empty start": lambda x: torch.cat([torch.tensor([]), x], -1),
 }

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lightning_app.common.calls import IGNORED, behind_loss, call, outputs_of, returned_loss, wants_labels
+from lightning_app.common.calls import IGNORED, behind_loss, call, outputs_of, returned_loss, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import hooked
@@ -45,7 +45,7 @@ def classes_second(outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
 
 def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
     """The loss that a net returns itself where it takes labels, if no other was asked for; `OfMaps` of one with such layers."""
-    if loss is cross_entropy and wants_labels(net):
+    if loss is cross_entropy and takes(net, "labels"):
         return ReturnedLoss()
     return OfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
 

@@ -43,12 +43,19 @@ def _layer(
 
 
 @rule(torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm, several=True)
-def _added_product(func: Any, total: Tensor, add: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    product: Any = torch.matmul(x, y)
+def _added_product(
+    func: Any, total: Tensor, add: Any, *factors: Any, beta: float = 1, alpha: float = 1, **named: Any
+) -> Any:
+    product: Any = torch.matmul(*factors, *named.values())
     if isinstance(add, Unravelled):
         return beta * add + alpha * product
     parts = product.parts.mapped(lambda part: alpha * part).born((beta * add).expand(total.shape))
     return unravelled(total, parts, product.last)
+
+
+@rule(torch.addcmul, Tensor.addcmul, several=True)
+def _added_multiple(func: Any, total: Tensor, add: Any, x: Any, y: Any, *, value: float = 1) -> Any:
+    return add + value * (x * y)
 
 
 @rule(F.batch_norm, resets=True)
@@ -406,57 +413,25 @@ def _attention(
 
 
 @rule(F.multi_head_attention_forward, several=True)
-def _multi_head_attention(
-    func: Any,
-    total: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    size: int,
-    heads: int,
-    in_weight: Tensor | None,
-    in_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_weight: Tensor,
-    out_bias: Tensor | None,
-    training: bool = True,
-    **options: Any,
-) -> Any:
+def _multi_head_attention(func: Any, total: Any, *given: Any, training: bool = True, **options: Any) -> Any:
     """Two layers with the pattern of the sum between them, which is returned beside their value."""
+    _, _, value, size, heads, in_weight, in_bias, _, bias_v, add_zero_attn, dropout_p, out_weight, out_bias = given
     if training and dropout_p:
         raise NoPaths(IN_TRAINING)
     if options.get("static_k") is not None or options.get("static_v") is not None:
         raise NoPaths(
             "a net is resolved into paths if attention makes its own keys and values, this one is given static ones."
         )
-    given = (
-        query,
-        key,
-        value,
-        size,
-        heads,
-        in_weight,
-        in_bias,
-        bias_k,
-        bias_v,
-        add_zero_attn,
-        0.0,
-        out_weight,
-        out_bias,
-    )
     asked = {**options, "need_weights": True, "average_attn_weights": False}
     _, pattern = on_sum(func, *given, training=False, **asked)  # (B, heads, L, S)
     weight = options["v_proj_weight"] if in_weight is None else in_weight[-size:]
-    value = F.linear(value, weight, None if in_bias is None else in_bias[-size:])  # (S, B, size)
+    values: Any = F.linear(value, weight, None if in_bias is None else in_bias[-size:])  # (S, B, size)
     if bias_v is not None:
-        value = torch.cat([value, bias_v.expand(1, *value.shape[1:])])
-    value = value.unflatten(-1, (heads, -1)).movedim(0, -2)  # (B, heads, S, size / heads)
-    value = F.pad(value, (0, 0, 0, 1)) if add_zero_attn else value
-    parts = value.parts.frozen(lambda part: pattern @ part)
-    mixed = unravelled(pattern @ plain(value), parts).movedim(-2, 0).flatten(-2)
+        values = torch.cat([values, bias_v.expand(1, *values.shape[1:])])
+    values = values.unflatten(-1, (heads, -1)).movedim(0, -2)  # (B, heads, S, size / heads)
+    values = F.pad(values, (0, 0, 0, 1)) if add_zero_attn else values
+    parts = values.parts.frozen(lambda part: pattern @ part)
+    mixed = unravelled(pattern @ plain(values), parts).movedim(-2, 0).flatten(-2)
     weights = total[1] if total[1] is None else unravelled(total[1], parts, Last.GATE, why=TWO_SIGNALS)
     return F.linear(mixed, out_weight, out_bias), weights
 
@@ -464,9 +439,8 @@ def _multi_head_attention(
 @rule(torch.cat, torch.concat, torch.concatenate, torch.stack, several=True)
 def _cat(func: Any, total: Tensor, tensors: Sequence[Any], dim: int = 0) -> Parts:
     like = next(x for x in tensors if isinstance(x, Unravelled)).parts
-    some = [
-        x for x in tensors if func is torch.stack or x.shape != (0,)
-    ]  # torch.cat ignores these, of other dimension too
+    # torch.cat ignores an empty tensor, of whatever dimension.
+    some = [x for x in tensors if func is torch.stack or x.shape != (0,)]
     one, *others = (x.parts if isinstance(x, Unravelled) else _constant(x, like, x.shape) for x in some)
     return one.joined(others, lambda *each: func(each, dim))
 
@@ -494,15 +468,8 @@ def _dropout(func: Any, total: Tensor, x: Any, p: float = 0.5, training: bool = 
     *(torch.flatten, Tensor.flatten, Tensor.unflatten, Tensor.view, Tensor.reshape, torch.reshape, Tensor.contiguous),
     *(Tensor.permute, torch.permute, Tensor.transpose, torch.transpose, Tensor.squeeze, torch.squeeze),
     *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double),
-    *(
-        Tensor.__getitem__,
-        torch.narrow,
-        Tensor.narrow,
-        torch.select,
-        Tensor.select,
-        torch.index_select,
-        Tensor.index_select,
-    ),
+    *(Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.select, Tensor.select),
+    *(torch.index_select, Tensor.index_select),
     *(torch.gather, Tensor.gather, Tensor.expand, Tensor.repeat, Tensor.repeat_interleave, torch.repeat_interleave),
     *(torch.roll, Tensor.roll, torch.flip, Tensor.flip, torch.movedim, Tensor.movedim, torch.swapaxes, Tensor.swapaxes),
     *(Tensor.T.__get__, Tensor.mT.__get__, Tensor.t, F.unfold, F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle),  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.calls import Inputs, call
+from lightning_app.common.calls import Inputs, call, takes
 from lightning_app.common.errors import UserError
 
 LEAVE = "leave it out of EffectiveDepth."
@@ -257,7 +257,9 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
     Raises:
         NoPaths: if no path leads to the output; the function that is in the way is named.
     """
-    several = inputs.without_labels() if isinstance(inputs, Inputs) else Inputs([inputs])
+    several = inputs if isinstance(inputs, Inputs) else Inputs([inputs])
+    if not takes(net, "decoder_input_ids"):  # which encoder-decoders make of the labels
+        several = several.without_labels()
     first = several.tensors[0]
 
     def begun(x: Tensor) -> Tensor:
@@ -323,7 +325,10 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Se
                 "a net is resolved into paths if its signals go through linear maps, activations, normalisations, attention "
                 f"and pools, or else make gates; this one calls {_name(func)}: {LEAVE}"
             )
-        last = found.floor if found.resets else max(found.floor, min(signal.last for signal in signals))
+        resets = found.resets and not all(
+            signal.why for signal in signals
+        )  # what carries no path stays the gate that it was
+        last = found.floor if resets else max(found.floor, min(signal.last for signal in signals))
         parts = found.parts(func, total, *args, **kwargs)
     except (AttributeError, KeyError, TypeError) as error:  # a way to call it that its rule does not know
         raise NoPaths(
