@@ -4,7 +4,8 @@
 
 Without names all of them: an hour on two cores. ``--run``, a short run as `make quickstart` leaves one, is what pages are
 made of; without it nothing of reports is measured. `benchmarks.page` makes tables of the results. Not here: `benchmarks.gpu`,
-`benchmarks.soak` (is anything lost when a run is killed?), `benchmarks.guard` (what continuous integration can check).
+`benchmarks.host` (the host's part of a step on a GPU), `benchmarks.soak` (is anything lost when a run is killed?),
+`benchmarks.guard` (what continuous integration can check).
 """
 
 import argparse

@@ -13,15 +13,14 @@ neither jsonargparse nor wandb nor curvlinops. Parts, by importance, each of one
   without tf32 and in float64. Where float64 is much closer, it is the signs of ReLUs that differ and not the nets. Goal: 1e-4.
 * ``steps``: a training step with its batch, penalty, SGD and sums: eager as a user writes it, by the loop and in one graph, of
   1, 13 and 26 nets, and which share of the least time that is.
-* ``streams``: 13 nets in one graph, so many side by side.
+* ``streams``: 13 nets in one graph, so many side by side, or all in grouped convolutions.
 * ``epochs``: the same through Lightning, against a bare loop of replays, and against the script that most public
   repositories have.
 * ``measuring``: what is measured after an epoch, against the epoch.
 
 Each case is a process of its own, since a capture that breaks can take later ones along, and it is cut off when the time is
 up. ``gpu.json`` in ``--out`` has every finished case, with command, commit, machine and versions; a case of another commit, GPU
-or torch is measured again. Reproductions at paper scale go on by themselves: ``timeout -s TERM 540 python main.py reproduce
-yu-tomasi/table-1 --only depth20 --scale paper ... -- --trainer.accelerator gpu``, again for the rest.
+or torch is measured again.
 """
 
 import argparse
@@ -60,6 +59,7 @@ from benchmarks.harness import (
     ticks,
 )
 from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, Resident, bank, by_hand, public_script, sgd, through_lightning
+from benchmarks.seeds import stacked_step
 from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
@@ -79,7 +79,7 @@ DEPTH = 20
 MANY = 26
 TRUE = ("32-true", "64-true")
 STREAM_COUNTS = (1, 2, 4, 8, STREAMS)
-EAGER, PUBLIC, BARE = "1 net, eager", "1 net, public script", "bare loop of replays"
+EAGER, PUBLIC, BARE, STACKED = "1 net, eager", "1 net, public script", "bare loop of replays", "stacked weights"
 GOALS = [("1 net, graph", EAGER, 0.2), ("13 nets, graph", EAGER, 1.0), ("13 nets, graph", "1 net, graph", 6)]
 Step = Callable[[], object]
 
@@ -197,9 +197,21 @@ def streams(at: "Run", precision: str) -> Results:
         whole_step.STREAMS = number
         made[f"{number} streams"] = at.microseconds(bank_step(at, nets, "graph", precision, ""))
     found = Results(f"a step of {named(nets)} of depth {at.size.depth} in a graph, batch {at.size.batch}")
+    found.more["left out"] = left_out = {}
+    with leaving_out(STACKED, left_out):
+        made[STACKED] = at.microseconds(stacked(at, nets))
     timed = found.add("streams", interleave(made, at.size.rounds, "us"), f"{usual} streams")
     found.rows += rows(timed, ((name, f"{usual} streams", None) for name in made))
     return found
+
+
+def stacked(at: "Run", nets: int) -> Step:
+    """On one batch, without its gathering and without sums: the contender's work is less."""
+    images = torch.randn(nets, at.size.batch, 3, 32, 32, device=at.device)
+    step = stacked_step(nets, at.size.depth, at.device)
+    work = partial(step, images, torch.zeros(images.shape[:2], dtype=torch.int64, device=at.device))
+    work()  # the optimizer makes its momentum
+    return captured(work, None).replay
 
 
 def epochs(at: "Run", precision: str, compiled: bool) -> Results:
@@ -382,13 +394,12 @@ def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
     """A step of a bank as `ImageClassifier` does it, batch after batch."""
     whole, upcoming = whole_of(at, nets, how)
     loop, following = Loop(torch.Tensor.backward), itertools.cycle(upcoming)
-    device = at.device
 
     def looped() -> None:
         batches = [place.gather() for place in next(following).places.values()]
         passes = [Pass(part.member.net, *batches[part.stream], seed=0) for part in whole.parts]
         whole.optimizer.zero_grad()
-        with autocast(device, precision):
+        with autocast(at.device, precision):
             answers = loop(passes, 1.0)
         add_gradients(part.penalty for part in whole.parts)
         whole.optimizer.step()

@@ -9,6 +9,7 @@ all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each is
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -40,28 +41,36 @@ def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: b
     return through_lightning(module, images_of(options))
 
 
-def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
-    """All nets' weights in one tensor each; every net has its own batches, here shifted ones of one stream."""
-    made = [SimplifiedNet(options.depth, residual=True) for _ in range(nets)]
-    base = SimplifiedNet(options.depth, residual=True).to("meta")
+def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = False) -> Callable[[Tensor, Tensor], None]:
+    """Of images (nets, B, C, H, W) and labels (nets, B): all nets' weights in one tensor each, and grouped convolutions."""
+    made = [SimplifiedNet(depth, residual=True).to(device) for _ in range(nets)]
+    base = SimplifiedNet(depth, residual=True).to("meta")
     weights = {name: nn.Parameter(w.detach()) for name, w in stack_module_state(made)[0].items()}
     optimizer = torch.optim.SGD(weights.values(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
-    epochs = epochs_of(images_of(options))
 
     def risk(own: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(base, own, images), labels)
 
-    step = vmap(grad_and_value(risk))
-    step = torch.compile(step, dynamic=False) if compile else step
+    differentiate = vmap(grad_and_value(risk))
+    differentiate = torch.compile(differentiate, dynamic=False) if compile else differentiate
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        gradients, _ = differentiate({name: w.detach() for name, w in weights.items()}, images, labels)
+        for name, w in weights.items():
+            w.grad = gradients[name]
+        optimizer.step()
+
+    return step
+
+
+def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
+    """Every net has its own batches, here shifted ones of one stream."""
+    step, epochs = stacked_step(nets, options.depth, compile=compile), epochs_of(images_of(options))
 
     def epoch() -> float:
         started = ticks()
         for images, labels in next(epochs):
-            shifted = (torch.stack([each.roll(net, 0) for net in range(nets)]) for each in (images, labels))
-            gradients, _ = step({name: w.detach() for name, w in weights.items()}, *shifted)
-            for name, w in weights.items():
-                w.grad = gradients[name]
-            optimizer.step()
+            step(*(torch.stack([each.roll(net, 0) for net in range(nets)]) for each in (images, labels)))
         return ticks() - started
 
     return epoch

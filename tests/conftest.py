@@ -11,17 +11,6 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 
 TOGETHER = ("tests/golden/", "tests/deploy/")  # folders whose files read the same long run
-# About a minute and more of processor time, the longest first.
-LONGEST = (
-    *(
-        "tests/deploy/",
-        "tests/reproduce/test_command.py",
-        "tests/cli/test_commands.py",
-        "tests/runs/test_checkpoints.py",
-    ),
-    *("tests/reproduce/test_yu_tomasi.py", "tests/callbacks/test_faults.py", "tests/golden/", "tests/test_configs.py"),
-    *("tests/modules/test_sharding.py", "tests/reproduce/test_littwin_wolf_runs.py", "tests/reproduce/test_verify.py"),
-)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,14 +27,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, then all with slow tests: workers that begin with what takes long end at the same time."""
+    """Files with slow tests first: workers that begin with what takes long end at the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-
-    def place(item: pytest.Item) -> tuple[int, bool]:
-        longest = [number for number, start in enumerate(LONGEST) if item.nodeid.startswith(start)]
-        return min(longest, default=len(LONGEST)), item.path not in slow
-
-    items.sort(key=place)
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -78,18 +78,15 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
         raise UserError(
             f"expected a folder {options.target.parent} to write {options.target.name} into, found none: make it first."
         )
-    from lightning_app.modules.resume import check_form
     from lightning_app.runs.checkpoints import AtomicCheckpointIO
 
     files = AtomicCheckpointIO()
     checkpoint = files.load_checkpoint(options.source)
-    check_form(checkpoint)
     try:
         changed, lines = change(checkpoint, options)
     except UserError:
         raise
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        # Its parts have the right types.
         reason = str(error).split("\n")[0]
         raise UserError(
             f"{options.source} contradicts itself ({type(error).__name__}: {reason}): it is damaged, or of another program."
@@ -274,7 +271,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     states = []
     for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
         (group,) = state["param_groups"]
-        part = {i - first: state["state"][i] for i in range(first, end) if i in state["state"]}
+        part = {i - first: kept for i, kept in state["state"].items() if first <= i < end}
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
         **checkpoint,

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from lightning_app.common.text import printable
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -72,6 +70,8 @@ def table_text(
     """
     from rich.console import Console
     from rich.text import Text
+
+    from lightning_app.common.text import printable
 
     cells = [[printable(cell) for cell in row] for row in rows]
     if wrong := [row for row in cells if len(row) != len(head)]:

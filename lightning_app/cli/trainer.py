@@ -121,7 +121,7 @@ def replace_method(owner: Any, name: str, method: Callable[..., Any]) -> None:
 
 
 def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
-    """Types are already checked; report parts that contradict each other, or this trainer, as a damaged checkpoint."""
+    """Report parts of other types, or that contradict each other or this trainer, as a damaged checkpoint."""
 
     @functools.wraps(restore)
     def restored(*args: Any, **kwargs: Any) -> None:

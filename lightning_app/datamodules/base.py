@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -19,13 +19,11 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, at_least
-from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams, Upcoming
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
 if TYPE_CHECKING:
     from lightning_app.datamodules.pictures import Pictures
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -215,9 +213,12 @@ class ResidentData(pl.LightningDataModule, ABC):
         return self._eval_loader("test")
 
     @override
-    def transfer_batch_to_device(self, batch: T, device: torch.device, dataloader_idx: int) -> T:
-        """Batches are made on the device."""
-        return batch
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Batches are made on the device: here, or where a graph is going to gather them, as far as they are read."""
+        if not isinstance(batch, Upcoming):
+            return batch
+        assert self.trainer is not None  # it trains in a graph
+        return batch.mapping(self.trainer.precision_plugin.convert_input)
 
     def probe_loader(self) -> EvalLoader:
         """The fixed, un-augmented training samples that measures use; the same batches on every rank."""

@@ -175,9 +175,26 @@ class Upcoming:
     def __init__(self, places: Mapping[int, Place]) -> None:
         self.places = dict(places)
 
-    def gather(self) -> dict[int, Batch]:
-        """{seed: batch}"""
-        return {seed: place.gather() for seed, place in self.places.items()}
+    def mapping(self, convert: Callable[[Tensor], Tensor] = lambda samples: samples) -> "Batches":
+        """The batches, each gathered when it is read, its samples as Lightning's precision converts them."""
+        return Batches(self.places, convert)
+
+
+class Batches(Mapping[int, Batch]):
+    """A step's batches {seed: batch}: see `Upcoming.mapping`."""
+
+    def __init__(self, places: Mapping[int, Place], convert: Callable[[Tensor], Tensor]) -> None:
+        self.places, self._convert = places, convert
+
+    def __getitem__(self, seed: int) -> Batch:
+        images, labels = self.places[seed].gather()
+        return self._convert(images), labels
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
 
 class Streams:
@@ -208,7 +225,7 @@ class Streams:
     def __iter__(self) -> Iterator[dict[int, Batch] | Upcoming]:
         for places in zip(*(loader.places() for loader in self.loaders.values()), strict=True):
             upcoming = Upcoming(dict(zip(self.loaders, places)))
-            yield upcoming.gather() if self.gathers else upcoming
+            yield dict(upcoming.mapping()) if self.gathers else upcoming
 
     def state_dict(self) -> dict[str, int]:
         """The position of all streams, which is one; it fits any number of them."""

@@ -126,8 +126,8 @@ class WhitenedImages(VectorData):
 class WhitenedMNIST(WhitenedImages, FromSource):
     """Whitened MNIST (LeCun et al. 1998), 60,000 training and 10,000 test digits of 28 x 28 pixels.
 
-    Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw`` (see `sources`), downloaded when there
-    is none. Takes the arguments of `WhitenedImages`.
+    Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw``, downloaded when there is none. Takes
+    the arguments of `WhitenedImages`.
     """
 
     SOURCE = by_train_flag(datasets.MNIST, "MNIST", "mnist", (28, 28, 1), DIGITS, "MNIST/raw")

@@ -18,7 +18,7 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
@@ -51,7 +51,6 @@ from lightning_app.modules.whole_step import (
     side_by_side,
     streams_for,
     sums_of,
-    tensors_of,
     watchers,
     why_not,
 )
@@ -166,7 +165,8 @@ class ImageClassifier(pl.LightningModule):
         self._steps: Graphs | None = None
         self._evaluations: Graphs | None = None
         self._whole: WholeStep | None = None
-        self._held: dict[Any, tuple[Tensor, Tensor, Any]] = {}  # by shape: batches that evaluation's graphs read
+        self._held: dict[Any, tuple[Tensor, Tensor]] = {}  # by shape: batches that evaluation's graphs read
+        self._side: Sequence[Any] = ()  # streams of all of these graphs, which share memory by stream
 
     @override
     def teardown(self, stage: str) -> None:
@@ -182,9 +182,8 @@ class ImageClassifier(pl.LightningModule):
                 if member.twin_of is not None:
                     member.net.load_state_dict(twin(self.nets[member.twin_of]).state_dict())
         if self.ema_decay is not None and not len(self.averages):
-            average = get_ema_multi_avg_fn(self.ema_decay)
             for name, net in self.members:
-                self.averages[name] = AveragedModel(net, multi_avg_fn=average, use_buffers=True).requires_grad_(False)
+                self.averages[name] = AveragedModel(net, use_buffers=True).requires_grad_(False)
 
     @override
     def setup(self, stage: str) -> None:
@@ -293,8 +292,6 @@ class ImageClassifier(pl.LightningModule):
             for metric in self.running.values():
                 metric.reset()
         risks = self._replayed(batch) if self._in_graph(batch, batch_idx) else self._looped(batch)
-        for member in self.own if self.averages else ():
-            self.averages[member.name].update_parameters(member.net)
         if self.scheduler_interval == "step":
             self._step_schedule()
         return {"risks": dict(zip((member.name for member in self.own), risks))}
@@ -322,6 +319,8 @@ class ImageClassifier(pl.LightningModule):
 
         optimizing.step(optimizer, gradients, len(self.members))
         self._looks.after_update(optimizer.optimizer, number, when)
+        if self._averages is not None:
+            self._averages.update()
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels)
         return [risk for risk, _ in answers]
@@ -329,12 +328,17 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_train_start(self) -> None:
         self._began = False
+        pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
+        begun = bool(pairs) and bool(
+            pairs[0][0].n_averaged
+        )  # of all alike, and asked once: a device has to be waited for
+        self._averages = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
         callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
         self._watchers: list[Any] = watchers(callbacks)
         if self._steps is not None:
             loader: Any = self.trainer.train_dataloader
             every_step = self.scheduler_interval == "step" and self.lr_schedulers() is not None
-            why = why_not(self.trainer.optimizers[0], every_step, loader, callbacks)
+            why = why_not(self.trainer.optimizers[0], every_step, loader, callbacks, self, self._datamodule)
             if self.finite_every is not None:
                 why = "model.finite_every looks into steps"
             if why:
@@ -374,13 +378,18 @@ class ImageClassifier(pl.LightningModule):
         return kept.unbind()
 
     def _make_whole(self, batch: Any) -> WholeStep:
-        streams = list(batch.places)
-        parts = [
-            Part(m, streams.index(self._stream(m)), self.penalties[m.name], self.running[m.name]) for m in self.own
-        ]
-        feed = Feed(batch, self._as_trained)
+        number = {stream: row for row, stream in enumerate(batch.places)}
+        parts = [Part(m, number[self._stream(m)], self.penalties[m.name], self.running[m.name]) for m in self.own]
         clip = self.gradient_clip_val, self.gradient_clip_algorithm
-        return WholeStep(parts, feed, self.loss, self.trainer.optimizers[0], clip, streams_for(len(parts)))
+        return WholeStep(
+            parts,
+            Feed(batch, self._as_trained),
+            self.loss,
+            self.trainer.optimizers[0],
+            clip,
+            self._averages,
+            streams_for(len(parts)),
+        )
 
     @override
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -392,14 +401,17 @@ class ImageClassifier(pl.LightningModule):
             return
         shape = dataloader_idx, images.shape
         if shape not in self._held:
-            self._held[shape] = images.clone(), labels.clone(), streams_for(len(pairs))
-        held_images, held_labels, streams = self._held[shape]
+            self._held[shape] = images.clone(), labels.clone()
+            self._side = self._side or streams_for(len(pairs))
+        held_images, held_labels = self._held[shape]
         held_images.copy_(images)
         held_labels.copy_(labels)
-        in_graph = partial(self._evaluate, pairs, held_images, held_labels, streams)
+        in_graph = partial(self._evaluate, pairs, held_images, held_labels, self._side)
         sums = partial(sums_of, [metric for _, metric in pairs])
         plain = partial(self._evaluate, pairs, images, labels)
-        if self._evaluations(shape, in_graph, plain, sums, lambda: [t for net, _ in pairs for t in tensors_of(net)]):
+        if self._evaluations(
+            shape, in_graph, plain, sums, lambda: [t for net, _ in pairs for t in optimizing.tensors_of(net)]
+        ):
             for _, metric in pairs:
                 metric.added_elsewhere()
 
@@ -433,11 +445,11 @@ class ImageClassifier(pl.LightningModule):
             optimizing.step_schedule(scheduler)
 
     def _reset_evaluation(self) -> None:
-        if self._evaluations is not None:
-            self._evaluations.check()
         for metrics in (*self.evaluated, *self.evaluated_averages):
             for metric in metrics.values():
                 metric.reset()
+        if self._evaluations is not None:
+            self._evaluations.check()
 
     # An epoch that is not evaluated must not repeat the last evaluation's numbers: so when one starts, too.
     on_train_epoch_start = on_validation_epoch_start = on_test_epoch_start = _reset_evaluation
@@ -526,9 +538,8 @@ class ImageClassifier(pl.LightningModule):
 
     def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
         """Images and labels of each data stream; a loader that is not ours has one batch for all of them."""
-        if hasattr(batch, "places"):
-            gathered = {stream: place.gather() for stream, place in batch.places.items()}
-            return {stream: (self._as_trained(images), labels) for stream, (images, labels) in gathered.items()}
+        if hasattr(batch, "mapping"):  # of our loader without our datamodule
+            batch = batch.mapping(self.trainer.precision_plugin.convert_input)
         if isinstance(batch, Mapping):
             return {stream: self._format(batch[stream]) for stream in self.data_seeds}
         return dict.fromkeys(self.data_seeds, self._format(batch))
@@ -590,7 +601,6 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        resume.check_form(checkpoint)
         resume.check_members(checkpoint.get("members", []), [resume.describe(member) for member in self.members])
         resume.check_tensors(checkpoint["state_dict"], self.state_dict())
         if self.trainer.state.fn == "fit":

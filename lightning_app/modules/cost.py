@@ -143,7 +143,8 @@ class RiskAndError(Metric):
 
     def added_elsewhere(self) -> None:
         """Samples were added to the sums, and not by `update`."""
-        self._computed, self._update_count = None, self._update_count + 1
+        # Past Module's __setattr__, which is slow: this happens to every net in every step.
+        vars(self).update(_computed=None, _update_count=self._update_count + 1)
 
     def compute(self) -> dict[str, float]:
         """``{"risk", "error"}``; nan before the first sample."""

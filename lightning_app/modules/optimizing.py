@@ -1,14 +1,18 @@
-"""Optimizer, schedule and clipping of a bank, of torch's own classes: each net is stepped as if it were trained alone."""
+"""Optimizer, schedule, clipping and averages of a bank, of torch's own classes: each net is stepped as if trained alone."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from pytorch_lightning.cli import LRSchedulerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
@@ -119,6 +123,47 @@ def step_schedule(scheduler: Any) -> None:
             f"{type(scheduler).__name__} cannot go on ({error}): its length in model.scheduler is counted in epochs "
             "or steps, as model.scheduler_interval says."
         ) from error
+
+
+@dataclass
+class Averages:
+    """Exponential moving averages of nets' weights and buffers.
+
+    Args:
+        pairs: each average and its net.
+        decay: in a step.
+        begun: whether this is not the first step of all, whose weights are copied.
+    """
+
+    pairs: Sequence[tuple[AveragedModel, nn.Module]]
+    decay: float
+    begun: bool
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """`AveragedModel.update_parameters` of all at once. That asks its counter, on the device, if this is the first step."""
+        by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for average, net in self.pairs:
+            for ours, theirs in zip(tensors_of(average.module), tensors_of(net), strict=True):
+                by_dtype[ours.dtype].append((ours, theirs))
+        towards = get_ema_multi_avg_fn(self.decay)
+        for pairs in by_dtype.values():
+            averages, present = map(list, zip(*pairs))
+            if self.begun:
+                towards(averages, present, 0)
+            else:
+                torch._foreach_copy_(averages, present)
+        torch._foreach_add_([average.n_averaged for average, _ in self.pairs], 1)
+        self.begun = True
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes."""
+        return [tensor for average, _ in self.pairs for tensor in tensors_of(average)]
+
+
+def tensors_of(net: nn.Module) -> list[Tensor]:
+    """Its weights and buffers."""
+    return [*net.parameters(), *net.buffers()]
 
 
 def clip(members: Iterable[Member], limit: float | None, algorithm: Clipping) -> None:

@@ -28,56 +28,6 @@ def id_weights(member: Member, averaged: bool = False) -> list[str]:
     return [f"{root}.{name}" for root in roots for name in own()]
 
 
-def check_form(checkpoint: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose parts are not of the types that `fit` writes, naming the first one.
-
-    A file may be whole and still come from another program. A part that is missing is reported by the function that needs it.
-
-    Raises:
-        UserError: also for a tensor that claims more elements than its storage has: a copy of it could fill any memory.
-    """
-    for part, form in FORMS.items():
-        if part in checkpoint and not _fits(checkpoint[part], form):
-            raise UserError(f"the checkpoint's {part} is not as fit writes it: it is damaged, or of another program.")
-    if sum(checkpoint.get("parameters", {}).values()) > len(checkpoint["state_dict"]):
-        raise UserError("the checkpoint's parameters are more than its tensors: it is damaged, or of another program.")
-    for name, tensor in checkpoint["state_dict"].items():
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise UserError(f"{name} of the checkpoint is no whole tensor: it is damaged, or of another program.")
-
-
-COUNT = range(10**6 + 1)  # of what is counted one by one: a billion would take an hour
-FORMS: dict[str, Any] = {  # a type; [of each]; {str: of each value}; {"key": of that key}; a range of integers
-    "state_dict": {str: Tensor},
-    "members": [{"name": str, "seed": int, "network": str, "residual": bool | None}],  # what `describe` returns
-    "id_weights": {str: [str]},
-    "centres": {str: str},
-    "parameters": {str: COUNT},
-    "optimizer_states": [{"state": Mapping, "param_groups": [{str: object}]}],
-    "lr_schedulers": [{"last_epoch": COUNT}],
-    "callbacks": {str: object},
-    "loops": {str: Mapping},
-    "epoch": int,
-    "global_step": int,
-}
-
-
-def _fits(value: Any, form: Any) -> bool:
-    """Is a value of a form, as `FORMS` spells them?"""
-    match form:
-        case range():
-            return isinstance(value, int) and value in form
-        case [each]:
-            return isinstance(value, list) and all(_fits(item, each) for item in value)
-        case {**keys} if keys.keys() == {str}:
-            return isinstance(value, Mapping) and all(
-                isinstance(key, str) and _fits(item, keys[str]) for key, item in value.items()
-            )
-        case {**keys}:
-            return isinstance(value, Mapping) and all(_fits(value.get(key), each) for key, each in keys.items())
-    return isinstance(value, form)
-
-
 def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them."""
     for got, expected in itertools.zip_longest(saved, own):

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from lightning_app.common.errors import UserError
@@ -28,6 +28,7 @@ from lightning_app.modules import optimizing
 from lightning_app.modules.backends import BackendName
 from lightning_app.modules.cost import Loss, Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Member
+from lightning_app.modules.optimizing import Averages, tensors_of
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,18 @@ def possible(backend: BackendName, device: torch.device, processes: int) -> bool
     return backend != "loop" and not needs
 
 
-def why_not(optimizer: Optimizer, every_step: bool, loader: Any, callbacks: Iterable[pl.Callback]) -> str:
+INSIDE = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")  # a step
+BATCHES = ("on_before_batch_transfer", "on_after_batch_transfer")
+
+
+def why_not(
+    optimizer: Optimizer,
+    every_step: bool,
+    loader: Any,
+    callbacks: Iterable[pl.Callback],
+    module: pl.LightningModule,
+    datamodule: pl.LightningDataModule | None,
+) -> str:
     """What keeps whole training steps out of a graph; "" if nothing does.
 
     Args:
@@ -65,6 +77,8 @@ def why_not(optimizer: Optimizer, every_step: bool, loader: Any, callbacks: Iter
         every_step: whether a schedule steps after each.
         loader: of batches; `Streams` can leave the gathering to a graph.
         callbacks: of the trainer.
+        module: the bank, or somebody's subclass of it.
+        datamodule: if there is one.
     """
     name = type(optimizer).__name__
     if optimizing.wants_cost(optimizer) or not (
@@ -75,18 +89,20 @@ def why_not(optimizer: Optimizer, every_step: bool, loader: Any, callbacks: Iter
         return "the schedule changes the learning rate after every step, and a graph has it as a constant"
     if not hasattr(loader, "gathers"):
         return "the samples are not on the device, as those of the application's own data are"
+    if datamodule is not None and _overrides(datamodule, pl.LightningDataModule, BATCHES):
+        return f"{type(datamodule).__name__} changes batches after they were gathered"
     foreign = [type(callback).__name__ for callback in watchers(callbacks) if not hasattr(callback, "watching")]
+    foreign += [type(module).__name__] * _overrides(module, pl.LightningModule, INSIDE)
     return f"{', '.join(foreign)} may look into every step's gradients" if foreign else ""
 
 
 def watchers(callbacks: Iterable[pl.Callback]) -> list[pl.Callback]:
     """Those that look into steps, for which there is nothing to see in a graph. Ours say when, by ``watching``."""
-    inside = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
-    return [
-        each
-        for each in callbacks
-        if any(getattr(type(each), hook) is not getattr(pl.Callback, hook) for hook in inside)
-    ]
+    return [each for each in callbacks if _overrides(each, pl.Callback, INSIDE)]
+
+
+def _overrides(one: Any, base: type, hooks: Iterable[str]) -> bool:
+    return any(getattr(type(one), hook) is not getattr(base, hook) for hook in hooks)
 
 
 class Feed:
@@ -151,6 +167,7 @@ class WholeStep:
         loss: of logits and labels.
         optimizer: of all nets; one that steps on the device alone (`why_not`).
         clip: each net's gradient, see `optimizing.clip`.
+        averages: of the nets, where there are any.
         streams: for the nets side by side; none: one after the other.
     """
 
@@ -161,11 +178,13 @@ class WholeStep:
         loss: Loss,
         optimizer: Optimizer,
         clip: tuple[float | None, optimizing.Clipping] = (None, "norm"),
+        averages: Averages | None = None,
         streams: Sequence[torch.cuda.Stream] = (),
     ) -> None:
-        self.parts, self.feed, self.optimizer = parts, feed, optimizer
+        self.parts, self.feed, self.optimizer, self.averages = parts, feed, optimizer, averages
         self._loss, self._clip, self._streams = loss, clip, streams
         self._weights = [[w for w in part.member.net.parameters() if w.requires_grad] for part in parts]
+        self._all_weights = [w for weights in self._weights for w in weights]
         self.risks = torch.zeros(len(parts), dtype=torch.float64, device=feed.position.device)  # of the last step
 
     def __call__(self, count: int) -> None:
@@ -176,6 +195,8 @@ class WholeStep:
         add_gradients(part.penalty for part in self.parts)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.averages is not None:
+            self.averages.update()
 
     def _pass(self, number: int, images: Tensor, labels: Tensor) -> None:
         part, weights = self.parts[number], self._weights[number]
@@ -189,25 +210,21 @@ class WholeStep:
         self.risks[number].copy_(risk.detach())
 
     def variant(self) -> Hashable:
-        """What a graph fixes for ever: numbers of the optimizer, such as its rate."""
+        """What a graph fixes for ever: numbers of the optimizer, such as its rate, and where the weights are in memory."""
         values = [value for group in self.optimizer.param_groups for value in group.values()]
         on_host = [float(each) if isinstance(each, Tensor) and each.device.type == "cpu" else each for each in values]
-        return tuple(each for each in on_host if isinstance(each, int | float | tuple))
+        return *(each for each in on_host if isinstance(each, int | float | tuple)), *_places(self._all_weights)
 
     def weights(self) -> list[Tensor]:
         """What a step is for."""
-        return [w.detach() for weights in self._weights for w in weights]
+        return [w.detach() for w in self._all_weights]
 
     def others(self) -> list[Tensor]:
         """Whatever else a step reads or changes, but for gradients."""
         states = [t for state in self.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
         nets = [t for part in self.parts for t in tensors_of(part.member.net) if not t.requires_grad]
-        return [*states, *nets, *sums_of(part.sums for part in self.parts), self.feed.position, self.risks]
-
-
-def tensors_of(net: nn.Module) -> list[Tensor]:
-    """Its weights and buffers."""
-    return [*net.parameters(), *net.buffers()]
+        averages = self.averages.tensors() if self.averages is not None else []
+        return [*states, *nets, *averages, *sums_of(part.sums for part in self.parts), self.feed.position, self.risks]
 
 
 def sums_of(metrics: Iterable[RiskAndError]) -> list[Tensor]:
@@ -247,7 +264,7 @@ class _Captured:
 
 
 def _places(tensors: Iterable[Tensor]) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
+    return list(map(Tensor.data_ptr, tensors))
 
 
 class Graphs:
@@ -281,7 +298,7 @@ class Graphs:
             plain: the same.
             outcome: what is compared.
             others: whatever else the work changes or reads.
-            variant: constants within a shape, such as the learning rate: captured anew when they change.
+            variant: what else a graph fixes, such as the learning rate: captured anew when it changes.
         """
         if self.given_up:
             plain()
@@ -292,12 +309,13 @@ class Graphs:
             return False
         if known.variant != variant:
             try:
-                known.variant, known.graph = variant, captured(work, self._pool, warm_ups=0)
+                graph = captured(work, self._pool, warm_ups=0)
             except (RuntimeError, UserError) as error:
                 torch.cuda.synchronize()  # what was launched before it broke is still running
                 self.give_up(_reason(error))
                 plain()
                 return False
+            known = self._captured[shape] = _Captured(variant, graph, known.tensors, _places(known.tensors()))
         known.graph.replay()
         return True
 
@@ -400,11 +418,28 @@ def captured(
     if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
         raise UserError("a replay would draw the random numbers of all nets together (dropout?)")
     put_back()
-    gc.collect()  # not within the capture, where CUDA's memory cannot be freed
+    if warm_ups:
+        gc.collect()  # a gradient accumulator in a dead cycle is of the stream that it was first used in
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(here), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with (
+        _nothing_freed(),
+        torch.cuda.stream(here),
+        torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+    ):
         work()
     return graph
+
+
+@contextlib.contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """By Python's collector: CUDA's memory and graphs cannot be within a capture."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextlib.contextmanager
@@ -421,7 +456,7 @@ def _waiting_is_an_error(yes: bool) -> Iterator[None]:
 def _apart(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Each in memory of its own, laid out as its weight: as ``.backward()`` has them.
 
-    Of x + a + b, a and b have one gradient, and the penalty adds to it in place.
+    Of x + (a + b), a and b have one gradient, and the penalty adds to it in place.
     """
     seen: set[int] = set()
     apart = []

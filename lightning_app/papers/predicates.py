@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lightning_app.papers.verdicts import Claim, Outcome, Reading, Sample, described, holds, untested
+from lightning_app.papers.verdicts import Basis, Claim, Outcome, Reading, Sample, Varies, described, holds, untested
 from lightning_app.statistics.paired import ENOUGH, first_reached, paired, value_where_reached
 
 __all__ = [
     *("All", "Bound", "Factor", "IntervalAbove", "IntervalExcludes", "NextDraw", "Predicate", "Share"),  # tests
     *("Within", "above", "at_least", "at_most", "below"),
-    *("judged", "noted", "shown", "tested"),  # claims and readings made with them
+    *("judged", "noted", "observed", "predicted", "shown", "tested"),  # claims and readings made with them
     *("epochs_to", "matched"),  # numbers of curves
 ]
 
@@ -264,6 +264,16 @@ def tested(quantity: str, paper: float | str, test: Predicate, ours: Ours, *besi
 def shown(quantity: str, paper: float | str, why: str, ours: Ours, *beside: Reading, **more: Any) -> Claim:
     """A claim, or a number of ours beside the claims, without a test: why there is none."""
     return Claim(quantity, paper, f"none: {why}", _by_reading(ours, noted, beside), **more)
+
+
+def predicted(quantity: str, test: Predicate, ours: Ours, **more: Any) -> Claim:
+    """A tested claim of ours, of which no paper says anything; its readings are settings."""
+    return tested(quantity, "", test, ours, **{"basis": Basis.OURS, "varies": Varies.SETTING} | more)
+
+
+def observed(quantity: str, ours: Ours) -> Claim:
+    """A number of ours beside the predictions."""
+    return shown(quantity, "", "of no prediction", ours, basis=Basis.OURS)
 
 
 # -- curves ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from benchmarks import (
     data,
     epoch,
     hessian,
+    host,
     interlayer,
     linear_hessian,
     measures,
@@ -51,6 +52,14 @@ def test_convolutions_alone_are_those_of_every_step_and_their_gradients(monkeypa
     maps = [(3, 32, 32), (16, 32, 32), (16, 32, 32), (16, 32, 32), (32, 16, 16), (32, 16, 16), (64, 8, 8)]
     assert sorted(map(tuple, convolved)) == sorted(2 * maps)  # two steps
     assert sorted(differentiated) == sorted(2 * ([1] + 6 * [2]))
+
+
+def test_the_hosts_part_of_a_step_is_of_a_fit_in_which_almost_nothing_is_computed(found, monkeypatch):
+    steps = []
+    monkeypatch.setattr("torch.optim.SGD.step", lambda self, closure=None: steps.append(closure and closure()))
+    values = found(host, "--nets", "1", "--depth", "5", "--rounds", "1").values["steps"].values
+    assert values["1 nets"][0] > values["1 nets, of it, weights"][0] > 0
+    assert 3 <= len(steps) <= 6  # of 720 a fit: the first, and one of each size of batch
 
 
 def test_a_bank_is_counted_in_nets(found, monkeypatch):

@@ -16,7 +16,7 @@ from tests.gpu.conftest import CUDA, Place
 
 NETS = {
     "simplified": arm(True),
-    "full": Arm(net=lambda: CifarResNet(8, residual=True)),
+    "full": Arm(net=lambda: CifarResNet(8, residual=True, width=4)),
     "twin": Arm(twin_of="simplified"),
 }
 MEASURES = [

@@ -12,17 +12,19 @@ from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR
 
 from callbacks import DrivingForce, HessianSpectrum, Signal, TrainingMetrics, TwinDivergence
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.modules import Arm
+from lightning_app.datamodules import Digits
+from lightning_app.datamodules.loaders import Batches
+from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.modules.whole_step import Feed
 from lightning_app.networks import CifarResNet
-from tests.banks import arm, classifier, digits, identical
+from tests.banks import arm, classifier, digits, identical, sgd
 from tests.gpu.conftest import CUDA
 from tests.gpu.stand_in import stand_in
 
 BOTH = {"plain": arm(False), "residual": arm(True)}
 TWINS = {"residual": arm(True), "twin": Arm(twin_of="residual")}
 GRAPHS = 5  # of training batches of 32 and 4, and of evaluation's: 50 of train, 50 and 10 of test
-FULL = {"full": Arm(net=lambda: CifarResNet(8, residual=True))}
+FULL = {"full": Arm(net=lambda: CifarResNet(8, residual=True, width=4))}
 
 
 class Risks(pl.Callback):
@@ -46,11 +48,37 @@ class At(pl.Callback):
             self.call(trainer, pl_module)
 
 
+def linear():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+
+
 class Look(pl.Callback):
     """Of somebody who looks into steps and does not say into which."""
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         pass
+
+
+class Hooked(ImageClassifier):
+    """Somebody's, who looks into steps."""
+
+    def __init__(self, backend):
+        super().__init__(sgd, arms=BOTH, backend=backend, float32="fp32")
+
+    def on_after_backward(self):
+        pass
+
+
+class Darker(Digits):
+    """Somebody's, who changes batches on the device."""
+
+    def __init__(self, _):
+        super().__init__(batch_size=32, train_limit=100, test_limit=60, eval_batch_size=50)
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        if not self.trainer.training:
+            return batch
+        return {seed: (0.5 * images, labels) for seed, (images, labels) in batch.items()}
 
 
 def rate_drops(optimizer):
@@ -138,7 +166,7 @@ def test_nothing_waits_for_the_device_within_an_epoch(captures):
         def on_train_batch_end(self, *_):
             torch.cuda.set_sync_debug_mode("default")
 
-    captures.fit(options={"callbacks": [NoWaiting()]})
+    captures.fit(options={"callbacks": [NoWaiting()]}, ema_decay=0.9)
     assert len(captures.graphs) == GRAPHS
 
 
@@ -159,16 +187,41 @@ def test_metrics_and_checkpoints_within_an_epoch_count_what_was_trained(place, t
     assert CUDA or identical(*found)
 
 
-def test_weights_that_moved_elsewhere_are_captured_anew(captures):
+def test_weights_that_moved_elsewhere_are_captured_anew_with_the_next_step(captures):
+    """At the end of an epoch, and within one: then evaluation reads them where they are, too."""
+
     def move(_, module):
         for parameter in module.parameters():
             parameter.data = parameter.data.clone()
 
-    captures.fit(4)
-    before = len(captures.graphs)
-    graph, loop = (captures.fit(4, backend=each, options={"callbacks": [At(8, move)]}) for each in ("graph", "loop"))
+    moves = {"callbacks": [At(5, move), At(8, move)]}
+    graph, loop = (captures.fit(backend=each, options=moves) for each in ("graph", "loop"))
     captures.assert_same(graph, loop)
-    assert len(captures.graphs) > 2 * before
+    assert len(captures.graphs) >= 2 * GRAPHS
+
+
+class Reads(pl.Callback):
+    """Batches as a callback sees them, before a step and behind it."""
+
+    def __init__(self):
+        self.seen, self.kinds = [], set()
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        pl_module.log("rows", float(len(next(iter(batch.values()))[1])), on_epoch=True)  # Lightning wants its size
+        self.kinds.add(type(batch))
+        self.seen.append({seed: (images.cpu(), labels.cpu()) for seed, (images, labels) in batch.items()})
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.seen.append({seed: (batch[seed][0].cpu(), batch[seed][1].cpu()) for seed in batch})
+
+
+def test_callbacks_read_the_batch_that_a_graph_gathers(captures):
+    reads = {backend: Reads() for backend in ("loop", "graph")}
+    for backend, read in reads.items():
+        options = {"callbacks": [read], "precision": "64-true", "limit_val_batches": 0}
+        captures.fit(1, backend=backend, arms=None, net=linear, seeds=2, options=options)
+    assert reads["loop"].kinds == {dict} and reads["graph"].kinds == {Batches}
+    assert len(reads["loop"].seen) == 8 and identical(reads["loop"].seen, reads["graph"].seen)
 
 
 def test_a_module_with_graphs_can_be_copied_after_training(captures):
@@ -194,7 +247,7 @@ def test_gradients_that_two_parameters_share_are_two(captures):
             self.a, self.b, self.unused = (nn.Parameter(torch.full((10,), 0.1 * k)) for k in range(3))
 
         def forward(self, x):
-            return x.flatten(1)[:, :10] + self.a + self.b
+            return x.flatten(1)[:, :10] + (self.a + self.b)
 
     loop, graph = (captures.fit(backend=each, arms=None, net=Twice, weight_decay=0.1) for each in ("loop", "graph"))
     captures.assert_same(graph, loop)
@@ -237,15 +290,22 @@ def test_nets_that_draw_or_ask_the_host_are_trained_by_the_loop_and_said_so(capt
         ),
         ({"finite_every": 2}, None, "model.finite_every"),
         ({}, Look, "Look may look into every step's gradients"),
+        ({"module": Hooked}, None, "Hooked may look into every step's gradients"),
+        ({"data": Darker}, None, "Darker changes batches after they were gathered"),
     ],
 )
 def test_what_else_needs_the_loop_is_said(captures, caplog, model, callback, why):
     options = {"callbacks": [callback()] if callback else []}
-    loop, auto = (captures.fit(2, backend=each, options=options, **model) for each in ("loop", "auto"))
+
+    def fit(epochs, backend):
+        made = {name: make(backend) for name, make in model.items() if isinstance(make, type)}
+        return captures.fit(epochs, backend=backend, options=options, **model | made)
+
+    loop, auto = (fit(2, each) for each in ("loop", "auto"))
     captures.assert_same(auto, loop)
     assert "training step: loop (" in caplog.text and why in caplog.text
     with pytest.raises(UserError, match="Set it to loop"):
-        captures.fit(1, backend="graph", options=options, **model)
+        fit(1, "graph")
 
 
 def test_a_graph_that_trains_otherwise_is_not_taken(captures, caplog, monkeypatch):

@@ -44,8 +44,9 @@ def test_checkpoints_for_rewriting(tmp_path, capsys, words):
         {"members": [{"name": "a"}]},
         {"id_weights": {"a": ["nowhere"]}, "members": [{"name": "a", "seed": 0, "network": "n", "residual": True}]},
         {"id_weights": {}, "parameters": {"b": 1}},
-        {"parameters": {"a": 10**12}, "id_weights": {"a": []}, "centres": {}},
-        {"state_dict": {"w": torch.zeros(1).expand(10**12)}},
+        {"members": {"a": 1}, "id_weights": {"a": ["nets.a.weight"]}, "parameters": {"a": 1}},
+        {"members": ["a"], "id_weights": {"a": ["nets.a.weight"]}, "parameters": {"a": 1}},
+        {"optimizer_states": [{"state": [], "param_groups": []}], "id_weights": {"a": []}, "parameters": {"a": 1}},
         {"state_dict": []},
     ):
         torch.save(CHECKPOINT | change, source)

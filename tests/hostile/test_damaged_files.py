@@ -10,7 +10,6 @@ from hypothesis import given, settings
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import parsed_yaml, read_npy, read_npz, read_torch, read_yaml
-from lightning_app.modules.resume import check_form
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.helpers import identical
 from tests.hostile.damage import CHECKPOINT, KINDS, PICKLES, damage, made
@@ -108,39 +107,6 @@ def test_a_flipped_byte_in_a_weight_is_noticed(tmp_path):
     )  # torch does not
     with pytest.raises(UserError, match="is damaged"):
         AtomicCheckpointIO().load_checkpoint(tmp_path / "a.ckpt")
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("state_dict", {"w": [1.0]}),
-        ("state_dict", {1: torch.zeros(1)}),
-        ("members", {"a": 1}),
-        ("members", [{"name": "../../x"}]),
-        ("members", [{"name": ["a"], "seed": 0, "network": "n", "residual": True}]),
-        ("id_weights", {"a": "nets.a.weight"}),
-        ("parameters", {"a": "3"}),
-        ("optimizer_states", [{"state": [], "param_groups": []}]),
-        ("parameters", {"a": 10**12}),
-        ("parameters", {"a": -1}),
-        ("lr_schedulers", "none"),
-        ("lr_schedulers", [{"last_epoch": 10**12}]),
-        ("loops", {"fit_loop": 1}),
-        ("epoch", "two"),
-    ],
-)
-def test_parts_of_other_types(part, value):
-    check_form(CHECKPOINT)
-    with pytest.raises(UserError, match="not as fit writes it"):
-        check_form(CHECKPOINT | {part: value})
-
-
-def test_more_than_there_is():
-    with pytest.raises(UserError, match="more than its tensors"):
-        check_form(CHECKPOINT | {"parameters": {"a": 3}})
-    huge = torch.zeros(1).expand(10**12)  # four bytes
-    with pytest.raises(UserError, match="no whole tensor"):
-        check_form(CHECKPOINT | {"state_dict": {"w": huge}})
 
 
 @pytest.mark.parametrize(

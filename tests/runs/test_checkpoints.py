@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from callbacks import BnLambda, DistanceFromStart, DrivingForce, TrainingMetrics, TwinDivergence, WeightMass
+from callbacks import BnLambda, DistanceFromStart, TrainingMetrics, TwinDivergence, WeightMass
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
@@ -44,8 +44,7 @@ def arms() -> dict[str, Arm]:
 def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
     save = SaveCheckpoint(**saving)
     save.folder = run / "checkpoints"
-    measures = [TrainingMetrics(), WeightMass(), BnLambda(), DrivingForce(samples=2), DistanceFromStart()]
-    return [*measures, TwinDivergence(), save]
+    return [TrainingMetrics(), WeightMass(), BnLambda(), DistanceFromStart(), TwinDivergence(), save]
 
 
 def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, **options):
@@ -57,7 +56,7 @@ def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, *
     module = classifier(arms(), seeds=2, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
     trainer.fit(
         module,
-        datamodule=digits(augment=True, test_limit=40),
+        datamodule=digits(augment=True, image_size=8, test_limit=40),
         ckpt_path=str(last) if last.exists() else None,
     )
     return module

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Predicate, Within, above, at_least, at_most, shown, tested
+from lightning_app.papers.predicates import Within, above, at_least, at_most, predicted, shown
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -184,9 +184,6 @@ def signal_claims(results: Results) -> list[Claim]:
     def change(arrays: Arrays, depth: int) -> np.ndarray:
         return growth(arrays["activation"][:, 1], depth) - growth(arrays["activation"][:, 0], depth)
 
-    def predicted(quantity: str, test: Predicate, samples: dict[str, Sample], about: Class | None = None) -> Claim:
-        return tested(quantity, "", test, samples, basis=Basis.OURS, about=about, varies=Varies.SETTING)
-
     deep, trained, later = DEPTHS[1:], Class.TRAINED, f"after {STEPS} steps"
     forwards, backwards = (partial(_off, field=f, layer=at) for f, at in (("activation", -2), ("gradient", 0)))
     before, after = (partial(_largest_ratio, at=at) for at in (0, 1))
@@ -216,9 +213,9 @@ def signal_claims(results: Results) -> list[Claim]:
         predicted(f"{cosine}, residual minus plain", above(0, each=True), apart("residual", "plain")),
         predicted(f"{cosine}, the same with BatchNorm", above(0, each=True), apart("full-residual", "full-plain")),
         shown(cosine, "", "it depends on how near they are", cosines, basis=Basis.OURS),
-        predicted(f"{ratio}, {later}", at_most(3, each=True, note="still flat"), of(after, "residual"), trained),
-        predicted(f"{back}, plain nets with BatchNorm, {later}", uncured, still_growing, trained),
-        predicted(f"{up}, gain too small by √2: change in {STEPS} steps", Within(0.0, 0.05), changed, trained),
+        predicted(f"{ratio}, {later}", at_most(3, each=True, note="still flat"), of(after, "residual"), about=trained),
+        predicted(f"{back}, plain nets with BatchNorm, {later}", uncured, still_growing, about=trained),
+        predicted(f"{up}, gain too small by √2: change in {STEPS} steps", Within(0.0, 0.05), changed, about=trained),
     ]
 
 

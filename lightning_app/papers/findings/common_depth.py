@@ -26,9 +26,9 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import clip_each, vectors
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Share, above, at_most, below, shown, tested
+from lightning_app.papers.predicates import Share, above, at_most, below, observed, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -232,15 +232,12 @@ def common_depth_claims(results: Results) -> list[Claim]:
             for optimizer in OPTIMIZERS
         }
 
-    ours: dict[str, Any] = {"basis": Basis.OURS, "varies": Varies.SETTING}
     claims = [
-        tested(
+        predicted(
             f"mean path length before training over that of {words}, without normalisation",
-            "",
             Share(1.0, 0.1),
             {f"s = {start:.3g}": over_law(law, number) for number, start in enumerate(STARTS)},
             about=Class.INITIALISATION,
-            **ours,
         )
         for words, law in LAWS.items()
     ]
@@ -260,23 +257,17 @@ def common_depth_claims(results: Results) -> list[Claim]:
                 "end over start, s = 2": (below(1, each=True), lambda d: d[:, -1, END] / d[:, -1, 0]),
             }
             claims += [
-                tested(f"{measure}, {words}: {quantity}", "", test, of(partial(_value, value, name), words), **ours)
+                predicted(f"{measure}, {words}: {quantity}", test, of(partial(_value, value, name), words))
                 for quantity, (test, value) in rows.items()
             ]
         claims += [
-            shown(
+            observed(
                 f"mean path length weighted by E‖f_r‖² / p at the end, mean over starts, {words}",
-                "",
-                "of no prediction",
                 of(lambda arrays: arrays["effective"][:, :, END].mean(1), words),
-                basis=Basis.OURS,
             ),
-            shown(
+            observed(
                 f"training error at the end, largest over starts, {words}",
-                "",
-                "of no prediction",
                 of(lambda arrays: arrays["error"][:, :, END].max(1), words),
-                basis=Basis.OURS,
             ),
         ]
     return claims

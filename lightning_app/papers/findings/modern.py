@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.findings.normalised import LEVELS, TIMES, of_block, slope
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Within, above, at_most, tested
+from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ def modern_claims(results: Results) -> list[Claim]:
             biased = of(_exponent, "cushion", time, "ConvNeXt")
             rows["exponent of mu in eps without skip, behind a bias"] = at_most(0.5, each=True), biased
         claims += [
-            tested(f"{quantity}, {when}", "", test, samples, about=about, basis=Basis.OURS, varies=Varies.SETTING)
-            for quantity, (test, samples) in rows.items()
+            predicted(f"{quantity}, {when}", test, samples, about=about) for quantity, (test, samples) in rows.items()
         ]
     return claims
 

@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import IntervalAbove, at_most, shown, tested
+from lightning_app.papers.predicates import IntervalAbove, at_most, observed, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class
 from lightning_app.plots import figures
@@ -236,7 +236,7 @@ def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
         *(correlated(name, words, criterion) for name, words in MEASURES.items() for criterion in CRITERIA),
         *(correlated(name, CRITERIA[name], "steps") for name in ("lesion", "needed")),
         *(
-            shown(words, "", "of no prediction", of_tasks(name), basis=Basis.OURS)
+            observed(words, of_tasks(name))
             for name, words in {**MEASURES, "lesion": "lesion depth", "needed": "blocks needed"}.items()
         ),
     ]

@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Within, above, at_most, tested
+from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def normalised_claims(results: Results) -> list[Claim]:
                 "response to noise without skip over response with it": (near, of(over("response"), *at, False, True)),
             }
             claims += [
-                tested(f"{quantity}, {where}", "", test, samples, about=about, basis=Basis.OURS, varies=Varies.SETTING)
+                predicted(f"{quantity}, {where}", test, samples, about=about)
                 for quantity, (test, samples) in rows.items()
             ]
     return claims

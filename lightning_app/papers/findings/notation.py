@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import at_least, at_most, tested
+from lightning_app.papers.predicates import at_least, at_most, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _claim(results: Results, words: str, way: str) -> Claim:
     }
     test = at_most(SAME, each=True, note=note) if stays else at_least(CHANGED, each=True, note=note)
     by = "T" if way == T else "absorbing BatchNorm"
-    return tested(f"{words}: relative change by {by}", "", test, samples, basis=Basis.OURS, varies=Varies.SETTING)
+    return predicted(f"{words}: relative change by {by}", test, samples)
 
 
 def draw_notation(results: Results) -> Figure:

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import Net
 from lightning_app.papers.parts import Arrays, Artefact, Computation
-from lightning_app.papers.predicates import Share, at_least, at_most, shown, tested
+from lightning_app.papers.predicates import Share, at_least, at_most, observed, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 LENGTHS, DEPTHS = (1, 2, 3, 4), (12, 24, 48, 96)
@@ -121,41 +121,27 @@ def shortcut_length_claims(results: Results) -> list[Claim]:
         return {f"depth {depth}": results.of(PHASES, value, piece_of(n, depth)) for depth in DEPTHS}
 
     claims = []
-    ours = {"basis": Basis.OURS, "varies": Varies.SETTING}
     for n in LENGTHS:
         words = f"{n}-shortcut"
         small = at_most(TRAINED, each=True) if n < 3 else at_least(UNTRAINED, each=True)
         claims += [
-            tested(
-                f"loss left, start 1e-3, {words}", "", small, at_depths(lambda a: a["remaining"][:, 0, -1], n), **ours
-            ),
-            tested(
+            predicted(f"loss left, start 1e-3, {words}", small, at_depths(lambda a: a["remaining"][:, 0, -1], n)),
+            predicted(
                 f"loss left from the best start, {words}",
-                "",
                 at_most(TRAINED, each=True),
                 at_depths(lambda a: a["remaining"][:, :, -1].min(axis=1), n),
-                **ours,
             ),
-            tested(
+            predicted(
                 f"exponent of the largest start in the number of units, {words}",
-                "",
                 Share(-1 / (2 * n), 0.35),
                 results.of(PHASES, partial(exponent, n), *(piece_of(n, depth) for depth in DEPTHS)),
-                **ours,
             ),
         ]
         if n > 2:
             fall = 4 ** (1 / (n - 2))
             least = at_depths(lambda a: edge(a, -1, 0) / edge(a, -1), n)
-            claims.append(
-                tested(
-                    f"least start with a quarter of the steps over that with all, {words}",
-                    "",
-                    Share(fall, 0.35),
-                    least,
-                    **ours,
-                )
-            )
+            quantity = f"least start with a quarter of the steps over that with all, {words}"
+            claims.append(predicted(quantity, Share(fall, 0.35), least))
     best = {
         f"{n}-shortcut, depth {depth}": results.of(
             PHASES, lambda a: a["starts"][a["remaining"][:, :, -1].argmin(1)], piece_of(n, depth)
@@ -163,7 +149,7 @@ def shortcut_length_claims(results: Results) -> list[Claim]:
         for n in LENGTHS
         for depth in DEPTHS
     }
-    return [*claims, shown("the best start, times Xavier", "", "of no prediction", best, basis=Basis.OURS)]
+    return [*claims, observed("the best start, times Xavier", best)]
 
 
 def draw_shortcut_length(results: Results) -> Figure:

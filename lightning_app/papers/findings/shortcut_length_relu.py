@@ -8,7 +8,6 @@ best start 3 and 4 end as low as 2.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,9 +16,9 @@ from lightning_app.papers.findings.shortcut_length import LENGTHS, piece_of
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import Net
 from lightning_app.papers.parts import Arrays, Artefact, Computation
-from lightning_app.papers.predicates import at_least, at_most, shown, tested
+from lightning_app.papers.predicates import at_least, at_most, observed, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
 
 DEPTHS, EPOCHS, IMAGES = (12, 24), 1000, 1000
@@ -73,18 +72,17 @@ def relu_claims(results: Results) -> list[Claim]:
     def best(n: int, depth: int) -> Sample:
         return results.of(ENDS, lambda arrays: arrays["left"].min(axis=1), piece_of(n, depth))
 
-    ours: dict[str, Any] = {"basis": Basis.OURS, "varies": Varies.SETTING}
     trains = {f"{n}-shortcut, depth {depth}": small(n, depth) for n in (1, 2) for depth in DEPTHS}
     stays = {f"{n}-shortcut, depth {depth}": small(n, depth) for n, depth in ((3, 12), (4, 12), (4, 24))}
     alike = {f"{n}-shortcut, depth {depth}": best(n, depth) / best(2, depth) for n in (3, 4) for depth in DEPTHS}
     linear = {f"depth {depth}": results.of(ENDS, "linear", piece_of(2, depth)) for depth in DEPTHS}
     bests = {f"{n}-shortcut, depth {depth}": best(n, depth) for n in LENGTHS for depth in DEPTHS}
     return [
-        tested("loss over that of the identity, start 1e-3", "", at_most(0.1, each=True), trains, **ours),
-        tested("loss over that of the identity, start 1e-3, flat at zero", "", at_least(0.9, each=True), stays, **ours),
-        tested("loss from the best start over that of the 2-shortcut", "", at_most(1.1, each=True), alike, **ours),
-        shown("loss over that of the identity, best start", "", "of no prediction", bests, basis=Basis.OURS),
-        shown("what the best linear map leaves of it", "", "of no prediction", linear, basis=Basis.OURS),
+        predicted("loss over that of the identity, start 1e-3", at_most(0.1, each=True), trains),
+        predicted("loss over that of the identity, start 1e-3, flat at zero", at_least(0.9, each=True), stays),
+        predicted("loss from the best start over that of the 2-shortcut", at_most(1.1, each=True), alike),
+        observed("loss over that of the identity, best start", bests),
+        observed("what the best linear map leaves of it", linear),
     ]
 
 

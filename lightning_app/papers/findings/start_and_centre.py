@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import clip_each, splits
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Run, Source
-from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, above, noted, tested
+from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, above, noted, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
+from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import bootstrap_interval
 
@@ -168,7 +168,6 @@ Of = Callable[[Callable[[np.ndarray], np.ndarray]], Mapping[str, Sample]]  # a n
 
 def _claims(decay: float, of: Of, sure: Predicate) -> list[Claim]:
     """Of one strength of decay; ``sure`` tests that something is above 0."""
-    ours: dict[str, Any] = {"basis": Basis.OURS, "varies": Varies.SETTING, "ratio": True}
 
     def gain(name: str) -> Mapping[str, Sample]:
         return of(lambda errors: gains(errors)[name])
@@ -177,7 +176,7 @@ def _claims(decay: float, of: Of, sure: Predicate) -> list[Claim]:
         return of(lambda errors: effect(errors, *factors))
 
     def above_zero(words: str, readings: Mapping[str, Sample]) -> Claim:
-        return tested(f"decay {decay:g}: {words}", "", sure, readings, **ours)
+        return predicted(f"decay {decay:g}: {words}", sure, readings, ratio=True)
 
     def beyond(share: float, sign: int) -> Mapping[str, Sample]:
         return of(lambda errors: sign * (gains(errors)["centre"] - share * gains(errors)["start and centre"]))
@@ -225,7 +224,7 @@ def start_and_centre_claims(results: Results) -> list[Claim]:
         }
         words = f"decay {decay:g}: skips written as skips, less added to the weights, in test error"
         test = Within(0.0, 0.005, "of the mean over seeds")
-        claims.append(tested(words, "", test, written, basis=Basis.OURS, varies=Varies.SETTING))
+        claims.append(predicted(words, test, written))
     return claims
 
 

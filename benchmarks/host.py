@@ -1,0 +1,59 @@
+"""What is left for the host of a training step in a CUDA graph: Lightning's loop, callbacks, and looking after the replay.
+
+    python -m benchmarks.host [--nets 1 13 26] [--depth 20] [--rounds 3]
+
+Microseconds of processor time a step, of a fit on the digits whose replays do nothing: so it needs no GPU. A replay is only
+launched. While a step takes the device longer than this, the host is ahead of it and costs nothing. "of it, weights" is the
+part that looks whether all weights are where the graph knows them.
+"""
+
+import argparse
+import time
+from functools import partial
+from unittest import mock
+
+import pytorch_lightning as pl
+import torch
+
+from benchmarks.harness import Results, interleave, options_of, run
+from benchmarks.loops import EpochClock, bank, trainer
+from lightning_app.datamodules import Digits
+from lightning_app.modules import classifier, whole_step
+
+parser = partial(options_of, __doc__, rounds=3, nets=[1, 13, 26], depth=20)
+
+
+def step_of(nets: int, depth: int) -> float:
+    """Of an epoch after the first, in which both batches' graphs would be captured."""
+    nothing = mock.Mock(replay=lambda: None)
+    cuda = {"graph_pool_handle": lambda: None, "synchronize": lambda: None}
+    gone = {"captures": lambda device: True, "captured": lambda *_, **__: nothing, "AGREEMENT": float("inf")}
+    clock = EpochClock(time.process_time)
+    with (
+        mock.patch.multiple(torch.cuda, **cuda),
+        mock.patch.multiple(whole_step, **gone),
+        mock.patch.object(classifier, "streams_for", lambda passes: []),
+    ):
+        fit: pl.Trainer = trainer(max_epochs=2, limit_val_batches=0, callbacks=[clock])
+        fit.fit(bank(nets, depth, backend="graph"), datamodule=Digits(batch_size=4))
+    return 1e6 * clock.seconds / int(fit.num_training_batches)
+
+
+def looking(nets: int, depth: int) -> float:
+    weights = list(bank(nets, depth).parameters())
+    started = time.process_time()
+    for _ in range(1000):
+        whole_step._places(weights)
+    return 1e3 * (time.process_time() - started)
+
+
+def measure(options: argparse.Namespace) -> Results:
+    found = Results(f"residual simplified nets of depth {options.depth}; processor time")
+    made = {f"{nets} nets": partial(step_of, nets, options.depth) for nets in options.nets}
+    made |= {f"{nets} nets, of it, weights": partial(looking, nets, options.depth) for nets in options.nets}
+    found.add("steps", interleave(made, options.rounds, "us"), f"{options.nets[0]} nets")
+    return found
+
+
+if __name__ == "__main__":
+    run(measure, parser())
