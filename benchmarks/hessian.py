@@ -1,15 +1,14 @@
 """What a product with the Hessian costs in gradients of the same images, and how many products a spectrum needs.
 
-    python -m benchmarks.hessian --root data --rounds 7 --images 128
+    python -m benchmarks.hessian --root data --rounds 7 --images 128 [--only tokens]
 
-Contenders, in turns: one gradient, and H v by this project (kept graphs) and by curvlinops' operator; processor time. The same
-on sequences of tokens, with a GPT-2 of transformers. Then the five largest eigenvalues from 40 products against a run of 100.
-Nets are as initialised.
+Contenders, in turns: one gradient, and H v by this project (kept graphs) and by curvlinops' operator; processor time. Then the
+five largest eigenvalues from 40 products against a run of 100. On sequences of tokens, with a GPT-2 of transformers, the same
+products, and one with the Gauss-Newton matrix, which is curvlinops' with our cuts. Nets are as initialised.
 """
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,11 @@ from torch import nn
 from benchmarks import harness
 from benchmarks.harness import Ratio, Results, Row, interleave, run
 from lightning_app.measures import Hessian, spectrum
+from lightning_app.measures.curvature.gauss_newton import GaussNewton
 from lightning_app.networks import SimplifiedNet
 
-REFERENCE, OURS, THEIRS = "gradient", "H v", "H v, curvlinops"
+REFERENCE, OURS, THEIRS, GAUSS_NEWTON = "gradient", "H v", "H v, curvlinops", "Gauss-Newton v"
+ARMS, TOKENS = ("plain", "residual"), "tokens"
 LIGHT_IMAGES = 128  # as base.yaml has it after every second epoch
 LIGHT = f"light spectrum of {LIGHT_IMAGES} images"
 EPOCH = 50_000  # images
@@ -32,28 +33,34 @@ STEPS = 40
 LAYERS, SEQUENCES, LENGTH, VOCABULARY = 4, 16, 128, 256  # of a GPT-2 of 0.86 million parameters
 
 
-parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20)
+def parser() -> argparse.ArgumentParser:
+    parser = harness.options_of(__doc__, rounds=7, images=128, depth=20)
+    parser.add_argument("--only", nargs="+", choices=[*ARMS, TOKENS], default=[*ARMS, TOKENS])
+    return parser
 
 
 def measure(options: argparse.Namespace) -> Results:
-    batches = harness.load_cifar10(options.root, options.images, 64)
     found = Results(
         f"simplified nets of depth {options.depth}, as initialised; {options.images:,} images; processor time"
     )
-    for arm in ("plain", "residual"):
+    for arm in (arm for arm in ARMS if arm in options.only):
+        batches = harness.load_cifar10(options.root, options.images, 64)
         net = SimplifiedNet(options.depth, arm == "residual").eval()
         net.to(harness.DEVICE, memory_format=torch.channels_last)
         timed = contenders(net, batches, harness.load_cifar10(options.root, LIGHT_IMAGES, 64))
         comparison = found.add(arm, interleave(timed, options.rounds), REFERENCE)
         found.more[f"spectra, {arm}"] = errors = accuracy(net, batches)
         found.rows += rows_of(f"{arm}-{options.depth}", comparison, options.images, errors)
-    timed = of_vector(*tokens())
-    comparison = found.add(
-        f"GPT-2 of {LAYERS} layers, {SEQUENCES} sequences of {LENGTH} tokens",
-        interleave(timed, options.rounds),
-        REFERENCE,
-    )
-    found.rows += rows_of_vector("tokens", comparison)
+    if TOKENS in options.only:
+        net, batches = tokens()
+        what = f"GPT-2 of {LAYERS} layers, {SEQUENCES} sequences of {LENGTH} tokens"
+        timed = of_vector(net, batches) | of_gauss_newton(net, batches)
+        comparison = found.add(what, interleave(timed, options.rounds), REFERENCE)
+        share = comparison.ratio(GAUSS_NEWTON, REFERENCE)
+        found.rows += [
+            *rows_of_vector(TOKENS, comparison),
+            Row(f"{TOKENS}: {GAUSS_NEWTON}", "a gradient of the same samples", share),
+        ]
     return found
 
 
@@ -120,6 +127,12 @@ def of_vector(net: nn.Module, batches: harness.Batches) -> dict[str, Callable[[]
         OURS: harness.processor_time(lambda: ours @ vector),
         THEIRS: harness.processor_time(lambda: theirs @ vector),
     }
+
+
+def of_gauss_newton(net: nn.Module, batches: harness.Batches) -> dict[str, Callable[[], float | None]]:
+    matrix = GaussNewton(net, batches)
+    vector = torch.randn(matrix.size, generator=torch.Generator().manual_seed(1)).to(matrix.like)
+    return {GAUSS_NEWTON: harness.processor_time(lambda: matrix @ vector)}
 
 
 def _gradient(net: nn.Module, batches: harness.Batches) -> None:

@@ -19,6 +19,7 @@ class EffectiveDepth(Measure):
         length r carry to the outputs, and g_r to the gradient, exact sums f = Σ f_r and g = Σ g_r + g_gates: ``d_eff =
         Σ r E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length of
         a path is the number of weight layers it passes, the readout not counted; outputs are centred over the classes.
+        E is over samples, of tokens over those whose label counts.
         g_gates is the gradient through what is frozen: activations, the variances of LayerNorm and its kin, attention's
         patterns, squeeze-and-excitation. In nets of ReLU and BatchNorm it is 0.
 
@@ -55,6 +56,8 @@ class EffectiveDepth(Measure):
           sums, products with a gate. Of other nets nothing is logged, with a warning that names the operation.
         * In a product of two signals the one that passed the later kind of function is the gate: linear, activation,
           softmax or sigmoid. Queries and keys make gates, so a path through attention is two layers longer.
+        * Of several tensors that a net takes, paths start at the first and at others of real numbers; masks, segments and
+          positions are constants.
         * Nets without branches have one length, their depth, and no keys.
         * Where ``gate_share`` is large, d_grad is of a small part of what training follows.
         * Gates and statistics are those of each sample. Before training, when running statistics are of no data, they

@@ -162,6 +162,8 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
 def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     """The one whose samples can be taken by their number."""
     found: Any = trainer.train_dataloader
+    if found is None and (data := getattr(trainer, "datamodule", None)) is not None:  # nothing is trained: `measure`
+        found = data.train_dataloader()
     loader = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):

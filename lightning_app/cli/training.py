@@ -30,7 +30,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
 from lightning_app.common.provenance import configs
 from lightning_app.common.seeds import ALONE, spell_seeds
-from lightning_app.datamodules import ResidentData
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
@@ -62,7 +61,7 @@ def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
     try:
         TrainingCLI(
             ImageClassifier,
-            ResidentData,
+            pl.LightningDataModule,
             subclass_mode_data=True,
             args=words,
             from_run=from_run,

@@ -198,12 +198,10 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         *several, labels = batch
         inputs = several[0] if len(several) == 1 else several
     else:
-        raise UserError(
-            f"probe batches are pairs (inputs, labels) or dicts with labels, got {described(batch)}: {PAIRS}"
-        )
+        raise UserError(f"batches are pairs (inputs, labels) or dicts with labels, got {described(batch)}: {PAIRS}")
     if not isinstance(labels, Tensor) or not labels.ndim:
         raise UserError(
-            "the labels of a probe batch are a tensor with a row a sample, got "
+            "the labels of a batch are a tensor with a row a sample, got "
             f"{described(labels)} in {described(batch)}: {PAIRS}"
         )
     if isinstance(inputs, Tensor) and not with_labels:
@@ -221,7 +219,7 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
     if wrong or not made.tensors:
         got = described(wrong[0]) if wrong else "none"
         raise UserError(
-            f"the inputs of a probe batch are tensors with a row for each of its {len(labels)} labels, got {got} in "
+            f"the inputs of a batch are tensors with a row for each of its {len(labels)} labels, got {got} in "
             f"{described(batch)}: {PAIRS}"
         )
     return (Inputs(made.placed, made.named | {"labels": labels}) if with_labels else made), labels

@@ -7,7 +7,7 @@ compiled graph, whatever their seed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,8 @@ class Pass:
     """One member's forward and backward pass of a step."""
 
     net: nn.Module
-    images: Tensor  # (B, C, H, W)
-    labels: Tensor  # (B,)
+    images: Any  # (B, C, H, W), or `Inputs`
+    labels: Tensor  # (B,), of tokens (B, T)
     seed: int  # of the net's own draws in this step
     loss: Loss = F.cross_entropy
 

@@ -22,9 +22,11 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
+from lightning_app.common.calls import made_answering, pair_of
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.common.isolation import Float32, use_float32
+from lightning_app.common.isolation import Float32, evaluating, use_float32
 from lightning_app.common.seeds import parse_seeds
+from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Loop, Pass
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
@@ -134,6 +136,9 @@ class ImageClassifier(pl.LightningModule):
         self.owners = {member.name: 0 for member in self.members}  # which rank knows a member during an epoch
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
         self.loss = loss_named(loss)
+        self._losses: dict[str, Loss] = {}  # by member (`_loss_of`)
+        self._others: set[str] = set()  # members that may return more than one tensor
+        self._met: set[str] = set()  # those of them that return one now (`made_answering`)
         self.weight_decay = weight_decay
         self.decays = decays
         self.penalty_scale = penalty_scale
@@ -200,7 +205,12 @@ class ImageClassifier(pl.LightningModule):
         if device.type == "cuda":
             use_float32(self.float32)
         self._no_graphs()
-        if possible(self.backend, device, self.trainer.world_size):
+        returning = {name for name, _ in self.members if isinstance(self._loss_of(name), ReturnedLoss)}
+        if returning and self.backend == "graph":
+            raise UserError(
+                f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
+            )
+        if not returning and possible(self.backend, device, self.trainer.world_size):
             self._steps = Graphs("training step", strict=self.backend == "graph")
             self._evaluations = Graphs("evaluation", strict=False)
         if stage == "fit":
@@ -225,7 +235,8 @@ class ImageClassifier(pl.LightningModule):
     def _planned(self, stage: str) -> BatchPlan:
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
         plan = BatchPlan.for_data(self._datamodule)
-        check_outputs(self.members, plan.sample_shape, plan.num_classes, plan.sample_dtype)
+        self._others = check_outputs(self.members, plan.sample_shape, plan.num_classes, plan.sample_dtype)
+        self._others |= {name for name, _ in self.members if self._loss_of(name) is not self.loss}
         wanted = plan.channels_last if self.channels_last is None else self.channels_last
         plan = replace(
             plan,
@@ -300,8 +311,11 @@ class ImageClassifier(pl.LightningModule):
         """The step kernel by kernel, net after net; risks of the members."""
         optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         batches = self._by_stream(batch)
-        passes = [Pass(m.net, *batches[self._stream(m)], self._draw_seed(m), self.loss) for m in self.own]
-        share = self._share(passes[0].labels)  # all streams' batches are of one size
+        passes = [
+            Pass(m.net, *self._taken(m.name, batches[self._stream(m)]), self._draw_seed(m), self._loss_of(m.name))
+            for m in self.own
+        ]
+        share = self._share(passes[0])  # all streams' batches are of one size
         number, when = self.global_step + 1, self._in_words(self.global_step + 1)
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
@@ -322,7 +336,7 @@ class ImageClassifier(pl.LightningModule):
         if self._averages is not None:
             self._averages.update()
         for member, each, (risk, logits) in zip(self.own, passes, answers):
-            self.running[member.name].update(risk, logits, each.labels)
+            self.running[member.name].update(risk, logits, each.labels, each.loss)
         return [risk for risk, _ in answers]
 
     @override
@@ -392,13 +406,13 @@ class ImageClassifier(pl.LightningModule):
         )
 
     @override
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        images, labels = self._format(batch)
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
-        pairs = [(nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
+        pairs = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
         if self._evaluations is None:
-            self._evaluate(pairs, images, labels)
+            self._evaluate(pairs, batch)
             return
+        images, labels = self._format(batch)
         shape = dataloader_idx, images.shape
         if shape not in self._held:
             self._held[shape] = images.clone(), labels.clone()
@@ -406,31 +420,31 @@ class ImageClassifier(pl.LightningModule):
         held_images, held_labels = self._held[shape]
         held_images.copy_(images)
         held_labels.copy_(labels)
-        in_graph = partial(self._evaluate, pairs, held_images, held_labels, self._side)
-        sums = partial(sums_of, [metric for _, metric in pairs])
-        plain = partial(self._evaluate, pairs, images, labels)
+        in_graph = partial(self._evaluate, pairs, (held_images, held_labels), self._side)
+        sums = partial(sums_of, [metric for *_, metric in pairs])
+        plain = partial(self._evaluate, pairs, (images, labels))
         if self._evaluations(
-            shape, in_graph, plain, sums, lambda: [t for net, _ in pairs for t in optimizing.tensors_of(net)]
+            shape, in_graph, plain, sums, lambda: [t for _, net, _ in pairs for t in optimizing.tensors_of(net)]
         ):
-            for _, metric in pairs:
+            for *_, metric in pairs:
                 metric.added_elsewhere()
 
     def _evaluate(
         self,
-        pairs: Sequence[tuple[nn.Module, RiskAndError]],
-        images: Tensor,
-        labels: Tensor,
+        pairs: Sequence[tuple[str, nn.Module, RiskAndError]],
+        batch: Any,
         streams: Sequence[Any] = (),
     ) -> None:
-        def add(net: nn.Module, metric: RiskAndError) -> None:
-            logits = net(images)
-            risk = self.loss(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
-            metric.update(risk, logits, labels)
+        def add(name: str, net: nn.Module, metric: RiskAndError) -> None:
+            (inputs, labels), loss = self._taken(name, batch), self._loss_of(name)
+            logits = net(inputs)
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            metric.update(loss(logits if isinstance(loss, ReturnedLoss) else wide, labels), logits, labels, loss)
 
         side_by_side([partial(add, *pair) for pair in pairs], streams)
 
     @override
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> None:
         self.validation_step(batch, batch_idx)
 
     @override
@@ -536,13 +550,32 @@ class ImageClassifier(pl.LightningModule):
                 "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
             )
 
-    def _by_stream(self, batch: Any) -> dict[int, tuple[Tensor, Tensor]]:
-        """Images and labels of each data stream; a loader that is not ours has one batch for all of them."""
+    def _by_stream(self, batch: Any) -> dict[int, Any]:
+        """The batch of each data stream; a loader that is not ours has one for all of them."""
         if hasattr(batch, "mapping"):  # of our loader without our datamodule
             batch = batch.mapping(self.trainer.precision_plugin.convert_input)
-        if isinstance(batch, Mapping):
-            return {stream: self._format(batch[stream]) for stream in self.data_seeds}
-        return dict.fromkeys(self.data_seeds, self._format(batch))
+        if isinstance(batch, Mapping) and all(stream in batch for stream in self.data_seeds):
+            return {stream: batch[stream] for stream in self.data_seeds}
+        return dict.fromkeys(self.data_seeds, batch)
+
+    def _loss_of(self, name: str) -> Loss:
+        """As measures have it: a net of transformers computes its own."""
+        if name not in self._losses:
+            self._losses[name] = loss_of_net(self.nets[name], self.loss)
+        return self._losses[name]
+
+    def _taken(self, name: str, batch: Any) -> tuple[Any, Tensor]:
+        """Inputs as a member's net takes them, and labels (`pair_of`)."""
+        net, loss = self.nets[name], self._loss_of(name)
+        inputs, labels = pair_of(batch, net, with_labels=isinstance(loss, ReturnedLoss))
+        if name not in self._met and (name in self._others or not isinstance(inputs, Tensor)):
+            self._met.add(name)
+            for each in (net, self.averages[name]) if name in self.averages else (net,):
+                made_answering(each)
+            if isinstance(loss, (OfMaps, ReturnedLoss)):
+                with evaluating(net):
+                    loss.look(net, inputs)
+        return self._format((inputs, labels)) if isinstance(inputs, Tensor) else (inputs, labels)
 
     def _as_trained(self, images: Tensor) -> Tensor:
         """Gathered images as Lightning would have given them to us."""
@@ -552,12 +585,13 @@ class ImageClassifier(pl.LightningModule):
         images, labels = batch
         return images.contiguous(memory_format=torch.channels_last) if self.plan.channels_last else images, labels
 
-    def _share(self, labels: Tensor) -> float:
+    def _share(self, of: Pass) -> float:
         """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
         if not self._shares_batches:
             return 1.0
-        own = labels.new_tensor(float(len(labels)), dtype=torch.float64)
-        return len(labels) * self.trainer.world_size / float(self.trainer.strategy.reduce(own, reduce_op="sum"))
+        terms = float(counted(of.labels, of.loss))
+        own = of.labels.new_tensor(terms, dtype=torch.float64)
+        return terms * self.trainer.world_size / float(self.trainer.strategy.reduce(own, reduce_op="sum"))
 
     def _draw_seed(self, member: Member) -> int:
         """A net's own draws (dropout) are a function of its seed, the step and the rank: nothing to save for a resume."""

@@ -7,7 +7,7 @@ to the loss's gradient before the optimizer's step (coupled L2).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -18,9 +18,9 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy, wrong
 from lightning_app.modules.members import Centre
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch of logits (B, outputs) and labels (B,) -> ()
 LossName = Literal["cross_entropy", "squared_error"]
 Decays = Literal["all", "weights", "none"]
 
@@ -44,7 +44,7 @@ def loss_named(name: LossName) -> Loss:
     Raises:
         UserError: if there is none.
     """
-    losses: dict[LossName, Loss] = {"cross_entropy": F.cross_entropy, "squared_error": squared_error}
+    losses: dict[LossName, Loss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
     if name not in losses:
         raise UserError(f"model.loss is one of {', '.join(losses)}, got {name!r}.")
     return losses[name]
@@ -104,7 +104,7 @@ def add_gradients(penalties: Iterable[Penalty]) -> None:
 
 
 class RiskAndError(Metric):
-    """Mean loss (risk; cross-entropy in nats) a sample, and share of wrong top-1 predictions (error, in [0, 1]).
+    """Means over samples, or tokens whose label counts: loss (risk; cross-entropy in nats), share of wrong predictions (error).
 
     Of exact sums, so that batches weigh by their size on any number of ranks.
 
@@ -125,12 +125,24 @@ class RiskAndError(Metric):
         for name, dtype in (("risk_sum", torch.float64), ("wrong", torch.int64), ("count", torch.int64)):
             self.add_state(name, torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
 
-    def update(self, risk: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: its mean risk (), logits (B, classes) and labels (B,). An empty batch adds nothing."""
-        if len(labels):
-            self.risk_sum += risk.detach().double() * len(labels)
-            self.wrong += (logits.detach().argmax(1) != labels).sum()
-            self.count += len(labels)
+    def update(self, risk: Tensor, logits: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> None:
+        """Add a batch: its mean risk (), logits (B, classes) and labels (B,), or (B, T, classes) and (B, T) of tokens.
+
+        An empty batch adds nothing. The loss knows which labels count.
+        """
+        tokens = labels.ndim > 1
+        terms = counted(labels, loss) if tokens else len(labels)  # of samples nothing waits for a device, as in a graph
+        if not terms:
+            return
+        errors = wrong(logits.detach(), labels, loss) if tokens else (logits.detach().argmax(1) != labels).sum()
+        if errors is None:
+            raise UserError(
+                f"errors are counted over classes, and the labels {tuple(labels.shape)} ({labels.dtype}) are none of outputs "
+                f"{tuple(logits.shape)}: train such a net in a LightningModule of your own, with the measures as callbacks."
+            )
+        self.risk_sum += risk.detach().double() * terms
+        self.wrong += errors
+        self.count += terms
 
     @override
     def reset(self) -> None:

@@ -1,10 +1,12 @@
 """Dry run: two samples through every net, so that shape errors are reported before training starts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lightning_app.common.calls import outputs_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
 from lightning_app.modules.members import Member
@@ -14,19 +16,22 @@ SAMPLES = 2  # with one alone a `view` that merges samples and channels would pa
 
 def check_outputs(
     members: Sequence[Member], shape: Sequence[int] | None, classes: int | None, dtype: torch.dtype | None = None
-) -> None:
+) -> set[str]:
     """Do all nets map samples of this shape to so many logits? Nothing is checked where one of both is not known.
 
-    A sample has the dtype, None for that of the weights.
+    A sample has the dtype, None for that of the weights. Returns the names of those that return more than a tensor of logits, or
+    may do so where nothing was checked.
 
     Raises:
         UserError: naming the first that does not, and what to set.
     """
     if shape is None or classes is None:
-        return
+        return {name for name, _ in members}
+    found = set()
     for name, net in members:
         try:
-            got = tuple(_output(net, shape, dtype=dtype).shape)
+            returned = _output(net, shape, dtype=dtype)
+            got = tuple(outputs_of(returned, type(net).__name__).shape)
         except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
@@ -38,6 +43,9 @@ def check_outputs(
                 f"member '{name}' has outputs {got[1:]} for a sample, the data have {classes} classes: set the net's "
                 f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
             )
+        if not isinstance(returned, Tensor):
+            found.add(name)
+    return found
 
 
 def _channels(net: nn.Module, shape: Sequence[int]) -> str:
@@ -94,7 +102,7 @@ def _output(
     shape: Sequence[int],
     layout: torch.memory_format = torch.contiguous_format,
     dtype: torch.dtype | None = None,
-) -> Tensor:
+) -> Any:
     """The net's output for samples of zeros, in evaluation mode; the net and the random state stay as they are."""
     images = next(net.parameters()).new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
     with evaluating(net):

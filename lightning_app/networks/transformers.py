@@ -17,6 +17,7 @@ from lightning_app.networks.layers import Layer, number_layers
 Skip = Literal["none", "identity", "scaled"]
 Norm = Literal["pre", "post", "none"]
 Activation = Literal["gelu", "relu"]
+MAPS = (nn.Conv2d, nn.Linear)
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 CHOICES = {"skip": get_args(Skip), "norm": get_args(Norm), "activation": tuple(ACTIVATIONS)}
 
@@ -145,9 +146,10 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        for layer in self.layers():
-            nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
-            nn.init.zeros_(layer.module.get_parameter("bias"))
+        for layer in self.modules():
+            if isinstance(layer, MAPS):
+                nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
+                nn.init.zeros_(layer.get_parameter("bias"))
         for name, vectors in self.embedding.named_parameters():
             if name in ("tokens.weight", "places"):
                 nn.init.normal_(vectors, std=0.5**0.5)
@@ -157,8 +159,9 @@ class Transformer(nn.Module):
         return self.readout(stream[:, -1] if self.causal else stream.mean(1))
 
     def layers(self) -> tuple[Layer, ...]:
-        """All convolutions and linear layers in forward order, the readout last. A skip leads around several, so none has one."""
-        kinds = (nn.Conv2d, nn.Linear)
+        """Embedding of tokens, convolution and linear maps in forward order, the readout last. A skip leads around several, so
+        none has one."""
+        kinds = (nn.Embedding, *MAPS)
         return number_layers([(n, each, False, False) for n, each in self.named_modules() if isinstance(each, kinds)])
 
     def block_list(self) -> list[nn.Module]:

@@ -107,7 +107,8 @@ def test_the_closed_form_of_a_linear_hessian_is_autograds(found):
 def test_products_are_in_units_of_gradients_and_of_curvlinops(found, monkeypatch):
     monkeypatch.setattr(hessian, "TRUTH", 12)
     monkeypatch.setattr(hessian, "STEPS", 10)
-    results = found(hessian, "--images", "4", "--rounds", "1", "--depth", "5")
+    results = found(hessian, "--images", "4", "--rounds", "1", "--depth", "5", "--only", "plain", "tokens")
+    assert [*results.values] == ["plain", f"GPT-2 of {hessian.LAYERS} layers, 16 sequences of 128 tokens"]
     goals = {row.against: row.goal for row in results.rows if row.what.startswith("plain-5: H v")}
     assert goals == {"a gradient of the same images": 2.2, "curvlinops' product": 0.7}
     light = next(row for row in results.rows if row.what == f"plain-5: {hessian.LIGHT}")

@@ -12,7 +12,16 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import skipscope
-from callbacks import HessianSpectrum, LayerCushion, NoiseStability, Signal, WeightMass
+from callbacks import (
+    BnLambda,
+    DrivingForce,
+    EffectiveDepth,
+    HessianSpectrum,
+    LayerCushion,
+    NoiseStability,
+    Signal,
+    WeightMass,
+)
 from callbacks.context import MeasureContext
 from callbacks.notebook import measure
 from callbacks.protocol import loss_of
@@ -20,6 +29,7 @@ from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, retu
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, dense, noise_injection
 from lightning_app.measures.core.losses import counted, cross_entropy, of_samples
+from lightning_app.networks import GPT
 from tests.helpers import TIMING, trainer
 
 CLASSES = 7
@@ -142,11 +152,26 @@ def measures():
         WeightMass(),
         HessianSpectrum(k=1, steps=4, samples=4),
         NoiseStability(every_n_epochs=1, draws=1),
+        BnLambda(),
+        DrivingForce(samples=4),
+        EffectiveDepth(samples=4, gradient_samples=2),
     ]
 
 
+def ours() -> nn.Module:
+    torch.manual_seed(0)
+    return GPT(CLASSES, context=5, width=8, depth=1, heads=2).eval()
+
+
 @pytest.mark.parametrize(
-    ("make", "batch"), [(reader, texts(8)), (gpt2, texts(8)), (vit, pictures())], ids=["reader", "gpt2", "vit"]
+    ("make", "batch"),
+    [
+        (reader, texts(8)),
+        (gpt2, texts(8)),
+        (vit, pictures()),
+        (ours, (texts(8)["input_ids"], torch.arange(8) % CLASSES)),
+    ],
+    ids=["reader", "gpt2", "vit", "ours"],
 )
 def test_callbacks_watch_and_measure_find_the_same_numbers(tmp_path, make, batch):
     """Before the first step and after the last; training around the callbacks and around the watch is the same."""
@@ -319,7 +344,7 @@ def test_one_tensor_of_what_a_net_returns(returned, shape, loss):
         (torch.zeros(3), "pairs \\(inputs, labels\\) or dicts with labels, got a tensor \\(3,\\)"),
         (
             {"input_ids": torch.zeros(2, 3)},
-            "labels of a probe batch are a tensor with a row a sample, got a NoneType in a dict",
+            "labels of a batch are a tensor with a row a sample, got a NoneType in a dict",
         ),
         (
             {"input_ids": ["a", "b"], "labels": torch.zeros(2)},

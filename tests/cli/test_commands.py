@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +75,12 @@ def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tm
     assert (tmp_path / RUN / "config.before-resume-1.yaml").exists()
 
 
-def stop(cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None) -> subprocess.Popen:
+def stop(
+    cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None, run: Sequence[str] = TINY
+) -> subprocess.Popen:
     """Start a tiny run, wait until it prints ``after``, send a signal, wait for its end."""
     environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"} | (variables or {})
-    call = [sys.executable, "-u", MAIN, *TINY, *more]
+    call = [sys.executable, "-u", MAIN, *run, *more]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = Popen(call, cwd=cwd, env=environment, **streams)
     for line in process.stdout:
@@ -109,6 +112,20 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(unstopped, tmp_path, 
     resumed = command(*TINY, *LONG, "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert_same_run(unstopped, tmp_path / RUN)
+
+
+def test_a_killed_run_of_transformers_on_tokens_resumes_to_the_same_end(tmp_path):
+    config = str(ROOT / "configs" / "gpt_khop.yaml")
+    few = ("samples", "64"), ("test_samples", "20"), ("probe_size", "20"), ("batch_size", "2")
+    words = ["fit", "--config", config, *(word for name, value in few for word in (f"--data.{name}", value))]
+    words += ["--trainer.max_epochs", "3", "--trainer.logger", "[]"]
+    whole = command(*words, "--run.root", "whole", cwd=tmp_path)
+    killed = stop(tmp_path, "epoch 2/3", signal.SIGKILL, run=words)
+    assert killed.returncode == -9, killed.said
+    resumed = command(*words, "--ckpt_path", "last", cwd=tmp_path)
+    assert whole.returncode == resumed.returncode == 0, whole.stderr + resumed.stderr
+    assert "no checkpoint yet" not in resumed.stdout
+    assert_same_run(*(tmp_path / root / "khop" / "gpt_khop" for root in ("whole", "runs")))
 
 
 def test_the_command_line_wins_over_the_checkpoint(finished, tmp_path):

@@ -1,5 +1,6 @@
 """`measure`: what all callbacks say of a net, without training it; of a run's own checkpoint what its log said."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
 from lightning_app.runs import RunFolder
-from tests.helpers import command, refused
+from tests.helpers import ROOT, command, refused
 
 SAME = ("weight_mass", "weight_norm", "cushion", "probe", "test/", "train/risk", "train/error")
 SAME += ("bn_lambda/l2", "hessian")
@@ -29,6 +30,12 @@ SPECTRUM = {
 NAMES = ("TrainingMetrics", "WeightMass", "LayerCushion", "BnLambda")
 LIGHT = {"trainer": {"callbacks": [{"class_path": name} for name in NAMES]}}
 TINY = {"trainer": {"callbacks": [*LIGHT["trainer"]["callbacks"], SPECTRUM]}}
+MORE = [
+    {"class_path": "Signal"},
+    {"class_path": "EffectiveDepth", "init_args": {"samples": 4, "gradient_samples": 2}},
+    {"class_path": "DrivingForce", "init_args": {"samples": 4}},
+    {"class_path": "NoiseStability", "init_args": {"samples": 4, "draws": 1}},
+]
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +263,32 @@ def test_a_folder_of_pictures_of_any_size(tmp_path):
     log = RunFolder(tmp_path / "runs" / "measured" / "simplifiednet").log().set_index("name")["value"]
     assert log["train/error"] in np.arange(13) / 12 and log["test/error"] in np.arange(7) / 6
     assert log["cushion/layer05/median"] > 0
+
+
+@pytest.mark.slow
+def test_a_net_of_transformers_on_dict_batches_of_a_datamodule_of_ones_own(tmp_path):
+    """The example of the docs: `fit` logs everything that is measured, and `measure` the same numbers of its checkpoint."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "measuring.md").read_text(), re.DOTALL)
+    (tmp_path / "texts.yaml").write_text(example)
+    few = {"callbacks": [*TINY["trainer"]["callbacks"], *MORE], "max_epochs": 1, "logger": []}
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump({"trainer": few}))
+    path = {"PYTHONPATH": f"{ROOT / 'tests' / 'data'}:{ROOT}"}
+    words = ("--config", "texts.yaml", "--config", "few.yaml", "--run.name", "texts")
+    fitted = command("fit", *words, cwd=tmp_path, env=path)
+    assert fitted.returncode == 0, fitted.stderr
+    run = RunFolder(tmp_path / "runs" / "cifar10" / "texts")
+    measured = command(
+        "measure", *words, "--ckpt_path", run.checkpoints / "last.ckpt", "--out", "here", cwd=tmp_path, env=path
+    )
+    assert measured.returncode == 0, measured.stderr
+    assert "not measured" not in measured.stdout
+    ours, theirs = (
+        folder.log().query("epoch == 1 and member == 'net'").set_index("name")["value"]
+        for folder in (RunFolder(tmp_path / "here"), run)
+    )
+    families = {"weight_mass", "cushion", "weight_norm", "depth", "drive", "hessian", "noise", "signal", "val"}
+    assert families <= {name.split("/")[0] for name in ours.index}
+    of_training = ("signal/", "drive/")  # they also look at training's passes and at the epoch before
+    shared = [name for name in ours.index if name in theirs.index and not name.startswith(of_training)]
+    assert len(shared) > 100
+    assert {n: (ours[n], theirs[n]) for n in shared if repr(ours[n]) != repr(theirs[n])} == {}

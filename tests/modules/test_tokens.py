@@ -1,14 +1,19 @@
-"""A bank of transformers on tokens: each net as if alone, a resume in the middle of an epoch, and what does not fit."""
+"""A bank of transformers on tokens: each net as if alone, a resume in the middle of an epoch, and what does not fit.
+
+Nets of transformers, on dict batches, are trained with the loss that they return.
+"""
 
 import pytest
 import torch
+import transformers
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, KHop, ModularAddition
 from lightning_app.modules import Arm
 from lightning_app.networks import GPT, ViT
-from tests.helpers import classifier, digits, fit, same_weights, trainer
+from tests.data.my_project import MyTexts
+from tests.helpers import classifier, digits, fit, same_weights, sgd, trainer
 
 KINDS = {
     "GPT": (GPT, {"vocabulary": 12, "context": 3}, lambda: ModularAddition(modulus=11, batch_size=16)),
@@ -62,3 +67,56 @@ def test_risk_and_error_are_means_over_sequences():
 def test_a_net_that_does_not_fit_the_tokens_is_told_before_training(net, data, message):
     with pytest.raises(UserError, match=message):
         fit(classifier(net=net), data=data())
+
+
+TINY = {"vocab_size": 8, "bos_token_id": 0, "eos_token_id": 0}
+DRY = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_positions=6, n_embd=8, n_layer=1, n_head=2, **TINY, **DRY)
+    )
+
+
+def bert():
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(num_labels=3, vocab_size=8, **SIZES, **UNDROPPED)
+    )
+
+
+@pytest.mark.parametrize(("make", "classes"), [(gpt2, 0), (bert, 3)])
+def test_on_dict_batches_a_net_is_trained_with_the_loss_that_it_returns(make, classes):
+    """Bit for bit what a loop by hand makes of it; risks are means over tokens that count, over all batches together."""
+    data = MyTexts(classes)
+    by_hand = classifier(net=make).members[0].net
+    optimizer = sgd(by_hand.parameters())
+    for _ in range(2):
+        for batch in data.train_dataloader():
+            optimizer.zero_grad()
+            by_hand(**batch).loss.backward()
+            optimizer.step()
+    module = fit(classifier(net=make, weight_decay=0.0), data=data)
+    assert same_weights(module.members[0].net, by_hand)
+    (whole,) = torch.utils.data.DataLoader(data.val_dataloader().dataset, batch_size=24)
+    with torch.no_grad():
+        returned = by_hand.eval()(**whole)
+    seen, said = (returned.logits, whole["labels"]) if classes else (returned.logits[:, :-1], whole["labels"][:, 1:])
+    wrong = (seen.argmax(-1) != said)[said != -100]
+    numbers = module.metrics()["net"]
+    assert numbers["val/risk"] == pytest.approx(float(returned.loss), rel=1e-6)
+    assert numbers["val/error"] == pytest.approx(float(wrong.double().mean()))
+
+
+def test_outputs_of_transformers_on_data_of_ours():
+    """A pair (tokens, labels) has no names; the net's own loss is the cross-entropy."""
+    data = KHop(samples=40, test_samples=20, hops=1, letters=3, length=6, batch_size=16)
+    module = fit(classifier(net=bert), epochs=1, data=data)
+    tokens, labels = data.of_split("test")
+    with torch.no_grad():
+        logits = module.members[0].net.eval()(tokens.long())
+    assert isinstance(logits, torch.Tensor)
+    expected = torch.nn.functional.cross_entropy(logits, labels)
+    assert module.metrics()["net"]["test/risk"] == pytest.approx(float(expected), rel=1e-5)

@@ -101,7 +101,8 @@ def test_the_stream_keeps_its_size_at_the_start():
 def test_layers_in_forward_order_all_with_a_cushion():
     for net, sample, first in ((gpt(), TOKENS, "embedding.tokens"), (vit(), IMAGES, "embedding.patches")):
         layers = layers_of(net)
-        assert layers[-1].module is net.readout and len(layers) == 13 + (first == "embedding.patches")
+        assert layers[-1].module is net.readout and len(layers) == 14
+        assert layers[0].weight_name == f"{first}.weight"
         called = [found for found in survey(net, sample) if found.layer is not None]
         assert [found.layer.name for found in called] == [layer.name for layer in layers]
         assert not any(found.reason for found in called)
