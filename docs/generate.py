@@ -169,7 +169,8 @@ def options_table(options: list[Option]) -> str:
 
 
 def use(one: Documented) -> str:
-    shown = next(option for option in one.options if option.name.startswith("every_n"))  # when it measures
+    # when it measures, else the first
+    shown = min(one.options, key=lambda option: not option.name.startswith("every_n"))
     key, where = (
         ("callbacks", "It is in `configs/base.yaml`, whose list `callbacks` replaces:")
         if one.name in basic()
