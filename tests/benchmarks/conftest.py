@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.guard import make_images
 from benchmarks.harness import Results, run
-from tests.forked import LIBRARIES
+from tests.forked import LIBRARIES, OURS
 
 
 @pytest.fixture(scope="package", autouse=True)
 def processes_have_the_libraries() -> Iterator[None]:
-    """What a benchmark starts begins by a fork of a process that has imported them, instead of importing them each time."""
-    multiprocessing.set_forkserver_preload([*LIBRARIES])
+    """What a benchmark starts begins by a fork of a process that has imported them and ours already."""
+    multiprocessing.set_forkserver_preload([*LIBRARIES, *OURS])
     forked = multiprocessing.get_context("forkserver")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarks.harness.multiprocessing", SimpleNamespace(get_context=lambda _: forked))

@@ -230,7 +230,7 @@ CHEAP = {
     callbacks.NoiseStability: {"samples": 12, "draws": 1, "strengths": [0.1]},
     callbacks.InterlayerCushion: {"samples": 8, "probes": None},
     callbacks.HessianSpectrum: {"samples": 16, "steps": 6, "exact": 0},
-    callbacks.EffectiveDepth: {"samples": 12},
+    callbacks.EffectiveDepth: {"samples": 13},  # in pieces of 3: the last is smaller
     callbacks.DrivingForce: {"samples": 16},
 }
 
