@@ -1,6 +1,6 @@
 """Attempts to overturn docs/findings.md, with other seeds, readings, data and settings than those that were registered.
 
-    python docs/findings_review.py normalised|shortcuts|notation|depth|necessary ... [--data-root data]
+    python docs/findings_review.py normalised|shortcuts|notation|depth|necessary|starts ... [--data-root data]
 
 prints rows "finding, attempt, quantity, value" as CSV. Minutes each; `normalised` needs CIFAR-10.
 """
@@ -16,9 +16,17 @@ import torch
 from torch import nn
 
 from lightning_app.common.safe_io import read_npz
-from lightning_app.papers.findings import common_depth, necessary_depth, normalised, notation, shortcut_length
+from lightning_app.papers.findings import (
+    common_depth,
+    necessary_depth,
+    normalised,
+    notation,
+    shortcut_length,
+    start_and_centre,
+)
 from lightning_app.papers.findings.nets import vectors
 from lightning_app.papers.parts import Source
+from lightning_app.statistics.paired import bootstrap_interval
 
 Row = tuple[str, str, float]  # attempt, quantity, value
 PIECES = Path(__file__).resolve().parents[1] / "results/findings/pieces"
@@ -139,8 +147,24 @@ def _correlated(
         yield attempt, f"rank correlation, {one} and {other}", float(found.mean())
 
 
+def start_rows(source: Source) -> Iterator[Row]:
+    """Gains in training risk in place of test error; and of the embedded digits."""
+    for piece in start_and_centre.ENDS.pieces:
+        if (file := PIECES / f"{start_and_centre.ENDS.name}/{piece}.npz").exists():
+            yield from _gains(f"{piece}, in training risk", read_npz(file)["risk"])
+    for decay in start_and_centre.DECAYS:
+        found = start_and_centre.ends(source, data="digits", decay=decay, epochs=30, limit=None, seeds=13)
+        yield from _gains(f"digits, decay {decay:g}", found["error"])
+
+
+def _gains(attempt: str, errors: np.ndarray) -> Iterator[Row]:
+    for words, found in start_and_centre.gains(errors).items():
+        interval = bootstrap_interval(found)
+        yield from ((attempt, f"{words}, {end}", getattr(interval, end)) for end in ("mean", "low", "high"))
+
+
 REVIEWS = {"normalised": normalised_rows, "shortcuts": shortcut_rows, "notation": notation_rows}
-REVIEWS |= {"depth": depth_rows, "necessary": necessary_rows}
+REVIEWS |= {"depth": depth_rows, "necessary": necessary_rows, "starts": start_rows}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
