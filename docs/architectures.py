@@ -1,13 +1,14 @@
 """Which measure runs on which architecture, or why not: a table in docs/measuring.md.
 
-    python -m docs.architectures           # writes it
-    python -m docs.architectures --full    # prints it for the nets as published, in minutes
+    python -m docs.architectures                 # writes it
+    python -m docs.architectures --full [NAME]   # prints a line a measure for the nets as published, or those of that name
 
 Written is what happens with small nets of the same classes, on four small pictures or sequences: a test makes it again.
 """
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torchvision.models import efficientnet, mobilenetv3
 
 from callbacks import (
     BnLambda,
+    DistanceFromStart,
     DrivingForce,
     EffectiveDepth,
     HessianSpectrum,
@@ -31,16 +33,20 @@ from callbacks import (
     Signal,
     WeightMass,
 )
-from callbacks.measure import Measure, reason
+from callbacks.measure import Measure, StatefulMeasure, reason
+from lightning_app.common.errors import UserError
+from lightning_app.modules.members import Arm, build_members
 
 PAGE = Path(__file__).parent / "measuring.md"
 HEAD = "| network | "
 CLASSES, TOKENS, LENGTH = 4, 40, 6
+TWINS = "TwinDivergence"
 NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
 
 MEASURES: dict[str, Callable[[], Measure]] = {
     "Signal": Signal,
     "WeightMass": WeightMass,
+    "DistanceFromStart": DistanceFromStart,
     "LayerCushion": LayerCushion,
     "NoiseStability": partial(NoiseStability, samples=2, strengths=[0.1], draws=1, tangents=2),
     "InterlayerCushion": partial(InterlayerCushion, samples=2, probes=1),
@@ -105,18 +111,33 @@ def batch_for(name: str, side: int = 32) -> Any:
     return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
 
 
-def outcomes(nets: dict[str, Callable[[], nn.Module]], side: int = 32) -> dict[str, dict[str, str]]:
+def outcomes(nets: dict[str, Callable[[], nn.Module]]) -> dict[str, dict[str, str]]:
     """Network -> measure -> "" where it runs, else why not."""
-    found: dict[str, dict[str, str]] = {}
-    for name, make in nets.items():
-        torch.manual_seed(0)
-        context = MeasureContext(make().eval(), [batch_for(name, side)])
-        found[name] = {measure: _outcome(make_measure(), context) for measure, make_measure in MEASURES.items()}
-    return found
+    return {name: dict(_each(name, make)) for name, make in nets.items()}
+
+
+def _each(name: str, make: Callable[[], nn.Module], side: int = 32) -> Iterator[tuple[str, str]]:
+    torch.manual_seed(0)
+    context = MeasureContext(make().eval(), [batch_for(name, side)])
+    for measure, make_measure in MEASURES.items():
+        yield measure, _outcome(make_measure(), context)
+    yield TWINS, _twins(context.net)
+
+
+def _twins(net: nn.Module) -> str:
+    """TwinDivergence compares a net with the one of the same function that a run makes of it."""
+    try:
+        build_members({"net": Arm(net=lambda: net), "twin": Arm(twin_of="net")}, (0,))
+    except UserError as error:
+        return reason(error).replace(type(net).__name__, "this net", 1)
+    return ""
 
 
 def _outcome(measure: Measure, context: MeasureContext) -> str:
     try:
+        if isinstance(measure, StatefulMeasure):
+            context.state = measure._state
+            measure.begin(context)
         found = measure.within_memory(context)
         return "" if found else next(iter(measure._warned), NO_BLOCKS)
     except Exception as error:  # of a measure that cannot: it is what the table is about
@@ -126,7 +147,7 @@ def _outcome(measure: Measure, context: MeasureContext) -> str:
 def table(found: dict[str, dict[str, str]]) -> str:
     """A row a network; reasons are numbered below."""
     reasons = list(dict.fromkeys(why for row in found.values() for why in row.values() if why))
-    lines = [HEAD + " | ".join(MEASURES) + " |", "|---|" + "---|" * len(MEASURES)]
+    lines = [HEAD + " | ".join([*MEASURES, TWINS]) + " |", "|---|" + "---|" * (len(MEASURES) + 1)]
     for name, row in found.items():
         cells = [f"no: {reasons.index(why) + 1}" if why else "runs" for why in row.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -141,7 +162,12 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     if "--full" in sys.argv:
-        print(table(outcomes(full(), side=224)))
+        for name, make in full().items():
+            began = time.perf_counter()
+            for measure, why in _each(name, make, side=224) if sys.argv[-1] in ("--full", *name.split()) else ():
+                took = time.perf_counter() - began
+                print(f"{name} | {measure} | {f'no: {why}' if why else 'runs'} | {took:.0f} s", flush=True)
+                began = time.perf_counter()
     else:
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(page.replace(written(page), table(outcomes(small()))), encoding="utf-8")
