@@ -13,17 +13,16 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from lightning_app.board.worker import Asked, Drawn, Stamp, stamp_of
 from lightning_app.report.blocks import Figure, Section
-from lightning_app.report.page import AFTER, BEFORE, render, title_of
+from lightning_app.report.page import AFTER, BEFORE, render, seldom_collected, title_of
 from lightning_app.report.page_data import PageData, page_of
 from lightning_app.report.sections import configs, first, further
 from lightning_app.runs import Run, RunFolder
 from lightning_app.runs.folder import ARRAYS, SMALL_FILES
 from lightning_app.runs.naming import run_labels
-from lightning_app.runs.reader import Final
+from lightning_app.runs.reader import Final, Points
 
 __all__ = ["Drawer"]
 
@@ -40,6 +39,7 @@ class Drawer:
         self._steps = count(step)
         self._pages: dict[tuple[Path, ...], _Page] = {}
 
+    @seldom_collected()
     def draw(self, asked: Asked) -> Drawn:
         """Read the runs that changed, then draw one section of those that have to be drawn."""
         page = self._pages.pop(tuple(asked.runs), None) or _Page(self._steps)
@@ -64,9 +64,9 @@ class Watched(Run):
         self.asked.add(("names", member))
         return super().names(member)
 
-    def series(self, name: str, member: str = "") -> pd.Series:
+    def points(self, name: str, member: str = "") -> Points:
         self.asked.add(("number", member, name))
-        return super().series(name, member)
+        return super().points(name, member)
 
     def last(self, name: str, member: str = "") -> Final | None:
         self.asked.add(("number", member, name))

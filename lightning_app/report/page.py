@@ -1,7 +1,9 @@
 """Sections through the template: one HTML file that needs no other, no network, and is complete without its script."""
 
+import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -38,7 +40,7 @@ from lightning_app.report.sections import (
 from lightning_app.runs import RunFolder
 from lightning_app.runs.naming import parent_of
 
-__all__ = ["export_folder", "write_report"]
+__all__ = ["export_folder", "seldom_collected", "write_report"]
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
 BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
@@ -46,6 +48,18 @@ AFTER = (prediction, claims, conventions, layers, costs, configs)
 REPORT = "report.html"
 
 
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Python looks for garbage at every 700th new object. A page makes millions: a sixth of its time went into that."""
+    usual = gc.get_threshold()
+    gc.set_threshold(20_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+@seldom_collected()
 def write_report(
     runs: Sequence[RunFolder],
     out: Path | None = None,

@@ -20,6 +20,7 @@ __all__ = ["PageData", "Final", "Net", "Run", "gather", "page_of"]
 
 
 MOST_MOVING = 6
+Arrays = dict[str, np.ndarray]  # by key
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,23 @@ class PageData:
         """The nets shown while epochs pass: all, or where they are many, the first of each group."""
         return self.nets if len(self.nets) <= MOST_MOVING else self.firsts()
 
-    def saved(self, family: str, keys: Collection[str]) -> dict[Net, dict[float, dict[str, np.ndarray]]]:
-        """Arrays of a family by net and epoch: of nets that are not among the moving ones at the first and the last epoch."""
-        nets, moving = [net for nets in self.groups.values() for net in nets], self.moving()
-        return {net: net.over_epochs(family, keys, ends=net not in moving) for net in nets}
+    def saved(self, family: str, keys: Collection[str], ends: bool = True) -> dict[Net, dict[float, Arrays]]:
+        """Arrays of a family by net and epoch, those there are: of the moving nets, and with ``ends`` of others at the first
+        and the last epoch. A file is read once for all its nets."""
+        moving = self.moving()
+        found: dict[Net, dict[float, Arrays]]
+        found = {net: {} for nets in self.groups.values() for net in nets if ends or net in moving}
+        for run in self.runs:
+            epochs = run.array_epochs(family)
+            for epoch in epochs:
+                at_end = epoch in (epochs[0], epochs[-1])
+                names = {net: {f"{net.name}/{key}": key for key in keys} for net in found if net.run is run}
+                names = {net: own for net, own in names.items() if at_end or net in moving}
+                arrays = run.chosen(family, epoch, frozenset().union(*names.values())) if names else {}
+                for net, own in names.items():
+                    if mine := {key: arrays[name] for name, key in own.items() if name in arrays}:
+                        found[net][epoch] = mine
+        return found
 
     @cached_property
     def groups(self) -> dict[str, list[Net]]:

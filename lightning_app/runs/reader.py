@@ -6,7 +6,7 @@ such a net is marked as ``guessed``.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
 T = TypeVar("T")
+Points = tuple[np.ndarray, np.ndarray]  # epochs, ascending, and values
 
 # Whole words only: "stress", "explained" and "preset-a" name neither kind.
 KIND = re.compile(r"(?<![a-z])(?:(plain|pln)|residual|res)(?:net)?(?![a-z])", re.IGNORECASE)
@@ -50,7 +51,7 @@ class Run:
         self.log = folder.log(categories=True)
         self.damage: list[str] = []  # a message for each file that could not be read
         self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
-        self._series: dict[tuple[str, str], pd.Series] = {}
+        self._points: dict[tuple[str, str], Points] = {}
         self._epochs: dict[str, list[float]] = {}
         self._arrays: dict[tuple[str, float], dict[str, np.ndarray]] = {}
         self._chosen: dict[tuple[str, float, frozenset[str]], dict[str, np.ndarray]] = {}
@@ -73,13 +74,17 @@ class Run:
 
     def series(self, name: str, member: str = "") -> pd.Series:
         """Values by epoch, ascending. Not measured is absent; NaN means that NaN was measured."""
-        if (member, name) not in self._series:
+        epochs, values = self.points(name, member)
+        return pd.Series(values, pd.Index(epochs, name="epoch"), name="value")
+
+    def points(self, name: str, member: str = "") -> Points:
+        """What `series` is made of, for those who need thousands: a Series takes as long as all the rest."""
+        if (member, name) not in self._points:
             rows = self._rows.get((member, name), np.empty(0, int))
             epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
             order = epochs.argsort(kind="stable")
-            found = pd.Series(values[order], pd.Index(epochs[order], name="epoch"), name="value")
-            self._series[member, name] = found
-        return self._series[member, name]
+            self._points[member, name] = (epochs[order], values[order])
+        return self._points[member, name]
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
@@ -196,6 +201,10 @@ class Net:
         """Values by epoch, as `Run.series`."""
         return self.run.series(name, self.name)
 
+    def points(self, name: str) -> Points:
+        """Epochs and values, as `Run.points`."""
+        return self.run.points(name, self.name)
+
     def final(self, name: str) -> Final | None:
         """The last value, never the best one; None when never measured."""
         return self.run.last(name, self.name)
@@ -212,16 +221,6 @@ class Net:
         prefix = f"{self.name}/"
         arrays = self.run.arrays(family, epoch)
         return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-
-    def over_epochs(self, family: str, keys: Collection[str], ends: bool = False) -> dict[float, dict[str, np.ndarray]]:
-        """These of its arrays at every epoch that has some of them, ascending; with ``ends`` at the first and the last epoch
-        that has any of the family. No others are read."""
-        own, epochs = {f"{self.name}/{key}": key for key in keys}, self.run.array_epochs(family)
-        wanted = dict.fromkeys([*epochs[:1], *epochs[-1:]] if ends else epochs)
-        found = {epoch: self.run.chosen(family, epoch, frozenset(own)) for epoch in wanted}
-        return {
-            epoch: {own[name]: array for name, array in arrays.items()} for epoch, arrays in found.items() if arrays
-        }
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[Run]:

@@ -53,8 +53,8 @@ def test_frames_of_cushions_hold_every_sample(finished):
 
 def views(run):
     page = gather([run])
-    saved = {net: net.over_epochs("cushion", ["cushion/layer10/samples"]) for net in page.firsts()}
-    found = cushions._samples(saved, "cushion/layer10/samples")
+    saved = page.saved("cushion", ["cushion/layer10/samples"])
+    found = cushions._samples({net: saved[net] for net in page.firsts()}, "cushion/layer10/samples")
     return [cushions._view("cushion-histogram-samples", "", (), found)]
 
 

@@ -304,7 +304,8 @@ def _ever(page: PageData, prefix: str, drawn: Sequence[str]) -> list[pd.Series]:
 
 def _leading(page: PageData, prefix: str) -> list[Frame]:
     name = f"{prefix}/leading"
-    found = [(net, *each) for net in page.moving() for each in net.over_epochs(prefix, _arrays(prefix)).items()]
+    saved = page.saved(prefix, _arrays(prefix), ends=False)
+    found = [(net, *each) for net, epochs in saved.items() for each in epochs.items()]
     values = [(net, epoch, each[name]) for net, epoch, each in found if name in each]
     return [Frame(net, epoch, np.arange(1, 1 + len(each)), each) for net, epoch, each in values]
 

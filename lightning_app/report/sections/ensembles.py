@@ -198,7 +198,8 @@ def _length_key(what: str, when: float) -> str:
 def _shares(page: PageData, what: str) -> list[Frame]:
     """Of the sum over lengths, at every epoch with arrays; none where the net has diverged."""
     lengths, *others = (f"{DEPTH}/{name}" for name in ("lengths", *LENGTHS))
-    found = [(net, *each) for net in page.moving() for each in net.over_epochs(DEPTH, [lengths, *others]).items()]
+    saved = page.saved(DEPTH, [lengths, *others], ends=False)
+    found = [(net, *each) for net, epochs in saved.items() for each in epochs.items()]
     own = f"{DEPTH}/{what}"
     both = [
         (net, epoch, arrays[lengths], arrays[own]) for net, epoch, arrays in found if {lengths, own} <= arrays.keys()

@@ -44,13 +44,13 @@ def section(page: PageData) -> Section | None:
 
 def _constant(nets: Sequence[Net], keys: Sequence[str]) -> bool:
     """Whether it was logged at several epochs and never changed, as a count of weights."""
-    series = (values for net in nets for key in keys if len(values := net.series(key).to_numpy()))
+    series = (values for net in nets for key in keys if len(values := net.points(key)[1]))
     return all(len(values) > 1 and bool((values == values[0]).all()) for values in series)
 
 
 def _count(net: Net, measures: Measures) -> int:
     """How many numbers of single layers a net has."""
-    return sum(len(net.series(key)) for keys in measures.values() for key in keys)
+    return sum(len(net.points(key)[1]) for keys in measures.values() for key in keys)
 
 
 def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:
@@ -58,9 +58,9 @@ def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[
         measure, layers = f"{prefix}/*/{field}", [key.split("/")[1] for key in keys]
         yield measure, "", "", "/".join(layers)
         for net in nets:
-            series = [net.series(key) for key in keys]
-            epochs = sorted({epoch for each in series for epoch in each.index.tolist()})
-            values = [dict(zip(each.index.tolist(), each.tolist(), strict=True)) for each in series]
+            points = [[each.tolist() for each in net.points(key)] for key in keys]
+            values = [dict(zip(*each, strict=True)) for each in points]
+            epochs = sorted({epoch for each in values for epoch in each})
             for epoch in epochs[::-step][::-1]:
                 yield measure, net.label, whole(epoch), "".join(_text(each.get(epoch)) for each in values)
 
