@@ -35,10 +35,12 @@ WHAT = (
     "enough trained, and our number is for orientation only. An interval that contains 0 leaves the sign unresolved; "
     "it does not say that there is no difference. Paper: what it prints, in small type our test of it, and what the "
     "test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their number). Tests "
-    "are those of `reproduce`."
+    "are those of the command reproduce."
 )
 OTHERS = "{} about other nets, or nets trained longer or more often. Open for what is missing, and for our numbers."
-UNTESTED = "Ours is for orientation only. Described: a number without a test. `reproduce` trains the papers' nets."
+UNTESTED = (
+    "Ours is for orientation only. Described: a number without a test. The command reproduce trains the papers' nets."
+)
 NOTHING = (
     "None of the papers’ claims is about these nets. They are about plain and residual nets of ours (SimplifiedNet, CifarResNet, "
     "ResidualMLP) side by side; the measures below are shown all the same."

@@ -13,7 +13,9 @@ from lightning_app.runs.folder import searched
 __all__ = ["artefacts", "tables"]
 
 HEAD = ["claim", "class", "reading", "paper", "ours", "verdict", "why"]
-CAPTION = "Made by `reproduce` from runs of its own, and read from its record; `verify` judges it again."
+CAPTION = (
+    "Made by the command reproduce from runs of its own, and read from its record; the command verify judges it again."
+)
 
 
 def artefacts(paths: Iterable[Path]) -> list[Path]:

@@ -32,14 +32,13 @@ THUMBNAILS = ("learning-test-error", "learning-test-risk", "learning-train-risk"
 MOST = 7  # sentences
 WITHIN = 0.1  # a ratio so near to 1 does not matter
 CAPTION = (
-    "Mean differences over pairs of nets, or geometric means of ratios, with intervals and verdicts by the tests of `compare`. "
-    "The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of one look). "
-    "Sentences: {}; to settle one of them takes "
-    "{} pairs or more: with fewer it describes these nets and is no finding."
+    "Mean differences over pairs of nets, or geometric means of ratios, with intervals and verdicts as the command compare "
+    "finds them. The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of "
+    "one look). To settle {} takes {} pairs or more: with fewer a sentence describes these nets and is no finding."
 )
 OTHER = "Not compared with {}, because they learnt different things: {}."
 UNPAIRED = "Not paired by seed, but compared in their order: {}."
-REST = "{} more arms have no sentence here; `compare` takes any two."
+REST = "{} more arms have no sentence here; the command compare takes any two."
 
 
 class Question(NamedTuple):
@@ -78,7 +77,7 @@ def _findings(asked: Sequence[tuple[tuple[str, str], Question]], anchors: Collec
         figure = next((key for key in question.figures if key in anchors), "")
         cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
     least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
-    return Sentences(cells, CAPTION.format(len(cells), least))
+    return Sentences(cells, CAPTION.format(f"one of {len(cells)} questions" if cells[1:] else "this question", least))
 
 
 def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, str], Sides], list[str]]:
