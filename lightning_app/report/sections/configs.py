@@ -36,7 +36,7 @@ def _facts(texts: Mapping[Run, str]) -> Table:
     for run, text in texts.items():
         head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
         facts = [", ".join(net.name for net in run.nets)]
-        facts += [str(run.log[column].max()) if len(run.log) else "" for column in ("epoch", "step")]
+        facts += [f"{run.log[column].max():.10g}" if len(run.log) else "" for column in ("epoch", "step")]
         facts.append("\n".join(filter(None, (line.lstrip("# ").rstrip() for line in head))))
         rows.append([Cell(run.label), *(Cell(fact or ABSENT) for fact in facts)])
     caption = (

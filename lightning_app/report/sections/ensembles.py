@@ -138,7 +138,7 @@ def _depth(page: PageData) -> list[Table | Figure]:
         first, *others = (stages(list(net.series(f"{DEPTH}/effective").index), (0, 1)) for net in nets)
         for epoch in first.values() if all(ends == first for ends in others) else ():
             numbers = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
-            rows.append([Cell(label), Cell(str(epoch)), *map(mean_cell, numbers)])
+            rows.append([Cell(label), Cell(joined([epoch])), *map(mean_cell, numbers)])
     table = Table(DEPTH_TABLE + why, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
     return [table, _depth_over_epochs(measured), *_by_length(measured)]
 

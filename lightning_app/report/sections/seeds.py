@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
+from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
@@ -104,7 +105,7 @@ def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
             if not common.empty:
                 its = spread(net.series(name)[common.index[-1]] for net in nets)
                 numbers = map(cell, (its.mean, its.sd, its.min, its.max))
-                texts = (Cell(text) for text in (group, quantity, str(common.index[-1])))
+                texts = (Cell(text) for text in (group, quantity, joined(common.index[-1:])))
                 rows.append([*texts, *numbers, Cell(str(its.count))])
     head = ["arm", "quantity", "epoch", "mean", "sd", "minimum", "maximum", "seeds"]
     return Table(SPREADS, head, rows, title="Spread over seeds")
@@ -118,7 +119,7 @@ def _tests(found: Sequence[Pair]) -> Table:
             result = paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
             numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
             cells = (cell(None if np.isnan(value) else value) for value in numbers)
-            texts = (Cell(text) for text in (pair.label, quantity, str(common.index[-1])))
+            texts = (Cell(text) for text in (pair.label, quantity, joined(common.index[-1:])))
             rows.append([*texts, *cells, Cell(str(result.count))])
     head = ["pair", "quantity", "epoch", "difference", "from", "to", "p, t test", "p, Wilcoxon", "pairs"]
     return Table(_said(TESTS, found), head, rows, title="Plain minus residual, at the last common epoch")

@@ -87,7 +87,7 @@ def _table(net: Net, forms: Sequence[str]) -> Table:
         [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
         for field in fields
     ]
-    head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {epoch}" for prefix, epoch in columns]
+    head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {joined([epoch])}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)
 
 
