@@ -5,7 +5,7 @@ or two. So a run notes what a section asks of it (`Watched`), and the section is
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -84,7 +84,10 @@ class Watched(Run):
 
     def changed_since(self, earlier: "Watched") -> set[Question]:
         """The questions to which the answers differ; about the log as a whole, its arrays and nothing else."""
-        keys = self._rows.keys() | earlier._rows.keys()
+        keys: Collection[tuple[str, str]] = self._rows.keys() | earlier._rows.keys()
+        if self.log[: len(earlier.log)].equals(earlier.log):  # it goes on: all others are the same
+            rest = self.log[len(earlier.log) :]
+            keys = {*zip(rest["member"], rest["name"], strict=True)}
         changed: set[Question] = {("number", *key) for key in keys if not self._same(earlier, key)}
         changed |= {("names", member) for member, _ in self._rows.keys() ^ earlier._rows.keys()}
         changed |= {("epochs",)} if self.last_epochs != earlier.last_epochs else set()

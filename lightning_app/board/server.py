@@ -31,7 +31,7 @@ ADDRESS = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")  # what a browser may call it: a name of somebody else's may lead here by his DNS
 HEAD = 32_768  # bytes of a request: it has no body
 ARRIVAL = 10.0  # seconds that a request may take to arrive
-WAIT = 10.0  # seconds after which a page that waits for news is told that there are none
+WAIT = 3.0  # seconds that a page waits for news; then it asks again, with what is on the screen now
 MOST = 64  # requests at once
 FIELDS = 1000  # of a query, such as runs that are chosen
 HEADERS = {
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         elif place == "" and url.path.endswith("/"):
             self._answer(HTTPStatus.OK, "text/html", *_page(self.server.board, query.get("run", [])))
         elif place == "news":
-            news = self.server.board.news(query.get("run", []), step, query.get("looking", []), WAIT)
+            news = self.server.board.news(query.get("run", []), step, query.get("looking", [""])[0].split(","), WAIT)
             self._answer(HTTPStatus.OK, "text/plain", str(news))
         else:
             self.send_error(HTTPStatus.NOT_FOUND, "there are a page and its news")

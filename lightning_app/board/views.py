@@ -22,13 +22,21 @@ from lightning_app.runs.naming import parent_of
 __all__ = ["SHOWN", "Board"]
 
 SHOWN = 6  # runs on the page when none are chosen: the newest
-TICK = 0.25  # seconds between two looks at the files of runs on a page
+TICK = 0.1  # seconds between two looks at the files of runs on a page
 SEARCH = 1.0  # seconds between two searches for runs
 WATCHED = 60.0  # seconds after the last request for which a page is kept up to date
 VIEWS = 4  # pages kept
 AGAIN = 5.0  # seconds until the process that draws is started again
-FIRST = 60.0  # seconds that the first step of a page may take: libraries are loaded, logs read
+FIRST = 0.5  # seconds that a request waits for the first section; without one it gets an empty page, and then news
 LOST = "The process that draws this page has ended ({}). It is started again; too many runs at once may need too much memory."
+
+
+END = "live"  # what a page calls its end: a new section may be there
+EMPTY = (
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Board</title></head><body><main>',
+    "</main></body></html>",
+)
 
 
 class Found(NamedTuple):
@@ -50,11 +58,18 @@ class View:
     stamps: dict[Path, Stamp] | None = None  # of what is drawn
     drawn: Drawn | None = None
     sections: dict[str, str] = field(default_factory=dict)  # key -> HTML
+    steps: dict[str, int] = field(default_factory=dict)  # key -> step at which it came
     lost: str = ""  # why there is no newer one
 
     @property
     def step(self) -> int:
         return self.drawn.step if self.drawn else 0
+
+    def has_news(self, step: int) -> bool:
+        """Is something new to be seen? A browser takes a second for a page, so what is off the screen waits for the rest."""
+        if self.drawn is None or step == self.drawn.step:
+            return False
+        return not self.drawn.left or END in self.looking or any(self.steps.get(key, 0) > step for key in self.looking)
 
 
 class Board:
@@ -92,16 +107,16 @@ class Board:
         with self._changed:
             view = self._view(tuple(chosen))
             self._changed.wait_for(lambda: view.drawn or view.lost or self._closed.is_set(), FIRST)
-            before, after = view.drawn.shell if view.drawn else ("<!DOCTYPE html><main>", "</main>")
+            before, after = view.drawn.shell if view.drawn else EMPTY
             keys = view.drawn.sections if view.drawn else ()
             return view.step, before, "\n".join([self._about(view), *(view.sections[key] for key in keys)]), after
 
     def news(self, chosen: Sequence[str], step: int, looking: Sequence[str], seconds: float) -> int:
-        """The step of a page when it is another one than that, or after so many seconds."""
+        """The step of a page when something on the screen is new, or all is drawn, or after so many seconds."""
         with self._changed:
             view = self._view(tuple(chosen))
             view.looking = looking
-            self._changed.wait_for(lambda: view.step not in (0, step) or self._closed.is_set(), seconds)
+            self._changed.wait_for(lambda: view.has_news(step) or self._closed.is_set(), seconds)
             return view.step or step
 
     def _view(self, chosen: tuple[str, ...]) -> View:
@@ -118,7 +133,8 @@ class Board:
         last = max((run.written for run in shown), default=None)
         facts = [f"{len(shown)} of {len(self.runs)} runs"]
         facts += [f"last number {_spelt(last)}"] if last is not None else []
-        facts += [f"sections still to be drawn: {view.drawn.left}"] if view.drawn and view.drawn.left else []
+        left = view.drawn.left if view.drawn else "all"
+        facts += [f"sections still to be drawn: {left}"] if left else []
         problems = [f"There is no run {label}." for label in view.chosen if label not in self.runs]
         problems += [f"There are no runs in {folder} yet." for folder in self.folders if not self.runs]
         problems += [*(view.drawn.problems if view.drawn else ()), *filter(None, [view.lost])]
@@ -160,6 +176,7 @@ class Board:
         with self._changed:
             known = view.sections | drawn.new
             view.sections = {key: known[key] for key in drawn.sections}
+            view.steps |= dict.fromkeys(drawn.new, drawn.step)
             view.drawn, view.stamps, view.lost = drawn, stamps, ""
             self._changed.notify_all()
         return True

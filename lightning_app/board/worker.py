@@ -86,14 +86,23 @@ class Worker:
 def _work(connection: Connection, step: int) -> None:
     """Draw what is asked for until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the connection
-    if hasattr(os, "nice"):
-        os.nice(NICE)
+    _give_way()
     from lightning_app.board.drawing import Drawer
 
     drawer = Drawer(step)
     with contextlib.suppress(EOFError, OSError):  # the server has ended
         while True:
             connection.send(drawer.draw(connection.recv()))
+
+
+def _give_way() -> None:
+    """To what trains in another terminal too: Linux shares processor time among sessions first, then within each."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+    if (session := Path("/proc/self/autogroup")).exists():
+        os.setsid()
+        with contextlib.suppress(OSError):  # another process has changed its own a moment ago
+            session.write_text(str(NICE))
 
 
 def stamp_of(file: Path) -> Stamp:

@@ -1,6 +1,8 @@
 """Which runs there are and which are shown, without anything drawn; and the command's mistakes."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from lightning_app.board.views import Board, View
 from lightning_app.board.worker import Drawn, Ended
 from lightning_app.cli import main
 from lightning_app.runs import Row, RunFolder
+from tests.helpers import ROOT
 
 
 def logged(path: Path, seconds: float) -> Path:
@@ -87,7 +90,12 @@ def test_a_page_is_drawn_step_by_step_and_outlives_its_process(board, tmp_path, 
     board._worker = Draws()
     view = board._view(())
     assert board._step(view) and board.page(())[0] == 1
+    for looking, news in (["two"], False), (["one"], True), ([views.END], True):
+        view.looking = looking
+        assert view.has_news(0) is news and not view.has_news(1)
     assert board._step(view) and not board._step(view)  # all is drawn
+    view.looking = []
+    assert view.has_news(1)
     assert board.news((), 1, ["two"], 0) == 2 and view.looking == ["two"]
     assert board.news((), 2, [], 0) == 2  # after the time that it was to wait
     logged(tmp_path / "runs" / "group" / "run11", 4e9)
@@ -95,6 +103,22 @@ def test_a_page_is_drawn_step_by_step_and_outlives_its_process(board, tmp_path, 
     step, _, text, _ = board.page(())
     assert step == 2 and text.endswith("one\ntwo") and "exit code -9" in text
     assert [asked.since for asked in board._worker.asked] == [0, 1, 2]
+
+
+def test_before_anything_is_drawn_there_is_a_page_of_what_is_known(board, monkeypatch):
+    monkeypatch.setattr(views, "FIRST", 0.0)
+    step, before, text, after = board.page(())
+    assert step == 0 and "6 of 12 runs" in text and "still to be drawn: all" in text
+    assert before.startswith("<!DOCTYPE html>") and "</body>" in after  # where the script has its place
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="needs sessions that share the processor")
+def test_the_process_that_draws_gives_way_to_other_sessions_too():
+    ask = "import os; print(os.nice(0), os.getsid(0) == os.getpid(), open('/proc/self/autogroup').read())"
+    code = f"from lightning_app.board.worker import _give_way; _give_way(); {ask}"
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"  # leads no group
+    said = subprocess.run([sys.executable, "-c", child, code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert said.stdout.startswith("10 True ") and said.stdout.rstrip().endswith(" nice 10")
 
 
 def test_what_is_not_looked_at_is_forgotten(board):
