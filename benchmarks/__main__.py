@@ -3,9 +3,9 @@
     python -m benchmarks --root data --out results [NAME ...] [--rounds 5] [--run runs/digits/quickstart]
 
 Without names all of them: an hour on two cores. ``--run``, a short run as `make quickstart` leaves one, is what pages are
-made of; without it nothing of reports is measured. `benchmarks.page` makes tables of the results. Not here: `benchmarks.gpu`,
-`benchmarks.host` (the host's part of a step on a GPU), `benchmarks.soak` (is anything lost when a run is killed?),
-`benchmarks.guard` (what continuous integration can check).
+made of; without it reports and the board are not measured. `benchmarks.page` makes tables of the results. Not here:
+`benchmarks.gpu`, `benchmarks.host` (the host's part of a step on a GPU), `benchmarks.soak` (is anything lost when a run is
+killed?), `benchmarks.guard` (what continuous integration can check).
 """
 
 import argparse
@@ -14,16 +14,17 @@ import sys
 
 NAMES = (
     *("commands", "data", "training", "seeds", "solo", "epoch", "measures", "interlayer", "hessian", "linear_hessian"),
-    *("scaling", "peers", "report"),
+    *("scaling", "peers", "report", "board"),
 )
+PAGES = ("report", "board")
 SHARED = ("root", "out", "rounds")
-OF_RUNS = ("scaling", "report")
+OF_RUNS = ("scaling", *PAGES)
 
 
 def main(argv: list[str] | None = None) -> None:
     options = _parse(argv)
     failed = []
-    for name in options.names or [name for name in NAMES if name != "report" or options.run]:
+    for name in options.names or [name for name in NAMES if name not in PAGES or options.run]:
         print(f"\n== {name}", flush=True)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *_words(name, options)]).returncode:
             failed.append(name)

@@ -23,6 +23,7 @@ import yaml
 from benchmarks.harness import Comparison, Ratio, Results, Row, options_of, run
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CONFIG, LOG
+from lightning_app.runs.naming import without_seed
 from tests.report.chromium import PROGRAM, Tab, tab
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,7 +59,7 @@ FRAMES = f"""(async () => {{
 
 def parser() -> argparse.ArgumentParser:
     parser = options_of(__doc__, rounds=3, seeds=13, epochs=200)
-    parser.add_argument("--run", type=Path, required=True, help="a run with one plain and one residual net")
+    parser.add_argument("--run", type=Path, required=True, help="a run with plain and residual nets")
     parser.add_argument("--work", type=Path, help="keep runs and page here (default: a temporary folder)")
     return parser
 
@@ -121,8 +122,9 @@ def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
     """A run folder for each seed of each arm of a short run, with as many epochs as asked."""
     log, config, newest = short.log(), short.config(), max((short.path / "measurements").iterdir())
     for number, arm in enumerate(ARMS):
-        last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([arm, ""])]
-        arrays = {file.stem: of_arm(file, arm) for file in newest.glob("*.npz")}
+        member = next(name for name in log["member"] if without_seed(name) == arm)
+        last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([member, ""])]
+        arrays = {file.stem: of_member(file, member) for file in newest.glob("*.npz")}
         for seed in range(seeds):
             made = RunFolder(folder / f"{arm}-seed{seed:02d}")
             write_log(made, last, epochs, np.random.default_rng([number, seed]))
@@ -130,9 +132,9 @@ def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
             (made.path / CONFIG).write_text(yaml.safe_dump(of_one_net(config, arm, seed)), encoding="utf-8")
 
 
-def of_arm(file: Path, arm: str) -> dict[str, np.ndarray]:
+def of_member(file: Path, name: str) -> dict[str, np.ndarray]:
     with np.load(file) as arrays:
-        return {f"{MEMBER}/{key.removeprefix(f'{arm}/')}": arrays[key] for key in arrays if key.startswith(f"{arm}/")}
+        return {f"{MEMBER}/{key.removeprefix(f'{name}/')}": arrays[key] for key in arrays if key.startswith(f"{name}/")}
 
 
 def write_log(run: RunFolder, last: pd.DataFrame, epochs: int, rng: np.random.Generator) -> None:

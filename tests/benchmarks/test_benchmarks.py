@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from benchmarks import (
+    board,
     data,
     epoch,
     hessian,
@@ -26,6 +27,9 @@ from benchmarks.loops import Pictures, public_script
 from lightning_app.datamodules import CIFAR10
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.runs import Row, RunFolder
+from tests.forked import Popen
+from tests.report.chromium import needs_chromium
+from tests.report.conftest import make_run
 
 TINY = ("--images", "64", "--rounds", "1", "--depth", "5")
 SIZES = (10, 20, 40, 80)
@@ -233,3 +237,19 @@ def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, sho
     assert (work / "report.html").exists()
     values = [value for log in work.rglob("log.csv") for value in RunFolder(log.parent).log()["value"]]
     assert len(values) == len(set(values)) == 16
+
+
+@pytest.mark.slow  # starts the command and a browser
+@needs_chromium
+def test_the_board_is_looked_at_until_it_shows_what_was_logged(found, tmp_path, monkeypatch):
+    short = make_run(tmp_path / "short", ["plain"], epochs=1)
+    monkeypatch.setattr(board, "STEPS", 1)
+    monkeypatch.setattr(board, "WAIT", 0.5)
+    monkeypatch.setattr(board.subprocess, "Popen", Popen)
+    results = found(board, "--run", str(short.path), "--rounds", "1", "--batch", "2", "--depth", "5")
+    assert {row.what: row.goal for row in results.rows[:-1]} == {board.FIGURE: None, **board.GOALS}
+    seconds = {name: values[0] for name, values in results.values["seconds"].values.items()}
+    assert 0 < seconds[board.PAINT] <= seconds[board.FIGURE] and min(seconds.values()) > 0
+    steps = results.values["step"].values
+    assert results.rows[-1].ratio.median == steps[board.BESIDE][0] / steps[board.ALONE][0]
+    assert short.last_epoch == 1  # what is logged goes to a copy
