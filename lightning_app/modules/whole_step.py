@@ -420,9 +420,12 @@ def captured(
     put_back()
     if warm_ups:
         gc.collect()  # a gradient accumulator in a dead cycle is of the stream that it was first used in
-    graph = torch.cuda.CUDAGraph()
+    graph, gradients = torch.cuda.CUDAGraph(), torch.is_grad_enabled()
     with (
         _nothing_freed(),
+        # all graphs share CUDA's seeds: made with the first, in an evaluation's inference mode, later ones may not write them
+        torch.inference_mode(False),
+        torch.set_grad_enabled(gradients),
         torch.cuda.stream(here),
         torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
     ):

@@ -30,6 +30,7 @@ class Stream:
 
     current: "Stream"
     capture: "Recording | None" = None
+    seeds: list[Tensor] = []  # of CUDA's random numbers: made with the first graph, and written at each capture
 
     def wait_stream(self, other: "Stream") -> None:
         if (capture := Stream.capture) is not None:
@@ -134,6 +135,8 @@ def _stream(stream: Stream | None) -> Iterator[None]:
 @contextmanager
 def _graph(graph: CUDAGraph, pool: Any = None, **options: Any) -> Iterator[None]:
     graph.recording = recording = Recording(Stream())
+    Stream.seeds = Stream.seeds or [torch.empty(1)]
+    Stream.seeds[0].fill_(0)
     Stream.capture = recording
     try:
         with _stream(recording.origin), NoHostReads(), recording:
@@ -152,7 +155,7 @@ def stand_in() -> Iterator[list[CUDAGraph]]:
     What there is already is garbage for none of the captures, each of which collects: that takes 0.4 s within many tests.
     """
     gc.freeze()
-    Stream.current, modes, graphs = Stream(), ExitStack(), []
+    Stream.current, Stream.seeds, modes, graphs = Stream(), [], ExitStack(), []
 
     def made() -> CUDAGraph:
         graphs.append(CUDAGraph())
