@@ -9,7 +9,7 @@ that compete, an allocator. Compiled nets run past it.
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -30,7 +30,8 @@ class Stream:
 
     current: "Stream"
     capture: "Recording | None" = None
-    seeds: list[Tensor] = []  # of CUDA's random numbers: made with the first graph, and written at each capture
+    # Of CUDA's random numbers: made with the first graph, and written at each capture.
+    seeds: ClassVar[list[Tensor]] = []
 
     def wait_stream(self, other: "Stream") -> None:
         if (capture := Stream.capture) is not None:
