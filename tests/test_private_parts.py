@@ -54,6 +54,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_C": lambda: torch,
     "_dynamo": lambda: torch.compile and import_module("torch._dynamo") and torch,
     "_foreach_add_": lambda: torch,
+    "_foreach_copy_": lambda: torch,
     "_foreach_norm": lambda: torch,
     "_exit": lambda: import_module("os"),
     "_execute_child": lambda: subprocess.Popen,

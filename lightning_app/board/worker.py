@@ -102,7 +102,7 @@ def _give_way() -> None:
     if (session := Path("/proc/self/autogroup")).exists():
         os.setsid()
         with contextlib.suppress(OSError):  # another process has changed its own a moment ago
-            session.write_text(str(NICE))
+            session.write_text(str(NICE), encoding="utf-8")
 
 
 def stamp_of(file: Path) -> Stamp:

@@ -16,7 +16,7 @@ import torch
 
 import benchmarks
 from benchmarks import guard, hessian, page, training
-from benchmarks.__main__ import NAMES, main
+from benchmarks.__main__ import NAMES, PAGES, main
 from benchmarks.harness import Comparison, Ratio, Results, Row, in_process, interleave, options_of, rows_of, run
 from lightning_app.common.errors import UserError
 
@@ -146,7 +146,7 @@ def test_what_the_guard_runs_exists():
 
 
 def test_the_command_for_all_knows_every_benchmark():
-    modules = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - {"__main__", "gpu"}
+    modules = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - {"__main__", "gpu", "host"}
     assert set(NAMES) == {m for m in modules if hasattr(importlib.import_module(f"benchmarks.{m}"), "measure")}
 
 
@@ -163,4 +163,4 @@ def test_the_command_for_all_hands_options_on_and_names_what_failed(monkeypatch)
     called.clear()
     with pytest.raises(SystemExit):
         main([])
-    assert [words[0] for words in called] == [f"benchmarks.{name}" for name in NAMES if name != "report"]
+    assert [words[0] for words in called] == [f"benchmarks.{name}" for name in NAMES if name not in PAGES]

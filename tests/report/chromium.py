@@ -180,7 +180,7 @@ class Tab:
 
     def until(self, expression: str) -> Any:
         """The first value of the expression that is true; AssertionError if none comes."""
-        end = time.monotonic() + PATIENCE / 4
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             if value := self.run(f"(found => found instanceof Node || found)({expression})"):
                 return value

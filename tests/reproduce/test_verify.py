@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -694,17 +693,19 @@ def pieces(home: Path) -> int:
 
 def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_path, deaf, capsys):
     """However busy the machine: time is up as soon as a piece begins."""
-    up, asked, words = threading.Event(), [], ["paper/fig-0", "--scale", "paper", "--for", "2s"]
+    up, told, asked = threading.Event(), threading.Event(), []
+    words = ["paper/fig-0", "--scale", "paper", "--for", "2s"]
 
     class Told(threading.Timer):
         def run(self) -> None:
             asked.append(self.interval)
             up.wait()
             self.function()
+            told.set()
 
     def wait() -> None:
         up.set()
-        time.sleep(60)
+        told.wait(60)
 
     monkeypatch.setattr(threading, "Timer", Told)
     forty_pieces(monkeypatch, tmp_path, 5, wait)
@@ -715,7 +716,7 @@ def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_pa
     assert len(record["evidence"][0]["files"]) == 3 and "3 of 40 pieces" in record["standing"]
     assert verify.main(["paper/fig-0"]) == 0
     shutil.rmtree(tmp_path / "runs")  # as in a fresh clone: it goes on from what is kept
-    up.clear()
+    up.clear(), told.clear()
     forty_pieces(monkeypatch, tmp_path, 9, wait)
     assert reproducing.main(words) == 0
     assert pieces(tmp_path) == 7 and asked == [1.5, 1.5]  # a quarter is for packing
