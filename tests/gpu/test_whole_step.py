@@ -17,7 +17,7 @@ from lightning_app.datamodules.loaders import Batches
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.modules.whole_step import Feed
 from lightning_app.networks import CifarResNet
-from tests.banks import arm, classifier, digits, identical, sgd
+from tests.banks import arm, classifier, digits, identical, sgd, trainer
 from tests.gpu.conftest import CUDA
 from tests.gpu.stand_in import stand_in
 
@@ -155,6 +155,15 @@ def test_a_net_that_was_measured_before_training_still_goes_into_a_graph(capture
     measures = [TrainingMetrics(), HessianSpectrum(), DrivingForce()]
     captures.fit(2, arms={"residual": arm(True)}, options={"callbacks": measures, "num_sanity_val_steps": -1})
     assert len(captures.graphs) == GRAPHS and "loop (" not in caplog.text
+
+
+def test_training_is_captured_after_an_evaluation_in_inference_mode(captures):
+    """As `Trainer.validate` runs, and not `fit`: CUDA's seeds are then made in that mode, and live as long as a graph does."""
+    there = trainer(accelerator="gpu" if CUDA else "cpu", devices=1)
+    there.validate(classifier(float32="fp32"), datamodule=digits(test_limit=60, eval_batch_size=50), verbose=False)
+    assert len(captures.graphs) == 3
+    captures.fit(2, arms={"plain": arm(False)})
+    assert len(captures.graphs) == 3 + GRAPHS
 
 
 def test_nothing_waits_for_the_device_within_an_epoch(captures):
