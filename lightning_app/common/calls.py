@@ -19,9 +19,7 @@ from lightning_app.common.isolation import unwrapped
 LABELS = ("labels", "label")  # in a batch that is a mapping
 OUTPUTS = ("logits", "last_hidden_state")  # of what a net returns, the first that is there
 IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
-RETURNED = (
-    "_returned_loss"  # on the outputs: the loss that the net itself returned with them, and what it is a function of
-)
+RETURNED = "_returned_loss"  # on the outputs: the loss that the net returned with them, and what it is a function of
 PAIRS = (
     "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels), or dicts with "
     "labels among them."

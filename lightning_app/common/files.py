@@ -27,9 +27,8 @@ def write_atomically(target: Path, content: bytes | memoryview, check: Callable[
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                if check is not None and hasattr(
-                    os, "posix_fadvise"
-                ):  # not on macOS; so that it is read back from the disk
+                # So that it is read back from the disk; macOS has no such call.
+                if check is not None and hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             os.chmod(temporary, 0o666 & ~_umask())
             if check is not None:

@@ -343,9 +343,8 @@ class ImageClassifier(pl.LightningModule):
     def on_train_start(self) -> None:
         self._began = False
         pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
-        begun = bool(pairs) and bool(
-            pairs[0][0].n_averaged
-        )  # of all alike, and asked once: a device has to be waited for
+        # The same for all, and asked once: a device has to be waited for.
+        begun = bool(pairs) and bool(pairs[0][0].n_averaged)
         self._averages = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
         callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
         self._watchers: list[Any] = watchers(callbacks)
