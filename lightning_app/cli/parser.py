@@ -79,6 +79,10 @@ class Parser(LightningArgumentParser):
 
     folder: Path | None = None  # of the run, when there is one
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Options in full: `--trainer.max_epoch` would be taken for max_epochs in silence."""
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         problem, hint = self._explain(message)

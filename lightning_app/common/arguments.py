@@ -12,7 +12,7 @@ INSTALLED = "skipscope"
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help has the examples before the options, and which raises instead of exiting.
+    """An ArgumentParser whose help has the examples before the options, which takes options in full and raises, not exits.
 
     Args:
         description: one line.
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str = "", epilog: str = "", **options: Any) -> None:
-        raw = {"formatter_class": argparse.RawDescriptionHelpFormatter} | options
+        raw = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | options
         super().__init__(description=f"{description}\n\n{epilog}".strip(), **raw)
 
     def error(self, message: str) -> NoReturn:

@@ -184,7 +184,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--trainer.max_epoks", "3"), ("no option 'trainer.max_epoks'", "did you mean trainer.max_epochs")),
+        (("--trainer.max_epoch", "3"), ("no option 'trainer.max_epoch'", "did you mean trainer.max_epochs")),
         (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
         (("--seed", "3"), ("no option 'seed'", "model.seeds")),
         (("--model.optimizer.lr", "-1"), ("optimizer or scheduler cannot be made", "-1")),
