@@ -66,7 +66,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import Float32, tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
-from lightning_app.modules import whole_step
+from lightning_app.modules import backends, whole_step
 from lightning_app.modules.backends import Loop, Pass
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Member
@@ -331,7 +331,7 @@ class Run:
 
     @property
     def graphs(self) -> bool:
-        return whole_step.captures(torch.device(self.device))
+        return backends.captures(torch.device(self.device))
 
     def data(self) -> Resident:
         made = Resident(root=str(self.root), train_limit=self.size.images, batch_size=self.size.batch)

@@ -18,7 +18,7 @@ import torch
 from benchmarks.harness import Results, interleave, options_of, run
 from benchmarks.loops import EpochClock, bank, trainer
 from lightning_app.datamodules import Digits
-from lightning_app.modules import classifier, whole_step
+from lightning_app.modules import backends, whole_step
 
 parser = partial(options_of, __doc__, rounds=3, nets=[1, 13, 26], depth=20)
 
@@ -27,12 +27,12 @@ def step_of(nets: int, depth: int) -> float:
     """Of an epoch after the first, in which both batches' graphs would be captured."""
     nothing = mock.Mock(replay=lambda: None)
     cuda = {"graph_pool_handle": lambda: None, "synchronize": lambda: None}
-    gone = {"captures": lambda device: True, "captured": lambda *_, **__: nothing, "AGREEMENT": float("inf")}
+    gone = {"captured": lambda *_, **__: nothing, "streams_for": lambda passes: [], "AGREEMENT": float("inf")}
     clock = EpochClock(time.process_time)
     with (
         mock.patch.multiple(torch.cuda, **cuda),
         mock.patch.multiple(whole_step, **gone),
-        mock.patch.object(classifier, "streams_for", lambda passes: []),
+        mock.patch.object(backends, "captures", lambda device: True),
     ):
         fit: pl.Trainer = trainer(max_epochs=2, limit_val_batches=0, callbacks=[clock])
         fit.fit(bank(nets, depth, backend="graph"), datamodule=Digits(batch_size=4))

@@ -6,7 +6,6 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from lightning_app.cli.help import brief, overview
 from lightning_app.cli.ranks import LOST, is_lost_rank, lost_rank
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.memory import keep_freed_memory
@@ -34,6 +33,8 @@ def main(argv: list[str]) -> int:
     SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
     """
     if not argv or argv[0] in ("-h", "--help", "help"):
+        from lightning_app.cli.help import overview
+
         print(overview(), end="")
         return 0 if argv else 2
     command, *words = argv
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> int:
     if command == "fit" and any(word.partition("=")[0] == "--until" for word in words):
         return _other("lightning_app.cli.until:fit_until", argv)
     if "-h" in words:  # --help takes seconds, since it imports what it lists
+        from lightning_app.cli.help import brief
+
         print(brief(command), end="")
         return 0
     return _train(argv)

@@ -21,7 +21,6 @@ from typing_extensions import override
 from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
-from lightning_app.cli.help import brief
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
 from lightning_app.cli.safety import check_allowed
@@ -48,16 +47,16 @@ def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
     _quiet()
     resolve_short_names()
     words, from_run = prescan(argv)
-    if any(word.partition("=")[0].endswith(("-help", ".help")) for word in words):
+    asked = any(word.partition("=")[0].endswith(("-help", ".help")) for word in words)
+    if asked:
         known_classes()  # a help text lists the classes that are imported
     if ranks.rank == 0:
         os.environ.pop(FOLDER_VARIABLE, None)
     of_parsers: dict[str, Any] = {"formatter_class": HelpFormatter}
-    for command in TrainingCLI.subcommands():  # examples and the options that matter above all options
-        usage, _, top = brief(command).partition("\n\n")
+    for command in TrainingCLI.subcommands():
         under = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]  # all other configurations
-        of_parsers[command] = {"usage": usage.removeprefix("usage: "), "description": top}
-        of_parsers[command]["default_config_files"] = [str(configs() / name) for name in under]
+        of_parsers[command] = {"default_config_files": [str(configs() / name) for name in under]}
+        of_parsers[command] |= _above_all_options(command) if asked else {}
     try:
         TrainingCLI(
             ImageClassifier,
@@ -75,6 +74,14 @@ def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
     finally:
         if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
+
+
+def _above_all_options(command: str) -> dict[str, str]:
+    """Examples and the options that matter, as parts of a parser."""
+    from lightning_app.cli.help import brief
+
+    usage, _, top = brief(command).partition("\n\n")
+    return {"usage": usage.removeprefix("usage: "), "description": top}
 
 
 class TrainingCLI(LightningCLI):

@@ -5,6 +5,8 @@ returns each member's risk and logits. Whether the nets are compiled is another 
 compiled graph, whatever their seed.
 """
 
+import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,9 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.modules.cost import Loss
 
 BackendName = Literal["auto", "loop", "graph"]
+
+log = logging.getLogger(__name__)
+
+
+def captures(device: torch.device) -> bool:
+    """Is there such a thing as a graph on this device?"""
+    return device.type == "cuda"
+
+
+def possible(backend: BackendName, device: torch.device, processes: int) -> bool:
+    """Whether steps can go into graphs, as far as the machine decides it.
+
+    Raises:
+        UserError: for "graph" where there can be none.
+    """
+    needs = "" if captures(device) else f"a GPU; here is {device.type}"
+    if not needs and processes > 1:
+        needs = f"one process; here are {processes}"
+        if backend == "auto":
+            log.warning("back end: loop (a graph needs %s)", needs)
+    if needs and backend == "graph":
+        raise UserError(f"model.backend 'graph' is a CUDA graph and needs {needs}. Set it to loop.")
+    return backend != "loop" and not needs
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,22 @@ class Loop:
         if self.at_once:
             self.backward(torch.stack(costs).sum())
         return answers
+
+
+def side_by_side(passes: Sequence[Callable[[], None]], streams: Sequence[torch.cuda.Stream]) -> None:
+    """Each in a stream, all together between what comes before and after; without streams one after the other."""
+    if not streams:
+        for each in passes:
+            each()
+        return
+    here = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(here)
+    for each, stream in zip(passes, itertools.cycle(streams)):
+        with torch.cuda.stream(stream):
+            each()
+    for stream in streams:
+        here.wait_stream(stream)
 
 
 def seed_draws(seed: int, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytorch_lightning as pl
 import torch
@@ -28,7 +28,7 @@ from lightning_app.common.isolation import Float32, evaluating, use_float32
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
-from lightning_app.modules.backends import Answer, BackendName, Loop, Pass
+from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, possible, side_by_side
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import (
@@ -44,18 +44,9 @@ from lightning_app.modules.members import (
     twin,
 )
 from lightning_app.modules.nonfinite import Looks, wrong_labels
-from lightning_app.modules.whole_step import (
-    Feed,
-    Graphs,
-    Part,
-    WholeStep,
-    possible,
-    side_by_side,
-    streams_for,
-    sums_of,
-    watchers,
-    why_not,
-)
+
+if TYPE_CHECKING:  # where there is no GPU, `whole_step` is never imported
+    from lightning_app.modules.whole_step import Graphs, WholeStep
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -211,6 +202,8 @@ class ImageClassifier(pl.LightningModule):
                 f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
             )
         if not returning and possible(self.backend, device, self.trainer.world_size):
+            from lightning_app.modules.whole_step import Graphs
+
             self._steps = Graphs("training step", strict=self.backend == "graph")
             self._evaluations = Graphs("evaluation", strict=False)
         if stage == "fit":
@@ -346,9 +339,11 @@ class ImageClassifier(pl.LightningModule):
         # The same for all, and asked once: a device has to be waited for.
         begun = bool(pairs) and bool(pairs[0][0].n_averaged)
         self._averages = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
-        callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
-        self._watchers: list[Any] = watchers(callbacks)
         if self._steps is not None:
+            from lightning_app.modules.whole_step import watchers, why_not
+
+            callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
+            self._watchers: list[Any] = watchers(callbacks)
             loader: Any = self.trainer.train_dataloader
             every_step = self.scheduler_interval == "step" and self.lr_schedulers() is not None
             why = why_not(self.trainer.optimizers[0], every_step, loader, callbacks, self, self._datamodule)
@@ -390,7 +385,9 @@ class ImageClassifier(pl.LightningModule):
         self._looks.keep(self.global_step, kept)
         return kept.unbind()
 
-    def _make_whole(self, batch: Any) -> WholeStep:
+    def _make_whole(self, batch: Any) -> "WholeStep":
+        from lightning_app.modules.whole_step import Feed, Part, WholeStep, streams_for
+
         number = {stream: row for row, stream in enumerate(batch.places)}
         parts = [Part(m, number[self._stream(m)], self.penalties[m.name], self.running[m.name]) for m in self.own]
         clip = self.gradient_clip_val, self.gradient_clip_algorithm
@@ -411,6 +408,8 @@ class ImageClassifier(pl.LightningModule):
         if self._evaluations is None:
             self._evaluate(pairs, batch)
             return
+        from lightning_app.modules.whole_step import streams_for, sums_of
+
         images, labels = self._format(batch)
         shape = dataloader_idx, images.shape
         if shape not in self._held:

@@ -10,7 +10,6 @@ to make the same update first, from the same weights and batch, and only then ta
 
 import contextlib
 import gc
-import itertools
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from torch.optim import SGD, Optimizer
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules import optimizing
-from lightning_app.modules.backends import BackendName
+from lightning_app.modules.backends import side_by_side
 from lightning_app.modules.cost import Loss, Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Member
 from lightning_app.modules.optimizing import Averages, tensors_of
@@ -35,27 +34,6 @@ log = logging.getLogger(__name__)
 WARM_UPS = 3  # eager runs before a capture: libraries choose their kernels and allocate in them
 STREAMS = 16  # side by side; PyTorch has 32 and hands them out in turn
 AGREEMENT = 1e-2  # of the update's norm: the same kernels, but sums on a GPU may run in any order, in bfloat16 too
-
-
-def captures(device: torch.device) -> bool:
-    """Is there such a thing as a graph on this device?"""
-    return device.type == "cuda"
-
-
-def possible(backend: BackendName, device: torch.device, processes: int) -> bool:
-    """Whether steps can go into graphs, as far as the machine decides it.
-
-    Raises:
-        UserError: for "graph" where there can be none.
-    """
-    needs = "" if captures(device) else f"a GPU; here is {device.type}"
-    if not needs and processes > 1:
-        needs = f"one process; here are {processes}"
-        if backend == "auto":
-            log.warning("back end: loop (a graph needs %s)", needs)
-    if needs and backend == "graph":
-        raise UserError(f"model.backend 'graph' is a CUDA graph and needs {needs}. Set it to loop.")
-    return backend != "loop" and not needs
 
 
 INSIDE = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")  # a step
@@ -230,22 +208,6 @@ class WholeStep:
 def sums_of(metrics: Iterable[RiskAndError]) -> list[Tensor]:
     """The tensors that metrics add to."""
     return [getattr(metric, name) for metric in metrics for name in metric.metric_state]
-
-
-def side_by_side(passes: Sequence[Callable[[], None]], streams: Sequence[torch.cuda.Stream]) -> None:
-    """Each in a stream, all together between what comes before and after; without streams one after the other."""
-    if not streams:
-        for each in passes:
-            each()
-        return
-    here = torch.cuda.current_stream()
-    for stream in streams:
-        stream.wait_stream(here)
-    for each, stream in zip(passes, itertools.cycle(streams)):
-        with torch.cuda.stream(stream):
-            each()
-    for stream in streams:
-        here.wait_stream(stream)
 
 
 def streams_for(passes: int) -> list[torch.cuda.Stream]:

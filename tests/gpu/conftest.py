@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from lightning_app.modules import ImageClassifier, whole_step
+from lightning_app.modules import ImageClassifier, backends, whole_step
 from tests.banks import classifier, digits, trainer
 from tests.gpu.stand_in import stand_in
 
@@ -62,9 +62,9 @@ def uncaptured() -> Iterator[list[Any]]:
 
     names = {"graph_pool_handle": lambda: None, "synchronize": lambda: None, "get_sync_debug_mode": lambda: 0}
     names |= {"set_sync_debug_mode": lambda mode: None}
-    patched = mock.patch.multiple(whole_step, captures=lambda device: True, captured=plain)
-    classifiers = mock.patch("lightning_app.modules.classifier.streams_for", lambda passes: [])
-    with patched, classifiers, mock.patch.multiple(torch.cuda, **names):
+    patched = mock.patch.multiple(whole_step, captured=plain, streams_for=lambda passes: [])
+    there = mock.patch.object(backends, "captures", lambda device: True)
+    with patched, there, mock.patch.multiple(torch.cuda, **names):
         yield made
 
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lightning_app.modules import whole_step
+from lightning_app.modules import backends
 
 READS = {"_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "is_nonzero", "unique_consecutive"}
 TRANSFERS = {"cpu", "tolist", "numpy", "tensor", "as_tensor", "from_numpy"}  # on a CPU no operation of torch's
@@ -174,7 +174,7 @@ def stand_in() -> Iterator[list[CUDAGraph]]:
     with (
         modes,
         mock.patch.multiple(torch.cuda, **parts),
-        mock.patch.object(whole_step, "captures", lambda device: True),
+        mock.patch.object(backends, "captures", lambda device: True),
     ):
         yield graphs
     gc.unfreeze()

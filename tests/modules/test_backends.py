@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from pytorch_lightning.plugins import MixedPrecision
 
 from lightning_app.common.errors import UserError
-from lightning_app.modules.backends import Loop, Pass
-from lightning_app.modules.whole_step import possible
+from lightning_app.modules.backends import Loop, Pass, possible
 from lightning_app.networks import CifarResNet
 from tests.helpers import arm, classifier, digits, fit, same_weights
 
