@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 STEPS, SEEDS = (1, 2, 3, 4), 13
 PLACES, BLOCKS, WIDTH = 5, 8, 64
-LETTERS, TOKENS, HOP_SEEDS = 4, 12, 7
+LETTERS, TOKENS, HOP_BLOCKS, HOP_SEEDS = 4, 12, 4, 7
 WITHIN = 0.05  # of the whole net's error: what a lesion may do without counting
 MEASURES = {
     "effective": "effective depth of the outputs",
@@ -103,7 +103,7 @@ def _hopper(steps: int, seed: int, epochs: int, limit: int | None, samples: int)
     from lightning_app.networks import GPT
 
     torch.manual_seed(seed)
-    net = GPT(vocabulary=LETTERS, context=TOKENS, width=32, depth=4)
+    net = GPT(vocabulary=LETTERS, context=TOKENS, width=32, depth=HOP_BLOCKS)
     count = 20_000 if limit is None else limit
     data = KHop(hops=steps, letters=LETTERS, length=TOKENS, samples=count, test_samples=samples, seed=seed).load()
     seen, others = (torch.as_tensor(tokens).long() for tokens in (data.train_images, data.test_images))
