@@ -17,7 +17,7 @@ from torch.func import hessian as autograd_hessian
 
 from benchmarks.harness import Ratio, Results, Row, interleave, options_of, run
 from lightning_app.networks import draw
-from lightning_app.theory import Moments, hessian
+from lightning_app.theory.li_et_al.linear import Moments, hessian
 
 CLOSED, KEPT, AUTOGRAD, EIGENVALUES = "closed form", "closed form, memory kept", "torch.func.hessian", "eigvalsh"
 

@@ -9,8 +9,8 @@ from lightning_app.datamodules import WhitenedDigits
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.cost import loss_named, squared_error
 from lightning_app.networks import ShortcutNet
-from lightning_app.theory import Moments
 from lightning_app.theory.li_et_al.descent import LinearProblem, SampleProblem, descend
+from lightning_app.theory.li_et_al.linear import Moments
 from tests.helpers import arm, classifier, digits, fit, same_weights
 
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-from lightning_app.theory import Moments
 from lightning_app.theory.li_et_al import descent
 from lightning_app.theory.li_et_al.descent import LinearProblem, Problem, SampleProblem, descend
+from lightning_app.theory.li_et_al.linear import Moments
 
 NETS = pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "shortcut"])
 SIZES = pytest.mark.parametrize(("units", "n"), [(1, 1), (3, 1), (4, 2), (1, 3), (2, 4)])
@@ -135,16 +134,3 @@ def test_float32_samples_are_float64_ones_up_to_rounding(shortcut):
     double = descend(SampleProblem(x, y, shortcut), start(4, 2), RATES, STEPS)
     assert single.weights.dtype == torch.float32 and single.losses.dtype == torch.float64
     torch.testing.assert_close(single.losses, double.losses, rtol=1e-5, atol=0)
-
-
-def test_what_does_not_fit_is_refused():
-    x, y = data()
-    with pytest.raises(UserError, match=r"\(13, 4\) and \(13, 3\)"):
-        SampleProblem(x, y[:, :3])
-    with pytest.raises(UserError, match="identity, relu, tanh, got 'gelu'"):
-        SampleProblem(x, y, mid="gelu")
-    for w, rates, steps in ((start(2, 2), RATES[:2], 1), (start(2, 2)[0], RATES, 1), (start(2, 2), RATES, -1)):
-        with pytest.raises(UserError, match="a learning rate for each run and steps >= 0"):
-            descend(SampleProblem(x, y), w, rates, steps)
-    with pytest.raises(UserError, match=r"matrices of size 4 x 4 on data in R\^3"):
-        descend(SampleProblem(x[:, :3], y[:, :3]), start(2, 2), RATES, 1)

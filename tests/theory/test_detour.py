@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-from lightning_app.theory import detour
+from lightning_app.theory.li_et_al.detour import detour
 
 X, Y, Z = torch.eye(3, dtype=torch.float64)
 
@@ -62,8 +61,3 @@ def test_any_path_keeps_its_distance_and_its_length(seed, d, count, rho):
     steps = (points[1:] - points[:-1]).norm(dim=1)
     assert float(steps.max()) <= path.length / 700 + 1e-14  # chords of equal arcs, around a corner shorter
     assert torch.equal(points[0], start) and torch.equal(points[-1], end)
-
-
-def test_in_the_plane_there_is_no_way_around():
-    with pytest.raises(UserError, match="needs d >= 3 dimensions, got d = 2"):
-        detour(X[:2], Y[:2], torch.empty(0, 2), 0.5)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.littwin_wolf.driving_force import SkipNet, _slope, skip_net, theorem_3, theorem_4
 
 BLOCKS = [(2, range(1, 2)), (3, range(1, 2)), (5, range(1, 3)), (5, range(2, 5)), (6, range(1, 6))]
@@ -84,9 +83,3 @@ def test_slopes_of_polynomials_are_exact():
     for degree in range(1, 13):
         found = _slope(lambda t, degree=degree: (1 + t) ** degree, 0.1)
         assert float(found) == pytest.approx(degree, rel=1e-12)
-
-
-@pytest.mark.parametrize("block", [range(0, 2), range(2, 2), range(3, 6), range(1, 4, 2)])
-def test_blocks_that_cannot_be_skipped(block):
-    with pytest.raises(UserError, match=r"some of the layers 1\.\.4, the first layer 0 not among them, got range"):
-        net(5, block)

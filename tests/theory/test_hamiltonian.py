@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.littwin_wolf.hamiltonian import (
     CriticalPoints,
     SphericalMixture,
@@ -182,20 +181,3 @@ def test_theorem_5_at_finite_size(Lambda):
 def test_a_strong_linear_term_leaves_two():
     """It makes the surface of a mixture trivial, and the paper's model has none."""
     assert expected_total(torch.tensor([1000.0, 1.0]), torch.tensor([1, 3]), 4) == pytest.approx(2, abs=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda: sampled((2,), 1, [0]), "Lambda >= 2 dimensions, got 1"),
-        (lambda: sampled((0, 2), 3, [0]), r"r >= 1, at least one, got \[0, 2\]"),
-        (lambda: sampled((), 3, [0]), r"at least one, got \[\]"),
-        (
-            lambda: expected_total(torch.ones(1), torch.tensor([1]), 3),
-            "lengths r >= 2, and here none of them has weight",
-        ),
-    ],
-)
-def test_refusals(function, said):
-    with pytest.raises(UserError, match=said):
-        function()

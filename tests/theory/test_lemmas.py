@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from lightning_app.common.errors import UserError
-from lightning_app.theory import IDENTITY, RELU, TANH, ShortcutForm, lemma_3, lemma_4
-from lightning_app.theory.li_et_al.lemmas import directional_derivatives
+from lightning_app.theory.li_et_al.lemmas import directional_derivatives, lemma_3, lemma_4
+from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, ShortcutForm
 from tests.theory.test_zero_point import SOFTPLUS, data
 
 FORMS = [
@@ -42,8 +41,3 @@ def test_lemma_3_is_sharp():
 def test_lemma_4(form):
     found = lemma_4(form, *data())
     assert found.losses == 0 and found.hessians < 1e-12
-
-
-def test_one_unit_has_no_pair():
-    with pytest.raises(UserError, match="two units of a net, got one of 1"):
-        lemma_4(ShortcutForm(1, 2), *data())

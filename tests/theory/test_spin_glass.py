@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.littwin_wolf import spin_glass
 
 
@@ -190,33 +189,3 @@ def test_theta_s_ends(p):
     assert spin_glass.theta_of_beta(p, 1e-150) == pytest.approx(0, abs=1e-100)
     assert spin_glass.theta_of_beta(p, 1e12) == pytest.approx(spin_glass.theta_pure(p), rel=1e-6)
     assert spin_glass.theta_pure(p) == pytest.approx(0.5 * math.log(p - 1) - (p - 2) / p, rel=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        *[
-            (lambda b=b: spin_glass.weights(5, b), "beta is a positive number, got")
-            for b in (0, -1.0, math.nan, math.inf)
-        ],
-        (lambda: spin_glass.limiting_share(0), "beta is a positive number, got"),
-        (lambda: spin_glass.scale_of(-1.0, 0.5, 3, 3), "beta is a positive number, got"),
-        *[
-            (lambda p=p: spin_glass.theta_pure(p), "p is a whole number of at least 2, got")
-            for p in (1, -3, 2.5, math.inf)
-        ],
-        (lambda: spin_glass.weights(math.nan, 0.5), "p is a whole number of at least 2, got"),
-        (lambda: spin_glass.interval(5, 0), "k is a whole number of at least 1, got 0"),
-        (lambda: spin_glass.reaching(5, 6), "k is a whole number of at most 5, got 6"),
-        (lambda: spin_glass.beta_of(1.5, 3, 1.0, 3), r"probability of an open gate, in \(0, 1\], got 1.5"),
-        (lambda: spin_glass.beta_of(0.5, 3, 0.0, 3), "C is a positive number, got 0.0"),
-        (lambda: spin_glass.beta_of(0.5, 0, 1.0, 3), "n is a whole number of at least 1, got 0"),
-        (lambda: spin_glass.mass(5, 0.5, 3, 2), "1 <= first <= last <= p = 5, got 3 and 2"),
-        (lambda: spin_glass.rate(0.5, 1.5), "a share of the depth, 0..1, got 1.5"),
-        (lambda: spin_glass.theta(torch.ones(1), torch.tensor([1])), "none of them has weight"),
-    ],
-)
-def test_refusals(function, said):
-    with pytest.raises(UserError, match=said) as caught:
-        function()
-    assert "\n" not in str(caught.value)

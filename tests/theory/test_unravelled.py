@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.littwin_wolf.unravelled import (
     by_input,
     evenly_shared,
@@ -101,15 +100,3 @@ def test_lemma_3(name):
         assert found.largest < 1e-13
         assert min(found.absolute_beyond, found.hinge_beyond) > 1e-3
         assert found.sampled < 5
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda: evenly_shared(3, 4, 2, 3, generator()), "if Lambda divides n, got 3 and 4"),
-        (lambda: by_input(3, 4, 3, 2, generator()), "if Lambda divides d, got 2 and 3"),
-    ],
-)
-def test_refusals(function, said):
-    with pytest.raises(UserError, match=said):
-        function()

@@ -9,16 +9,11 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.networks import ShortcutNet, draw
-from lightning_app.theory import (
-    IDENTITY,
-    RELU,
-    TANH,
-    Activation,
-    Moments,
-    ShortcutForm,
+from lightning_app.theory.li_et_al.linear import Moments
+from lightning_app.theory.li_et_al.shortcut import IDENTITY, RELU, TANH, Activation, ShortcutForm, relu_surrogate
+from lightning_app.theory.li_et_al.zero_point import (
     ZeroPoint,
     orthogonal_equivalence,
-    relu_surrogate,
     zero_point,
     zero_point_deviations,
 )
@@ -157,11 +152,6 @@ def test_an_orthogonal_plain_net_is_the_one_shortcut_net_at_zero(layers, d):
     assert orthogonal_equivalence(matrices, Moments.of(*data(d))) < 1e-13
 
 
-def test_the_equivalence_needs_orthogonal_matrices():
-    with pytest.raises(UserError, match="init='orthogonal'"):
-        orthogonal_equivalence(draw((2, 3, 3)), Moments.of(*data()))
-
-
 @BIASES
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_form_is_the_net(n, bias):
@@ -192,15 +182,3 @@ def test_autograd_takes_a_relu_for_flat_at_zero():
     H = torch.func.hessian(lambda p: form.loss(p, x, y))(torch.zeros(36, dtype=torch.float64))
     assert not H.any()
     assert not zero_point(ShortcutForm(2, 2, mid=relu_surrogate(0)), x, y).hessian().any()
-
-
-def test_other_refusals():
-    x, y = data()
-    with pytest.raises(UserError, match=r"\(m, d\), both the same, got \(20, 3\) and \(20, 2\)"):
-        zero_point(ShortcutForm(2, 2), x, y[:, :2])
-    with pytest.raises(UserError, match=r"float64, got torch\.float32"):
-        zero_point(ShortcutForm(2, 2), x.float(), y)
-    with pytest.raises(UserError, match="R = 0, n = 2"):
-        ShortcutForm(0, 2)
-    with pytest.raises(UserError, match=r"0 at 0 \(Assumption 3\), sigmoid is not"):
-        ShortcutForm(2, 2, mid=Activation("sigmoid", torch.sigmoid, 0.25, 0.0))

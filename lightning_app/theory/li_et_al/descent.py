@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.li_et_al import linear
 from lightning_app.theory.li_et_al.linear import Moments
 
@@ -70,30 +69,15 @@ class SampleProblem:
     A unit is x <- (x if shortcut else 0) + W^n mid(... mid(W^1 x)) (Li et al. 2016, Definition 2). Without shortcuts and
     with n = 2 that is a plain net with activations after its odd layers: as many as the 2-shortcut net of its depth has.
     Inputs x and targets y are (m, d); runs are computed in the dtype of x.
-
-    Raises:
-        UserError: for shapes that do not fit, or an activation that is none of the three.
     """
 
     def __init__(self, x: Tensor, y: Tensor, shortcut: bool = True, mid: Activation = "relu") -> None:
-        if x.ndim != 2 or x.shape != y.shape:
-            raise UserError(
-                f"a net of d x d matrices maps inputs (m, d) to targets (m, d), got {tuple(x.shape)} and "
-                f"{tuple(y.shape)}."
-            )
-        if mid not in _ACTIVATIONS:
-            raise UserError(f"mid is one of {', '.join(_ACTIVATIONS)}, got {mid!r}.")
         self.dtype = x.dtype
         self.x, self.y = x.T.contiguous(), y.to(x.dtype).T.contiguous()  # (d, m)
         self.shortcut = shortcut
         self.mid: Activation = mid
 
     def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        if weights.shape[-1] != len(self.x):
-            raise UserError(
-                f"got matrices of size {weights.shape[-2]} x {weights.shape[-1]} on data in R^{len(self.x)}: they map R^d to "
-                "itself."
-            )
         if len(weights) > RUNS:
             losses, gradients = zip(*(self.loss_and_gradient(some) for some in weights.split(RUNS)))
             return torch.cat(losses), torch.cat(gradients)
@@ -138,15 +122,7 @@ def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: 
 
     It starts from weights (k, R, n, d, d), which are left as they are, with rates (k,). A run that diverges is no longer
     computed. ``keep``: the weights of every column too.
-
-    Raises:
-        UserError: for shapes that do not fit.
     """
-    if weights.ndim != 5 or weights.shape[-1] != weights.shape[-2] or rates.shape != weights.shape[:1] or steps < 0:
-        raise UserError(
-            "descents need weights (runs, units, matrices of a unit, d, d), a learning rate for each run and steps >= 0, "
-            f"got weights {tuple(weights.shape)}, rates {tuple(rates.shape)} and {steps} steps."
-        )
     k = len(rates)
     runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed
     step_sizes = rates.to(w).view(-1, 1, 1, 1, 1)

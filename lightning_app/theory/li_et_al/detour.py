@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
-__all__ = ["Arc", "Path", "check_dimension", "detour"]
+__all__ = ["Arc", "Path", "detour"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def detour(start: Tensor, end: Tensor, obstacles: Tensor, rho: float) -> Path:
 
     All points are unit vectors, (d,) and (p, d), d >= 3, at distances of at least rho from each other.
     """
-    check_dimension(len(start))
+    assert len(start) >= 3, "on a circle a point that lies between another one and its label cannot be passed"
     angle, ahead = _angle(start, end), _direction(start, end)
     crossings = sorted(_crossings(start, ahead, angle, obstacles, rho), key=lambda crossing: crossing[0])
     great = Arc(torch.zeros_like(start), start, ahead, angle)
@@ -134,11 +132,3 @@ def _orthogonal(vector: Tensor, others: Sequence[Tensor]) -> Tensor:
         for other in others:
             vector = vector - (vector @ other) * other
     return vector
-
-
-def check_dimension(d: int) -> None:
-    if d < 3:
-        raise UserError(
-            f"a way around other points needs d >= 3 dimensions, got d = {d}: on a circle a point that lies between "
-            "another one and its label cannot be passed."
-        )

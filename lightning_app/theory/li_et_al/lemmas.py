@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from lightning_app.common.errors import UserError
 from lightning_app.theory.li_et_al.detour import detour
 from lightning_app.theory.li_et_al.shortcut import ShortcutForm
 from lightning_app.theory.li_et_al.small_norm import apply_unit, moving_unit
@@ -159,8 +158,6 @@ def lemma_4(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator
 
     All pairs of places are compared with the first two, at a `torch.func.hessian` of two units' parameters each.
     """
-    if form.units < 2:
-        raise UserError(f"Lemma 4 is about two units of a net, got one of {form.units}.")
     size, generator = form.unit_size(x.shape[1]), generator or torch.Generator().manual_seed(0)
     pair = torch.randn(2, size, generator=generator, dtype=x.dtype)
 

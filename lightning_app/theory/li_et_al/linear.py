@@ -17,39 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
-__all__ = ["Moments", "gradient", "hessian", "loss", "loss_and_gradient", "product"]
-
-ROUNDING = 1e-9  # relative: what sums over a large data set may leave of an exact symmetry or inequality
+__all__ = ["Moments", "hessian", "loss_and_gradient"]
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Second moments (means over the samples, 1/m, nothing centred) of inputs x in R^d and targets y in R^c.
-
-    Raises:
-        UserError: where the shapes do not fit each other, the precision is not float64, or no data can have such moments
-            (E[x x^T] not symmetric and positive semi-definite, E ||y||^2 below what x explains of it).
-    """
+    """Second moments (means over the samples, 1/m, nothing centred) of inputs x in R^d and targets y in R^c."""
 
     xx: Tensor  # (d, d) float64, E[x x^T]
     yx: Tensor  # (c, d) float64, E[y x^T]
     yy: float  # E ||y||^2
-
-    def __post_init__(self) -> None:
-        xx, yx = self.xx, self.yx
-        if xx.ndim != 2 or yx.ndim != 2 or xx.shape[0] != xx.shape[1] or yx.shape[1] != xx.shape[0]:
-            raise UserError(
-                f"moments of x in R^d and y in R^c are E[xx^T] (d, d) and E[yx^T] (c, d), got {tuple(xx.shape)} and "
-                f"{tuple(yx.shape)}."
-            )
-        if xx.dtype != torch.float64 or yx.dtype != torch.float64:
-            raise UserError(
-                f"moments are float64, got {xx.dtype} and {yx.dtype}: make them from samples by Moments.of, which computes "
-                "in float64."
-            )
-        _check_values(self)
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> "Moments":
@@ -59,11 +36,6 @@ class Moments:
         >>> moments.xx.item(), moments.yx.item(), moments.yy
         (1.0, 1.0, 2.0)
         """
-        if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or not len(x):
-            raise UserError(
-                f"moments are taken of inputs (m, d) and targets (m, c) of the same m >= 1 samples, got {tuple(x.shape)} "
-                f"and {tuple(y.shape)}: one-hot labels are targets, class numbers are not."
-            )
         x, y = x.double(), y.double()
         return cls(x.mT @ x / len(x), y.mT @ x / len(x), float(y.square().sum() / len(y)))
 
@@ -77,58 +49,16 @@ class Moments:
         return max(0.5 * (self.yy - float(explained)), 0.0)
 
 
-def _check_values(moments: Moments) -> None:
-    xx, size = moments.xx, float(moments.xx.abs().max())
-    if not (xx.isfinite().all() and moments.yx.isfinite().all()):
-        raise UserError("moments are finite numbers, got infinities or NaN: look for them in the data.")
-    if float((xx - xx.mT).abs().max()) > ROUNDING * size:
-        raise UserError("E[xx^T] is symmetric, got a matrix that is not.")
-    if (least := float(torch.linalg.eigvalsh(xx)[0])) < -ROUNDING * len(xx) * size:
-        raise UserError(f"E[xx^T] is positive semi-definite, got the eigenvalue {least:.3g}.")
-    # By Cauchy and Schwarz E[y x^T] vanishes where x does, and x explains no more of y than there is.
-    inverse = torch.linalg.pinv(xx, hermitian=True)
-    outside = moments.yx - moments.yx @ inverse @ xx
-    explained = float((moments.yx @ inverse * moments.yx).sum())
-    if explained > moments.yy * (1 + ROUNDING) or float(outside.norm()) > ROUNDING**0.5 * float(moments.yx.norm()):
-        raise UserError(
-            f"no data has these moments: x would explain {explained:.6g} of E||y||^2 = {moments.yy:.6g}. Were E[yx^T] and "
-            "E[xx^T] taken of the same samples, both divided by m?"
-        )
-
-
-def product(weights: Tensor, shortcut: bool) -> Tensor:
-    """The matrix A, (..., d, d), that a net computes.
-
-    >>> product(torch.tensor([2.0, 3.0]).view(1, 2, 1, 1), shortcut=True).item()  # 1 + 3 * 2
-    7.0
-    """
-    return _forward(weights, shortcut)[1]
-
-
-def loss(weights: Tensor, moments: Moments, shortcut: bool) -> Tensor:
-    """``1/2 E ||A x - y||^2`` of each of any number of nets of one shape, (...), >= `Moments.optimum`.
-
-    Raises:
-        UserError: where shapes or precision (float64) do not fit.
-    """
-    _check(weights, moments)
-    return _loss(product(weights, shortcut), moments)
-
-
-def gradient(weights: Tensor, moments: Moments, shortcut: bool) -> Tensor:
-    """The gradient of `loss`, (..., R, n, d, d). Cost: 3 N products of d x d matrices a net."""
-    return loss_and_gradient(weights, moments, shortcut)[1]
-
-
 def loss_and_gradient(weights: Tensor, moments: Moments, shortcut: bool) -> tuple[Tensor, Tensor]:
-    """Both at the cost of the gradient: (...) and (..., R, n, d, d). Backpropagation, with moments in place of samples.
+    """``1/2 E ||A x - y||^2`` of each of any number of nets of one shape, (...), and its gradient, (..., R, n, d, d).
+
+    The loss is >= `Moments.optimum`. Backpropagation, with moments in place of samples: 3 N products of d x d matrices a net.
 
     >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
     >>> weights = torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1)
     >>> [each.flatten().tolist() for each in loss_and_gradient(weights, two, shortcut=False)]
     [[0.5], [3.0, 2.0]]
     """
-    _check(weights, moments)
     entering, whole = _forward(weights, shortcut)
     gradients = torch.empty_like(weights)
     back = whole @ moments.xx - moments.yx  # E[(A x - y) x^T], the derivative by what leaves the last unit
@@ -138,11 +68,11 @@ def loss_and_gradient(weights: Tensor, moments: Moments, shortcut: bool) -> tupl
             torch.matmul(through, entering[..., unit, place, :, :].mT, out=gradients[..., unit, place, :, :])
             through = weights[..., unit, place, :, :].mT @ through
         back = back + through if shortcut else through
-    return _loss(whole, moments), gradients
+    return 0.5 * (((whole @ moments.xx - 2 * moments.yx) * whole).sum((-2, -1)) + moments.yy), gradients
 
 
 def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | None = None) -> Tensor:
-    """The Hessian of `loss` at one net, (D, D) with D = R n d^2, symmetric up to rounding.
+    """The Hessian of the same loss at one net, (D, D) with D = R n d^2, symmetric up to rounding.
 
     Order of Definition 5: unit, matrix, column, row (each matrix as a column-major vector), so that position
     ``((r n + k) d + column) d + row`` is ``W[r, k, row, column]``.
@@ -158,24 +88,12 @@ def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | Non
 
     ``out`` is memory for the result, (D, D) float64, contiguous: most of the time goes into making a large one anew.
 
-    Raises:
-        UserError: where shapes or precision do not fit.
-
     >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
     >>> hessian(torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1), two, shortcut=False).tolist()
     [[9.0, 7.0], [7.0, 4.0]]
     """
-    _check(weights, moments)
-    if weights.ndim != 4:
-        raise UserError(f"a Hessian is that of one net (R, n, d, d), got {tuple(weights.shape)}: take them in turn.")
     units, n, d, _ = weights.shape
     count = units * n
-    size = count * d * d
-    if out is not None and (out.shape != (size, size) or out.dtype != torch.float64 or not out.is_contiguous()):
-        raise UserError(
-            f"the Hessian of {size} parameters goes into contiguous float64 memory ({size}, {size}), got {out.dtype} "
-            f"{tuple(out.shape)}."
-        )
     J = _jacobians(weights, shortcut)
     whole, Y = J[count, :, 0], J[:count, :, 0].reshape(count * d, d)
     X = J[count, :, 1:].reshape(d, count * d)
@@ -232,22 +150,3 @@ def _forward(weights: Tensor, shortcut: bool) -> tuple[Tensor, Tensor]:
             x = weights[..., unit, place, :, :] @ x
         x = start + x if shortcut else x
     return entering, x
-
-
-def _loss(whole: Tensor, moments: Moments) -> Tensor:
-    return 0.5 * (((whole @ moments.xx - 2 * moments.yx) * whole).sum((-2, -1)) + moments.yy)
-
-
-def _check(weights: Tensor, moments: Moments) -> None:
-    if weights.ndim < 4 or weights.shape[-1] != weights.shape[-2] or not weights.numel():
-        raise UserError(
-            f"weights are (..., R, n, d, d), R >= 1 units of n >= 1 square matrices, got {tuple(weights.shape)}."
-        )
-    d, c = weights.shape[-1], moments.yx.shape[0]
-    if moments.xx.shape[0] != d or c != d:
-        raise UserError(
-            f"matrices of size {d} x {d} need inputs and targets in R^{d}, got moments of inputs in "
-            f"R^{moments.xx.shape[0]} and targets in R^{c}."
-        )
-    if weights.dtype != torch.float64:
-        raise UserError(f"the closed forms compute in float64, got weights of {weights.dtype}: use weights.double().")

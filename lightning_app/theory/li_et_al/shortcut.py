@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
 __all__ = ["IDENTITY", "RELU", "TANH", "Activation", "ShortcutForm", "relu_surrogate"]
 
 
@@ -61,16 +59,6 @@ class ShortcutForm:
     mid: Activation = IDENTITY
     post: Activation = IDENTITY
     bias: bool = False  # b after the first matrix of each unit (Eq. 3)
-
-    def __post_init__(self) -> None:
-        if self.units < 1 or self.n < 1:
-            raise UserError(f"a net has R >= 1 units of n >= 1 matrices, got R = {self.units}, n = {self.n}.")
-        for place, activation in {"mid": self.mid, "post": self.post}.items():
-            if float(activation(torch.zeros(()))) != 0:
-                raise UserError(
-                    f"at {place} an activation is 0 at 0 (Assumption 3), {activation.name} is not: at zero weights the "
-                    "units would not be the identity."
-                )
 
     def unit_size(self, d: int) -> int:
         """Parameters of a unit.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
-from lightning_app.theory.li_et_al.detour import check_dimension, detour
+from lightning_app.theory.li_et_al.detour import detour
 
 __all__ = ["SmallNormNet", "apply_unit", "moving_unit", "perturbed_labels", "small_norm_net"]
 
@@ -105,7 +105,7 @@ def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
     Cost: as much as two forward passes of the m points through R = m k units, and 16 R d^2 bytes.
     """
     x, y = x.double(), y.double()
-    rho = _least_distance(x, y, units_per_point)
+    rho = _least_distance(torch.cat([x, y]))
     units, now = [], x
     for i in range(len(x)):
         others = torch.cat([y[:i], x[i + 1 :]])  # the earlier points have arrived, the later ones are still at home
@@ -121,32 +121,16 @@ def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
     return SmallNormNet(U, V, b, x, y, rho, units_per_point)
 
 
-def _least_distance(x: Tensor, y: Tensor, units_per_point: int) -> float:
-    """rho of Assumption 2, after all checks."""
-    if x.ndim != 2 or x.shape != y.shape or not len(x):
-        raise UserError(f"Theorem 1 needs inputs and labels (m, d), got {tuple(x.shape)} and {tuple(y.shape)}.")
-    check_dimension(x.shape[1])
-    if units_per_point < 1:
-        raise UserError(f"each point needs k >= 1 units, got {units_per_point}.")
-    points = torch.cat([x, y])
-    names = [*(f"input {place}" for place in range(len(x))), *(f"label {place}" for place in range(len(y)))]
-    lengths = points.norm(dim=1)
-    worst = int((lengths - 1).abs().nan_to_num(math.inf).argmax())
-    if not abs(float(lengths[worst]) - 1) < UNIT_LENGTH:
+def _least_distance(points: Tensor) -> float:
+    """rho of Assumption 2."""
+    off, rho = float((points.norm(dim=1) - 1).abs().max()), float(torch.pdist(points).min())
+    if not (off < UNIT_LENGTH and rho >= APART):
         raise UserError(
-            f"Theorem 1 needs unit vectors, {names[worst]} has length {float(lengths[worst]):.6g}: divide it by that, "
-            "in float64."
+            f"Theorem 1 needs float64 unit vectors that are at least {APART:g} apart (Assumption 2), got lengths off by "
+            f"{off:.3g} and a distance of {rho:.3g}. Divide them by their lengths, and add a little noise to labels that "
+            "repeat (perturbed_labels)."
         )
-    distances = torch.pdist(points)
-    place = int(distances.argmin())
-    if float(distances[place]) < APART:
-        one, other = torch.triu_indices(len(points), len(points), 1)[:, place].tolist()
-        raise UserError(
-            f"Theorem 1 needs inputs and labels that are all apart (Assumption 2), by {APART:g} at least in float64: "
-            f"{names[one]} and {names[other]} are {float(distances[place]):.3g} apart. Add a little noise, to "
-            "labels by perturbed_labels."
-        )
-    return float(distances[place])
+    return rho
 
 
 def perturbed_labels(

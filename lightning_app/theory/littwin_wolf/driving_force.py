@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from lightning_app.common.errors import UserError
-
 __all__ = ["SkipNet", "Theorem3", "Theorem4", "skip_net", "theorem_3", "theorem_4"]
 
 
@@ -94,14 +92,7 @@ def skip_net(
         normalised: each layer's output is divided by sigma, the mean over units of its standard deviation, and multiplied by
             a random lambda of either sign (Eq. 22); else both are 1 (Eq. 26).
         strength: factor of the block's output.
-
-    Raises:
-        UserError: for a block that no identity connection can skip.
     """
-    if not 0 < block.start < block.stop <= p or block.step != 1:
-        raise UserError(
-            f"the skipped block is some of the layers 1..{p - 1}, the first layer 0 not among them, got {block}."
-        )
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -27,8 +27,6 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
 __all__ = ["CriticalPoints", "ExpectedCounts", "SphericalMixture", "critical_points", "expected_counts"]
 __all__ += ["expected_total", "goe_density", "goe_spectra", "sampled"]
 
@@ -77,10 +75,6 @@ def sampled(lengths: Sequence[int], Lambda: int, seeds: Sequence[int]) -> Spheri
 
     Lengths are r >= 1, each once, and Lambda >= 2. A sample takes Lambda^r numbers, whatever other seeds there are.
     """
-    if Lambda < 2:
-        raise UserError(f"a sphere needs Lambda >= 2 dimensions, got {Lambda}.")
-    if not lengths or min(lengths) < 1:
-        raise UserError(f"lengths of interactions are r >= 1, at least one, got {list(lengths)}.")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     couplings = []
     for r in lengths:
@@ -240,8 +234,6 @@ def _factor(eps: Tensor, lengths: Tensor, Lambda: int) -> tuple[Tensor, Tensor]:
     """What stands before the mean, and ``y = (nu'' - nu') / (nu'' + nu')``."""
     r, share = lengths.double(), eps.double() ** 2
     first, second = share @ r, share @ (r * (r - 1))
-    if not second > 0:
-        raise UserError("critical points are counted for lengths r >= 2, and here none of them has weight.")
     factor = 2 * (2 * first / (first + second)) ** 0.5 * (second / first) ** (Lambda / 2)
     return factor, (second - first) / (second + first)
 

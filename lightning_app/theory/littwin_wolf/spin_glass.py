@@ -19,8 +19,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
 __all__ = ["Lengths", "argmax", "beta_of", "interval", "lengths", "limiting_lengths", "limiting_share"]
 __all__ += ["log_mass_outside", "log_weights", "mass", "maximisers", "rate", "reaching", "scale_of", "theta"]
 __all__ += ["theta_of_beta", "theta_pure", "weights"]
@@ -35,19 +33,12 @@ def beta_of(rho: float, n: int, C: float, Lambda: int) -> float:
     >>> beta_of(rho=0.5, n=100, C=0.1, Lambda=100)  # C = 1/sqrt(n) and Lambda = n: beta = rho
     0.5
     """
-    return _checked_model(rho, n, Lambda) * _positive("C", C)
+    return rho * n / math.sqrt(Lambda) * C
 
 
 def scale_of(beta: float, rho: float, n: int, Lambda: int) -> float:
     """The scale C of the weights that has this beta: the inverse of `beta_of`."""
-    return _positive("beta", beta) / _checked_model(rho, n, Lambda)
-
-
-def _checked_model(rho: float, n: int, Lambda: int) -> float:
-    """beta / C."""
-    if not 0 < rho <= 1:
-        raise UserError(f"rho is the probability of an open gate, in (0, 1], got {rho}: 0.5 is half of them.")
-    return rho * _count("n", n, 1) / math.sqrt(_count("Lambda", Lambda, 1))
+    return beta / beta_of(rho, n, 1.0, Lambda)
 
 
 # -- the weights of path lengths
@@ -94,8 +85,8 @@ def maximisers(p: int, beta: Beta) -> tuple[int, ...]:
     >>> maximisers(100, Fraction(1, 3)), maximisers(100, 1 / 3)  # the float is not quite a third
     ((25, 26), (25,))
     """
-    beta = Fraction(_positive("beta", beta))
-    t = beta * _count("p", p, 2) / (1 + beta)
+    beta = Fraction(beta)
+    t = beta * p / (1 + beta)
     below = math.floor(t)
     return (below, below + 1) if t == below else (below + 1,)
 
@@ -108,7 +99,6 @@ def interval(p: int, k: int) -> tuple[float, float]:
     >>> interval(4, 1), interval(4, 2), interval(4, 4)
     ((0.0, 0.3333333333333333), (0.3333333333333333, 1.0), (3.0, inf))
     """
-    _count("k", k, 1, most=_count("p", p, 2))
     return (k - 1) / (p - k + 1), k / (p - k) if k < p else math.inf
 
 
@@ -118,7 +108,6 @@ def reaching(p: int, k: int) -> float:
     >>> reaching(4, 2), argmax(4, reaching(4, 2))
     (0.6, 2)
     """
-    _count("k", k, 1, most=_count("p", p, 2))
     return (k - 0.5) / (p - k + 0.5)
 
 
@@ -133,7 +122,7 @@ class Lengths:
 
 def limiting_share(beta: Beta) -> float:
     """``q = beta / (1 + beta)``, in (0, 1): the limit of argmax / p (Theorem 1)."""
-    return float(_positive("beta", beta)) / (1 + float(beta))
+    return float(beta) / (1 + float(beta))
 
 
 def lengths(p: int, beta: Beta) -> Lengths:
@@ -149,7 +138,7 @@ def limiting_lengths(p: int, beta: Beta) -> Lengths:
     Half the variance of the binomial distribution that eps_r itself is, for its square is what is normalised: the band of
     Theorem 2 is O(sqrt(p)) wide.
     """
-    steps, q = _count("p", p, 2) - 1, limiting_share(beta)
+    steps, q = p - 1, limiting_share(beta)
     return Lengths(1 + steps * q, steps * q * (1 - q) / 2)
 
 
@@ -159,12 +148,10 @@ def mass(p: int, beta: Beta, first: int, last: int) -> float:
 
 
 def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
-    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside.
+    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside. 1 <= first <= last <= p.
 
     Divided by p it tends to ``-min(rate(beta, first / p), rate(beta, last / p))``, however small it is.
     """
-    if not 1 <= first <= last <= p:
-        raise UserError(f"a band of lengths is 1 <= first <= last <= p = {p}, got {first} and {last}.")
     logs = 2 * log_weights(p, beta)
     outside = torch.cat([logs[: first - 1], logs[last:]])
     return min(float(outside.logsumexp(0)), 0.0) if len(outside) else -math.inf
@@ -179,8 +166,6 @@ def rate(beta: Beta, alpha: float) -> float:
     >>> rate(1.0, 0.5), rate(1.0, 1.0) / math.log(4)  # eps_p = 1 / 2^(p-1), but for the normalisation
     (0.0, 1.0)
     """
-    if not 0 <= alpha <= 1:
-        raise UserError(f"alpha is a share of the depth, 0..1, got {alpha}.")
     q, rest = limiting_share(beta), limiting_share(1 / beta)  # 1 - q, which is not lost near q = 1
     return 2 * (_relative(alpha, q) + _relative(1 - alpha, rest))
 
@@ -202,19 +187,12 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
     grows with y in [0, 1): 0 for pure r = 2, largest for the pure model of the greatest length (Theorem 5). The factor
     by which eps, (..., m), is normalised does not matter; lengths, (m,), are integers >= 1, and theta, (...), is >= 0.
 
-    Raises:
-        UserError: where no length >= 2 has weight.
-
     >>> theta(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2, 3]))  # log(2)/2 - 1/3
     tensor([0.0000, 0.0132], dtype=torch.float64)
     """
     r = lengths.double()
     share = torch.where(r > 1, eps.double() ** 2 * r, 0.0)
     first, total = share.sum(-1), (share * r).sum(-1)  # v' and v' + v''
-    if not bool((first > 0).all()):
-        raise UserError(
-            "theta is about lengths r >= 2, and here none of them has weight: the model of length 1 is linear."
-        )
     y, ratio = (share * (r - 2)).sum(-1) / total, (share * (r - 1)).sum(-1) / first
     odd = 2 * torch.arange(1, TERMS + 1, dtype=y.dtype) + 1
     series = (y[..., None] ** odd / odd).sum(-1)  # y^3/3 + y^5/5 + ...
@@ -236,20 +214,4 @@ def theta_pure(p: int) -> float:
     >>> theta_pure(2), round(theta_pure(100), 9)
     (0.0, 1.317559925)
     """
-    _count("p", p, 2)
     return float(theta(torch.ones(1), torch.tensor([p])))
-
-
-# -- refusals
-def _positive(name: str, value: Beta) -> Beta:
-    if not (value > 0 and math.isfinite(value)):
-        raise UserError(f"{name} is a positive number, got {value}: the model needs {name} > 0, finite.")
-    return value
-
-
-def _count(name: str, value: int, least: int, most: float = math.inf) -> int:
-    if not math.isfinite(value) or value != int(value) or value < least:
-        raise UserError(f"{name} is a whole number of at least {least}, got {value}.")
-    if value > most:
-        raise UserError(f"{name} is a whole number of at most {most}, got {value}.")
-    return int(value)

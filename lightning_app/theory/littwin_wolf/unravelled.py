@@ -15,8 +15,6 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from lightning_app.common.errors import UserError
-
 __all__ = ["Lemma1", "Lemma2", "Lemma3", "Paths", "SharedWeights", "by_input", "evenly_shared", "lemma_1", "lemma_2"]
 __all__ += ["lemma_3", "unevenly_shared"]
 
@@ -88,10 +86,7 @@ class SharedWeights:
 
 def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
     """Assumption A3 without remainder: of the n connections that leave a unit or an input each weight has n / Lambda."""
-    if n % Lambda:
-        raise UserError(
-            f"every unit has each of Lambda weights equally often if Lambda divides n, got {Lambda} and {n}."
-        )
+    assert n % Lambda == 0, "every unit has each of Lambda weights equally often if Lambda divides n"
     balanced = torch.arange(n) % Lambda
 
     def rows(count: int) -> Tensor:
@@ -103,8 +98,7 @@ def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generato
 def by_input(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
     """Every input has one weight on all its connections, each weight d / Lambda inputs, and behind them all is evenly shared:
     still all configurations have as many paths, but those of one start at d / Lambda inputs only. Lambda divides n and d."""
-    if d % Lambda:
-        raise UserError(f"each of Lambda weights has as many inputs if Lambda divides d, got {Lambda} and {d}.")
+    assert d % Lambda == 0, "each of Lambda weights has as many inputs if Lambda divides d"
     rest = evenly_shared(p, n, d, Lambda, generator).numbers[1:]
     return SharedWeights(((torch.arange(d) % Lambda)[:, None].expand(-1, n), *rest), Lambda)
 
