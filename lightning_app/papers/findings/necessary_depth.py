@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.numbers import plural
 from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import IntervalAbove, at_most, observed, tested
@@ -224,7 +225,7 @@ def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
         return np.concatenate([NUMBERS[number](arrays)[:, task] for arrays in pieces])
 
     def of_tasks(number: str) -> dict:
-        return {f"{k} steps": results.of(of, partial(at_task, number, task)) for task, k in enumerate(STEPS)}
+        return {plural(k, "step"): results.of(of, partial(at_task, number, task)) for task, k in enumerate(STEPS)}
 
     def correlated(one: str, words: str, criterion: str) -> Claim:
         quantity = f"rank correlation of {words} and {CRITERIA[criterion]}, over the tasks of a seed"
@@ -252,7 +253,7 @@ def draw_necessary_depth(of: Computation, results: Results) -> Figure:
             first = arrays is pieces[0]
             lengths, errors = arrays["lengths"][0, task], arrays["up_to"][0, task]
             axes[0].plot(
-                lengths, errors, color=figures.COLOURS[shade][0], lw=0.8, label=f"{k} steps" if first else None
+                lengths, errors, color=figures.COLOURS[shade][0], lw=0.8, label=plural(k, "step") if first else None
             )
     axes[0].set(xlabel="longest path that is kept, in layers", ylabel="test error", ylim=(0, None))
     lines = {
@@ -269,7 +270,7 @@ def draw_necessary_depth(of: Computation, results: Results) -> Figure:
     axes[1].set(xlabel="steps", ylabel="layers or blocks", xticks=STEPS)
     for task, (k, shade) in enumerate(zip(STEPS, shades)):
         both = [(lesion_depth(arrays)[0, task], arrays["effective_input"][0, task]) for arrays in pieces]
-        axes[2].plot(*zip(*both) if both else ([], []), "o", color=figures.COLOURS[shade][0], label=f"{k} steps")
+        axes[2].plot(*zip(*both) if both else ([], []), "o", color=figures.COLOURS[shade][0], label=plural(k, "step"))
     axes[2].set(xlabel="lesion depth", ylabel="effective depth, from the input")
     for ax in axes:
         figures.legend(ax)
