@@ -6,6 +6,7 @@ that touches wandb's and WandbLogger's less public sides: they change with every
 
 import functools
 import logging
+import math
 import os
 import time
 from argparse import Namespace
@@ -294,8 +295,10 @@ class AutoWandbLogger(WandbLogger):
     def _reachable_mode(self) -> str:
         import wandb
 
+        # Its argument `timeout` is for somebody who types a key; the server has 10 s, whatever that says.
+        os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{math.ceil(self._timeout)}")
         try:
-            logged_in = wandb.login(prompt=False, timeout=int(self._timeout))
+            logged_in = wandb.login(prompt=False)
         except Exception as error:  # any failure to reach or to be let in means the same: record offline
             log.warning("W&B login failed (%s).", str(error).split("\n")[0])
             logged_in = False
