@@ -11,8 +11,6 @@ from lightning_app.common.errors import unknown
 if TYPE_CHECKING:
     from lightning_app.papers.parts import Artefact, Paper
 
-__all__ = ["PAPERS", "find", "paper"]
-
 PAPERS = {  # key -> its package
     "yu-tomasi": "lightning_app.papers.yu_tomasi",
     "li-et-al": "lightning_app.papers.li_et_al",

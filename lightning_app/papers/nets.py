@@ -16,8 +16,6 @@ from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.reader import Net
 
-__all__ = ["AnyArm", "AnyNets", "Arm", "Found", "Nets", "Pair", "Recipe", "all_of", "described", "mean_of"]
-
 Found = tuple[str, Claim]  # which nets, and what is claimed of them
 UNSAID = {  # values of keys that a configuration may leave out
     "data.init_args.train_limit": None,

@@ -7,6 +7,7 @@ rate at the same fractions of them) on all data: it judges orderings and dimensi
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lightning_app.papers.results import Results
-
-__all__ = ["PAPER", "REDUCED", "SCALES", "SMOKE", "Arrays", "Artefact", "Computation", "Paper", "Reduced", "Run"]
-__all__ += ["Scale", "Source", "Value", "columns"]
 
 Arrays = Mapping[str, np.ndarray]
 Value = str | Callable[..., float | Sequence[float] | np.ndarray]  # an array, or what is made of those of some pieces
@@ -127,3 +125,23 @@ def columns(rows: Iterable[Any]) -> dict[str, np.ndarray]:
     """
     found = [row if isinstance(row, Mapping) else asdict(row) for row in rows]
     return {name: np.array([row[name] for row in found]) for name in found[0]}
+
+
+def seed_by_seed(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Arrays]:
+    """A computation of many seeds, made of one that finds torch's random state set to a seed: arrays (seeds, ...).
+
+    It needs no data but those that are embedded.
+    """
+
+    @wraps(compute)
+    def computed(source: Source, seeds: int, **asked: Any) -> Arrays:
+        import torch
+
+        rows = []
+        for seed in range(seeds):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                rows.append(compute(**asked))
+        return columns(rows)
+
+    return computed

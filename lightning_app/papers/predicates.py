@@ -18,13 +18,6 @@ from scipy import stats
 from lightning_app.papers.verdicts import Basis, Claim, Outcome, Reading, Sample, Varies, described, holds, untested
 from lightning_app.statistics.paired import ENOUGH, first_reached, paired, value_where_reached
 
-__all__ = [
-    *("All", "Bound", "Factor", "IntervalAbove", "IntervalExcludes", "NextDraw", "Predicate", "Share"),  # tests
-    *("Within", "above", "at_least", "at_most", "below"),
-    *("judged", "noted", "observed", "predicted", "shown", "tested"),  # claims and readings made with them
-    *("epochs_to", "matched"),  # numbers of curves
-]
-
 SEEDS_FOR_A_SPREAD = 3
 LEVEL = 0.05  # of a whole family of tests
 

@@ -8,8 +8,6 @@ import yaml
 from lightning_app.common.provenance import configs
 from lightning_app.runs.configuration import layered
 
-__all__ = ["CONFIGS", "own", "path_of", "recipe"]
-
 CONFIGS = configs()
 
 

@@ -13,11 +13,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_json
 from lightning_app.papers.verdicts import Claim, Class, Reading, Verdict, counted, judge, judge_reduced, with_power
 
-__all__ = [
-    *("RECORD", "SCHEMA_VERSION", "counts_of", "number", "read_record", "reduced_of", "rows_of", "value"),
-    *("verdict_of", "words_of_test"),
-]
-
 RECORD = "verdict.json"
 SCHEMA_VERSION = 1
 Row = dict[str, Any]

@@ -13,8 +13,6 @@ from lightning_app.papers.parts import SMOKE, Computation, Scale, Value
 from lightning_app.papers.verdicts import Sample
 from lightning_app.runs.reader import Net
 
-__all__ = ["ArraysRead", "Planned", "Results"]
-
 ArraysRead = dict[str, set[tuple[str, float]]]  # run -> (family, epoch): what evidence must hold
 Pieces = Mapping[str, Mapping[str, np.ndarray]]  # arrays by piece of a computation
 

@@ -21,12 +21,6 @@ from enum import StrEnum
 
 import numpy as np
 
-__all__ = [
-    *("Basis", "Claim", "Class", "Reading", "Sample", "Varies"),  # what a claim is
-    *("Outcome", "Verdict", "counted", "described", "holds", "in_words", "judge", "judge_reduced"),  # what comes out
-    *("untested", "with_power"),
-]
-
 
 class Verdict(StrEnum):
     REPRODUCED = "reproduced"

@@ -5,5 +5,3 @@ before any run. Reading run folders needs no torch: training happens in processe
 """
 
 from lightning_app.reproduce.command import main
-
-__all__ = ["main"]

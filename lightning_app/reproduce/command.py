@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lightning_app.papers.parts import Artefact, Paper
     from lightning_app.reproduce.making import Made
 
-__all__ = ["main"]
-
 DATA = Path("data")  # where `fit` looks too
 LOOKS = {  # colours of outcomes on a terminal
     rf"\b(?<!not )({Verdict.REPRODUCED}|{Verdict.REBUILT}|{Verdict.CHECKED}|{Verdict.AGREES})\b": "green",

@@ -22,8 +22,6 @@ from lightning_app.reproduce.job import Job, Work, digest_of
 from lightning_app.reproduce.packing import file_digest, home_of_pieces
 from lightning_app.runs.lock import claimed
 
-__all__ = ["Computed", "ComputationJob"]
-
 CAPS = {"epochs": "epochs", "seeds": "seeds", "limit": "train_limit"}  # parameter -> what of a scale caps it
 DIGEST, DATA = "digest", "data"  # arrays of every file; of those made of data
 MADE = "made"  # array of every file: commit, versions, machine and seconds, as JSON

@@ -12,8 +12,6 @@ from lightning_app.reproduce.job import Job
 from lightning_app.reproduce.training import Found, TrainingJob
 from lightning_app.runs.reader import Net, Run
 
-__all__ = ["Evidence", "evidence_of", "jobs_of", "trainings_of"]
-
 
 def trainings_of(paper: Paper, artefact: Artefact, scale: Scale) -> list[TrainingJob]:
     return [TrainingJob(paper.key, run, scale) for run in artefact.runs]

@@ -14,8 +14,6 @@ from typing import Any
 
 from lightning_app.papers.parts import PAPER, Scale
 
-__all__ = ["Job", "Work", "digest_of"]
-
 
 @dataclass(frozen=True)
 class Work:

@@ -20,8 +20,6 @@ from lightning_app.reproduce.evidence import Evidence, evidence_of, jobs_of, tra
 from lightning_app.reproduce.job import Work
 from lightning_app.runs.lock import claimed
 
-__all__ = ["Made", "described", "folder_of", "head", "make", "rows"]
-
 
 @dataclass(frozen=True)
 class Made:

@@ -32,8 +32,6 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, LAST, LOG, LOG_PACKED, SMALL_FILES, WEIGHTS, epoch_folder
 
-__all__ = ["MANIFEST", "PackedRun", "damage", "file_digest", "home_of_pieces", "home_of_runs", "pack", "unpack"]
-
 MANIFEST = "packed.json"
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
 

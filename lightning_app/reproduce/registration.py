@@ -29,8 +29,6 @@ from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
 from lightning_app.papers.records import rows_of
 from lightning_app.reproduce.evidence import evidence_of
 
-__all__ = ["FILE", "differences", "of_code", "page", "registered"]
-
 FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there

@@ -11,8 +11,6 @@ from lightning_app.common.files import write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.papers.records import number, reduced_of, value, verdict_of, words_of_test
 
-__all__ = ["frame", "shown", "texts", "write_tables"]
-
 COLUMNS = ["quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"]
 COLUMNS += ["verdict", "why", "test", "reduced", "seeds"]
 

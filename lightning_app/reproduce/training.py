@@ -23,8 +23,6 @@ from lightning_app.runs.configuration import NOT_COMPARED, flatten
 from lightning_app.runs.folder import ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
 
-__all__ = ["Found", "RunFailed", "TrainingJob"]
-
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
 # checked where the claim reads them.
 OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check_val_every_n_epoch")

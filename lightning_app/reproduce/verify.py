@@ -36,8 +36,6 @@ from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import described, folder_of
 from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
 
-__all__ = ["Compared", "compare", "main", "recompute", "verify"]
-
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
 ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there

@@ -3,6 +3,4 @@
 from lightning_app.papers.beyond.signals import SIGNALS
 from lightning_app.papers.parts import Paper
 
-__all__ = ["PAPER"]
-
 PAPER = Paper("beyond", "Beyond the papers, predictions of ours on their nets.", (SIGNALS,))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import Within, above, at_least, at_most, predicted, shown
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
@@ -41,44 +41,39 @@ CLOSED = ("plain", "plain-small")
 BN_GROWTH = math.log(math.pi / (math.pi - 1))
 
 
-def profiles(source: Source, kind: str, depth: int, batch: int, steps: int, points: int, seeds: int) -> Arrays:
+@seed_by_seed
+def profiles(kind: str, depth: int, batch: int, steps: int, points: int) -> dict[str, Any]:
     """Of nets on the embedded digits, by seed: what `signal_claims` compares.
 
     ``activation``, ``gradient``: (seeds, 2, layers), in the first step and in the last, after so many with the paper's optimizer.
     ``..._expected``: (seeds, layers), their closed forms at initialisation, NaN where there is none. ``neighbours``: (seeds,),
     mean cosine of gradients of the first logit in neighbouring inputs, on a line between two images.
     """
-    return columns(_profile(seed, kind, depth, batch, steps, points) for seed in range(seeds))
-
-
-def _profile(seed: int, kind: str, depth: int, batch: int, steps: int, points: int) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
 
     from lightning_app.measures.signal import SignalWatch, expected, profile
     from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of
 
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        residual, full = "residual" in kind, "full" in kind
-        init: Literal["kwi"] | None = None if kind == "residual" else "kwi"
-        net = CifarResNet(depth, residual) if full else SimplifiedNet(depth, residual, init=init)
-        if kind == "plain-small":
-            for layer in layers_of(net)[1:-1]:
-                layer.weight.data /= math.sqrt(2)
-        images, labels = _digits(batch * (steps + 1))
-        optimizer, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9), []
-        neighbours = _neighbours(net, images[:2], points)
-        lines: dict[str, float] = {}
-        for step in range(steps + 1):
-            watch = SignalWatch(net) if step in (0, steps) else None
-            rows = slice(step * batch, (step + 1) * batch)
-            optimizer.zero_grad()
-            F.cross_entropy(net(images[rows]), labels[rows]).backward()
-            optimizer.step()
-            if watch:
-                found.append(profile(watch.stop()))
-                lines = lines or expected(net, found[0], images.shape[1:])
+    residual, full = "residual" in kind, "full" in kind
+    init: Literal["kwi"] | None = None if kind == "residual" else "kwi"
+    net = CifarResNet(depth, residual) if full else SimplifiedNet(depth, residual, init=init)
+    if kind == "plain-small":
+        for layer in layers_of(net)[1:-1]:
+            layer.weight.data /= math.sqrt(2)
+    images, labels = _digits(batch * (steps + 1))
+    optimizer, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9), []
+    neighbours = _neighbours(net, images[:2], points)
+    lines: dict[str, float] = {}
+    for step in range(steps + 1):
+        watch = SignalWatch(net) if step in (0, steps) else None
+        rows = slice(step * batch, (step + 1) * batch)
+        optimizer.zero_grad()
+        F.cross_entropy(net(images[rows]), labels[rows]).backward()
+        optimizer.step()
+        if watch:
+            found.append(profile(watch.stop()))
+            lines = lines or expected(net, found[0], images.shape[1:])
 
     def by_layer(numbers: Mapping[str, float], key: str) -> list[float]:
         return [numbers.get(f"{layer.name}/{key}", math.nan) for layer in layers_of(net)]
@@ -116,19 +111,13 @@ def _neighbours(net: "nn.Module", ends: "Tensor", points: int) -> float:
     return float(F.cosine_similarity(flat[1:], flat[:-1]).mean())
 
 
-PROFILES = Computation(
-    "signal-profiles",
-    profiles,
-    {
-        f"{kind}-{depth}": {
-            **{"kind": kind, "depth": depth, "batch": BATCH, "steps": 0 if kind in UNTRAINED else STEPS},
-            **{"points": POINTS, "seeds": SEEDS},
-        }
-        for depth in DEPTHS
-        for kind in KINDS
-    },
-    precision="float32",
-)
+ASKED = {"batch": BATCH, "points": POINTS, "seeds": SEEDS}
+PIECES = {
+    f"{kind}-{depth}": {"kind": kind, "depth": depth, "steps": 0 if kind in UNTRAINED else STEPS, **ASKED}
+    for depth in DEPTHS
+    for kind in KINDS
+}
+PROFILES = Computation("signal-profiles", profiles, PIECES, precision="float32")
 
 
 def groups(depth: int) -> list[slice]:

@@ -10,8 +10,6 @@ from lightning_app.papers.findings.shortcut_length_relu import SHORTCUT_LENGTH_R
 from lightning_app.papers.findings.start_and_centre import START_AND_CENTRE, START_AND_CENTRE_SMALL
 from lightning_app.papers.parts import Paper
 
-__all__ = ["PAPER"]
-
 PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",

@@ -326,5 +326,4 @@ COMMON_DEPTH = Artefact(
     f"all of them. p = {BLOCKS}: the readout is not counted. Four seeds. In the figure means over seeds; dotted: SGD.",
     draw_common_depth,
     computations=(FROM_STARTS,),
-    about=Class.TRAINED,
 )

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.findings.normalised import LEVELS, TIMES, of_block, slope
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
+from lightning_app.papers.parts import Arrays, Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
@@ -59,25 +59,18 @@ def _branches(net: Any, kind: str) -> "dict[str, tuple[nn.Module, Callable[[Tens
     }
 
 
-def cushions(source: Source, kind: str, epochs: int, samples: int, limit: int | None, seeds: int) -> Arrays:
+@seed_by_seed
+def cushions(kind: str, epochs: int, samples: int, limit: int | None) -> dict[str, list[list[float]]]:
     """Of the branches of a small net's last block on the embedded digits, 32 x 32, medians over samples.
 
     Arrays "branch, with or without skip, cushion or response", (seeds, 2, levels of eps): before and after training.
     """
-    return columns(_cushions(seed, kind, epochs, samples, limit) for seed in range(seeds))
-
-
-def _cushions(seed: int, kind: str, epochs: int, samples: int, limit: int | None) -> dict[str, list[list[float]]]:
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = _net(kind)
-        images, labels = digits(limit)
-        times = []
-        for passes in (0, epochs):
-            train(net, images, labels, passes, rate=0.01)
-            times.append(_of_net(copy.deepcopy(net).double(), kind, images[:samples].double()))
+    net = _net(kind)
+    images, labels = digits(limit)
+    times = []
+    for passes in (0, epochs):
+        train(net, images, labels, passes, rate=0.01)
+        times.append(_of_net(copy.deepcopy(net).double(), kind, images[:samples].double()))
     return {name: [time[name] for time in times] for name in times[0]}
 
 
@@ -201,5 +194,4 @@ MODERN = Artefact(
     "with skips dashed, medians over three seeds.",
     draw_modern,
     computations=(MODERN_CUSHIONS,),
-    about=Class.TRAINED,
 )

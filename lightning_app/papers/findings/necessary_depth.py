@@ -37,7 +37,7 @@ from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import IntervalAbove, at_most, observed, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class
+from lightning_app.papers.verdicts import Basis, Claim
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -290,7 +290,6 @@ NECESSARY_DEPTH = Artefact(
     f"mean over {SEEDS} seeds, by bootstrap, not corrected for the number of rows.",
     partial(draw_necessary_depth, LESIONS),
     computations=(LESIONS,),
-    about=Class.TRAINED,
 )
 
 NECESSARY_DEPTH_ATTENTION = Artefact(
@@ -302,5 +301,4 @@ NECESSARY_DEPTH_ATTENTION = Artefact(
     f"be left out are 8 branches. As `necessary-depth` in all else, with {HOP_SEEDS} seeds.",
     partial(draw_necessary_depth, HOP_LESIONS),
     computations=(HOP_LESIONS,),
-    about=Class.TRAINED,
 )

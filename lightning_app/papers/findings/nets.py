@@ -9,8 +9,6 @@ from lightning_app.papers.parts import Source
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["clip_each", "digits", "splits", "train", "vectors"]
-
 SIZES = {"MNIST": 14}  # pixels a side
 
 

@@ -12,6 +12,7 @@ skips mu depends on eps not at all. BatchNorm with running statistics has nothin
 really injected, relative to the noise, sees no eps either.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
+from lightning_app.papers.parts import Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
@@ -74,41 +75,30 @@ def _block(kind: str, convolutions: int, skip: bool) -> "nn.Module":
     return Block()
 
 
+@seed_by_seed
 def cushions(
-    source: Source, kind: str, convolutions: int, skip: bool, epochs: int, samples: int, limit: int | None, seeds: int
-) -> Arrays:
+    kind: str, convolutions: int, skip: bool, epochs: int, samples: int, limit: int | None
+) -> dict[str, list[list[float]]]:
     """Of the last block of a small net on the embedded digits, 8 x 8, medians over samples, (seeds, 2, levels of eps).
 
     ``cushion``: mu with n = C H W, ||J||_F by probes. ``response``: the output's relative change by Gaussian noise of 1 % of
     the input's norm, over that 1 %. The second axis: before and after training, which uses the usual eps.
     """
-    return columns(_cushions(seed, kind, convolutions, skip, epochs, samples, limit) for seed in range(seeds))
-
-
-def _cushions(
-    seed: int, kind: str, convolutions: int, skip: bool, epochs: int, samples: int, limit: int | None
-) -> dict[str, list[list[float]]]:
-    import copy
-
-    import torch
     from torch import nn
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        blocks = [_block(kind, convolutions, skip) for _ in range(BLOCKS)]
-        stem = [nn.Conv2d(3, CHANNELS, 3, padding=1), nn.ReLU()]
-        net = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10))
-        images, labels = digits(limit, SIZE)
-        if kind == "BatchNorm":
-            net(images)  # so that its running statistics are not those of no data, before training
-        found: dict[str, list[list[float]]] = {"cushion": [], "response": []}
-        for passes in (0, epochs):
-            train(net, images, labels, passes, rate=0.05)
-            measured = [
-                _of_block(copy.deepcopy(net).double(), kind, level, images[:samples].double()) for level in LEVELS
-            ]
-            for name, values in zip(found, zip(*measured)):
-                found[name].append([*values])
+    blocks = [_block(kind, convolutions, skip) for _ in range(BLOCKS)]
+    stem = [nn.Conv2d(3, CHANNELS, 3, padding=1), nn.ReLU()]
+    net = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10))
+    images, labels = digits(limit, SIZE)
+    if kind == "BatchNorm":
+        net(images)  # so that its running statistics are not those of no data, before training
+    found: dict[str, list[list[float]]] = {"cushion": [], "response": []}
+    for passes in (0, epochs):
+        train(net, images, labels, passes, rate=0.05)
+        few = images[:samples].double()
+        measured = [_of_block(copy.deepcopy(net).double(), kind, level, few) for level in LEVELS]
+        for name, values in zip(found, zip(*measured)):
+            found[name].append([*values])
     return found
 
 
@@ -158,19 +148,14 @@ def piece_of(kind: str, convolutions: int, skip: bool) -> str:
     return f"{kind.lower().replace(' ', '-')}-{convolutions}-{'skip' if skip else 'plain'}"
 
 
-CUSHIONS = Computation(
-    "cushions-by-eps",
-    cushions,
-    {
-        piece_of(kind, convolutions, skip): {
-            **{"kind": kind, "convolutions": convolutions, "skip": skip},
-            **{"epochs": 3, "samples": 16, "limit": None, "seeds": 3},
-        }
-        for kind in NORMS
-        for convolutions in (1, 2)
-        for skip in (False, True)
-    },
-)
+ASKED = {"epochs": 3, "samples": 16, "limit": None, "seeds": 3}
+PIECES = {
+    piece_of(kind, convolutions, skip): {"kind": kind, "convolutions": convolutions, "skip": skip, **ASKED}
+    for kind in NORMS
+    for convolutions in (1, 2)
+    for skip in (False, True)
+}
+CUSHIONS = Computation("cushions-by-eps", cushions, PIECES)
 
 
 def slope(rows: np.ndarray) -> np.ndarray:
@@ -274,5 +259,4 @@ NORMALISED = Artefact(
     "of one: trained as usual, measured with each sample's own statistics. In the figure with skips dashed, medians over seeds.",
     draw_normalised,
     computations=(CUSHIONS,),
-    about=Class.TRAINED,
 )

@@ -19,10 +19,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_app.papers.findings.nets import digits, train
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
+from lightning_app.papers.parts import Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import at_least, at_most, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 T, FOLDED = "twins", "folded"  # the two ways of writing a function differently
 FLOOR = 1e-17  # of the figure
-SAME, CHANGED = (
-    1e-4,
-    1e-2,
-)  # relative change: what rounding can do after the iterations of a measure; what nobody overlooks
+SAME, CHANGED = 1e-4, 1e-2  # relative: what rounding can do after a measure's iterations; what nobody overlooks
 PAIRS = {  # piece -> net, way
     "twins": ("residual, and its twin T(r)", T),
     "folded-plain": ("full plain net, and with BatchNorm absorbed", FOLDED),
@@ -68,29 +65,22 @@ MEASURES = {  # words -> key, and the ways under which it is predicted to stay
 }
 
 
-def changes(source: Source, piece: str, depth: int, epochs: int, samples: int, limit: int | None, seeds: int) -> Arrays:
+@seed_by_seed
+def changes(piece: str, depth: int, epochs: int, samples: int, limit: int | None) -> dict[str, list[float]]:
     """Of a net and the same function written differently, by seed: the relative change of each measure, (seeds, 2).
 
     Columns are nets before and after training. Of a measure by layer the largest change. NaN where no number is to be
     compared.
     """
-    return columns(_changes(seed, piece, depth, epochs, samples, limit) for seed in range(seeds))
-
-
-def _changes(seed: int, piece: str, depth: int, epochs: int, samples: int, limit: int | None) -> dict[str, list[float]]:
-    import torch
-
     from lightning_app.networks import CifarResNet, SimplifiedNet
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        residual = piece != "folded-plain"
-        net = SimplifiedNet(depth, residual) if piece == T else CifarResNet(depth, residual)
-        images, labels = digits(limit)
-        found = []
-        for passes in (0, epochs):
-            train(net, images, labels, passes, rate=0.01)
-            found.append(dict(_of_two(net, piece, images[:samples].double(), labels[:samples])))
+    residual = piece != "folded-plain"
+    net = SimplifiedNet(depth, residual) if piece == T else CifarResNet(depth, residual)
+    images, labels = digits(limit)
+    found = []
+    for passes in (0, epochs):
+        train(net, images, labels, passes, rate=0.01)
+        found.append(dict(_of_two(net, piece, images[:samples].double(), labels[:samples])))
     return {words: [at[words] for at in found] for words in MEASURES}
 
 
@@ -146,11 +136,8 @@ def _measured(net: Any, images: Any, labels: Any) -> Mapping[str, float]:
     return found | measure(net, images, labels, depths)
 
 
-CHANGES = Computation(
-    "changes",
-    changes,
-    {piece: {"piece": piece, "depth": 20, "epochs": 5, "samples": 32, "limit": None, "seeds": 3} for piece in PAIRS},
-)
+ASKED = {"depth": 20, "epochs": 5, "samples": 32, "limit": None, "seeds": 3}
+CHANGES = Computation("changes", changes, {piece: {"piece": piece, **ASKED} for piece in PAIRS})
 
 
 def notation_claims(results: Results) -> list[Claim]:
@@ -205,5 +192,4 @@ NOTATION = Artefact(
     f"In the figure changes below {FLOOR:g} stand at it.",
     draw_notation,
     computations=(CHANGES,),
-    about=Class.TRAINED,
 )

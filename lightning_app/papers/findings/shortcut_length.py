@@ -23,7 +23,7 @@ from lightning_app.papers.li_et_al.nets import Net
 from lightning_app.papers.parts import Arrays, Artefact, Computation
 from lightning_app.papers.predicates import Share, at_least, at_most, observed, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
 
 LENGTHS, DEPTHS = (1, 2, 3, 4), (12, 24, 48, 96)
@@ -191,5 +191,4 @@ SHORTCUT_LENGTH = Artefact(
     + WHITENING,
     draw_shortcut_length,
     computations=(PHASES,),
-    about=Class.TRAINED,
 )

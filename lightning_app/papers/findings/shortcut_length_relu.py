@@ -18,7 +18,7 @@ from lightning_app.papers.li_et_al.nets import Net
 from lightning_app.papers.parts import Arrays, Artefact, Computation
 from lightning_app.papers.predicates import at_least, at_most, observed, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Sample
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
 
 DEPTHS, EPOCHS, IMAGES = (12, 24), 1000, 1000
@@ -110,5 +110,4 @@ SHORTCUT_LENGTH_RELU = Artefact(
     "unit. " + WHITENING,
     draw_relu,
     computations=(ENDS,),
-    about=Class.TRAINED,
 )

@@ -24,7 +24,7 @@ from lightning_app.papers.findings.nets import clip_each, splits
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Run, Source
 from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, above, noted, predicted
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
+from lightning_app.papers.verdicts import Basis, Claim, Sample
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import bootstrap_interval
 
@@ -290,7 +290,6 @@ START_AND_CENTRE_SMALL = Artefact(
     "95 %, bootstrap over seeds, not corrected for the number of rows.",
     draw_start_and_centre,
     computations=(ENDS,),
-    about=Class.TRAINED,
 )
 START_AND_CENTRE = Artefact(
     "start-and-centre",
@@ -299,5 +298,4 @@ START_AND_CENTRE = Artefact(
     f"{READ}30 epochs, the rate drops after 18 and 24. About 17 hours on one core.",
     draw_on_cifar,
     runs=(FACTORIAL,),
-    about=Class.TRAINED,
 )

@@ -13,8 +13,6 @@ from lightning_app.papers.li_et_al.theorem_1_lemmas import LEMMAS, THEOREM_1
 from lightning_app.papers.li_et_al.theorem_2 import THEOREM_2
 from lightning_app.papers.parts import Paper
 
-__all__ = ["PAPER"]
-
 PAPER = Paper(
     "li-et-al",
     "Li et al. (2016), Demystifying ResNet.",

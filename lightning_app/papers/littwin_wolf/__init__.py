@@ -14,8 +14,6 @@ from lightning_app.papers.littwin_wolf.lemmas import LEMMA_1, LEMMA_2, LEMMA_3
 from lightning_app.papers.littwin_wolf.theorems_3_4 import THEOREM_3, THEOREM_4
 from lightning_app.papers.parts import Paper
 
-__all__ = ["PAPER"]
-
 PAPER = Paper(
     "littwin-wolf",
     "Littwin & Wolf (2016), The Loss Surface of Residual Networks.",

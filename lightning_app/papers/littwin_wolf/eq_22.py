@@ -11,10 +11,11 @@ is 0 where each unit's branch has a random sign, which a lambda of -1 gives it; 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, Value, columns
+from lightning_app.papers.parts import Artefact, Computation, Value, columns, seed_by_seed
 from lightning_app.papers.predicates import Within, above, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
@@ -33,34 +34,20 @@ BLOCKS = 10
 SEEDS, SAMPLES = 20, 2000
 
 
+@seed_by_seed
 def moments(
-    source: Source,
-    centred: bool,
-    signs: bool,
-    equal: bool,
-    inputs: int,
-    width: int,
-    blocks: int,
-    samples: int,
-    seeds: int,
-) -> Arrays:
+    centred: bool, signs: bool, equal: bool, inputs: int, width: int, blocks: int, samples: int
+) -> dict[str, Any]:
     """Of nets at initialisation on normal inputs, by seed and block: E N^2, the branch's own share of it, and sigma.
 
     Arrays (seeds, blocks): ``squares`` E N_l^2, ``branch`` E relu^2 / sigma^2, ``sigma``; means over samples and units.
     """
-    return columns(_moments(seed, centred, signs, equal, inputs, width, blocks, samples) for seed in range(seeds))
-
-
-def _moments(
-    seed: int, centred: bool, signs: bool, equal: bool, inputs: int, width: int, blocks: int, samples: int
-) -> dict[str, np.ndarray]:
     import torch
 
     from lightning_app.networks.residual_mlp import MeanStdNorm, MlpBlock, ResidualMLP
 
     rows = []
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
+    with torch.no_grad():
         net = ResidualMLP(inputs, width, blocks, norm="eq22", scalar=False, centred=centred).double()
         here = torch.randn(samples, inputs, dtype=torch.float64)
         for block in net.blocks:
@@ -77,18 +64,13 @@ def _moments(
     return columns(rows)
 
 
-MOMENTS = Computation(
-    "eq22-moments",
-    moments,
-    {
-        f"{kind}-{width}": {
-            **{"centred": centred, "signs": signs, "equal": equal, "inputs": 50, "width": width},
-            **{"blocks": BLOCKS, "samples": SAMPLES, "seeds": SEEDS},
-        }
-        for width in WIDTHS
-        for kind, (centred, signs, equal, _) in KINDS.items()
-    },
-)
+ASKED = {"inputs": 50, "blocks": BLOCKS, "samples": SAMPLES, "seeds": SEEDS}
+PIECES = {
+    f"{kind}-{width}": {"centred": centred, "signs": signs, "equal": equal, "width": width, **ASKED}
+    for width in WIDTHS
+    for kind, (centred, signs, equal, _) in KINDS.items()
+}
+MOMENTS = Computation("eq22-moments", moments, PIECES)
 
 
 def eq_22_claims(results: Results) -> list[Claim]:

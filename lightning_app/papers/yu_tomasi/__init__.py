@@ -12,8 +12,6 @@ from lightning_app.papers.yu_tomasi.table_1 import TABLE_1
 from lightning_app.papers.yu_tomasi.table_2_fig_6 import FIG_6, TABLE_2
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import FIG_7, TABLE_3
 
-__all__ = ["PAPER"]
-
 PAPER = Paper(
     KEY,
     "Yu & Tomasi (2019), Identity Connections in Residual Nets Improve Noise Stability.",

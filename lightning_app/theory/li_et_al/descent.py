@@ -17,8 +17,6 @@ from torch import Tensor
 from lightning_app.theory.li_et_al import linear
 from lightning_app.theory.li_et_al.linear import Moments
 
-__all__ = ["Descent", "LinearProblem", "Problem", "SampleProblem", "descend"]
-
 Activation = Literal["identity", "relu", "tanh"]
 CACHED = 2**22  # numbers that backward needs of one piece: 16 MB in float32, a share of a CPU's last cache
 RUNS = 4  # passed over the samples together: of few runs the pieces are long, and long products are fast ones

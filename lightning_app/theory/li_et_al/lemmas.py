@@ -26,10 +26,6 @@ from lightning_app.theory.li_et_al.detour import detour
 from lightning_app.theory.li_et_al.shortcut import ShortcutForm
 from lightning_app.theory.li_et_al.small_norm import apply_unit, moving_unit
 
-__all__ = ["Checked", "Lemma1", "Lemma2", "Lemma3", "Lemma4", "lemma_1", "lemma_2", "lemma_3", "lemma_4"]
-__all__ += ["directional_derivatives"]
-
-
 Function = Callable[[Tensor], Tensor]
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "hessian", "loss_and_gradient"]
-
 
 @dataclass(frozen=True, eq=False)
 class Moments:

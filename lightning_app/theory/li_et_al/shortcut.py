@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["IDENTITY", "RELU", "TANH", "Activation", "ShortcutForm", "relu_surrogate"]
-
 
 @dataclass(frozen=True)
 class Activation:

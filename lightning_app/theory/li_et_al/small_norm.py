@@ -18,8 +18,6 @@ from torch import Tensor
 from lightning_app.common.errors import UserError
 from lightning_app.theory.li_et_al.detour import detour
 
-__all__ = ["SmallNormNet", "apply_unit", "moving_unit", "perturbed_labels", "small_norm_net"]
-
 UNIT_LENGTH = 1e-12  # how far from 1 the norm of a unit vector may be
 APART = 1e-3  # least rho: a unit tells points apart by q^2/2 in their products, which float64 must resolve
 CLOSER = 1e-8  # a unit reaches that share short of q: rounding does not wake its hidden unit in the next point

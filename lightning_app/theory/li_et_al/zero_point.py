@@ -29,8 +29,6 @@ from lightning_app.theory.li_et_al.lemmas import Checked, directional_derivative
 from lightning_app.theory.li_et_al.linear import Moments, hessian
 from lightning_app.theory.li_et_al.shortcut import Activation, ShortcutForm
 
-__all__ = ["Deviations", "ZeroPoint", "orthogonal_equivalence", "zero_point", "zero_point_deviations"]
-
 
 @dataclass(frozen=True, eq=False)
 class ZeroPoint:

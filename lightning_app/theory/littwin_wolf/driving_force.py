@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-__all__ = ["SkipNet", "Theorem3", "Theorem4", "skip_net", "theorem_3", "theorem_4"]
-
 
 @dataclass(frozen=True, eq=False)
 class SkipNet:

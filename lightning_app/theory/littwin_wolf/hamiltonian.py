@@ -27,9 +27,6 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-__all__ = ["CriticalPoints", "ExpectedCounts", "SphericalMixture", "critical_points", "expected_counts"]
-__all__ += ["expected_total", "goe_density", "goe_spectra", "sampled"]
-
 
 # -- the field
 @dataclass(frozen=True, eq=False)

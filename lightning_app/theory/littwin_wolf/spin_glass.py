@@ -19,10 +19,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-__all__ = ["Lengths", "argmax", "beta_of", "interval", "lengths", "limiting_lengths", "limiting_share"]
-__all__ += ["log_mass_outside", "log_weights", "mass", "maximisers", "rate", "reaching", "scale_of", "theta"]
-__all__ += ["theta_of_beta", "theta_pure", "weights"]
-
 Beta = float | Fraction
 
 

@@ -15,9 +15,6 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-__all__ = ["Lemma1", "Lemma2", "Lemma3", "Paths", "SharedWeights", "by_input", "evenly_shared", "lemma_1", "lemma_2"]
-__all__ += ["lemma_3", "unevenly_shared"]
-
 
 @dataclass(frozen=True, eq=False)
 class Paths:
