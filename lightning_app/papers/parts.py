@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.verdicts import Claim, Class
 
 if TYPE_CHECKING:
@@ -135,8 +136,6 @@ def seed_by_seed(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Arr
 
     @wraps(compute)
     def computed(source: Source, seeds: int, **asked: Any) -> Arrays:
-        import torch
-
         rows = []
         for seed in range(seeds):
             with torch.random.fork_rng(devices=[]):

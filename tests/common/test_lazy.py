@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
+from lightning_app.common import late
 from lightning_app.common.lazy import lazy
 from tests.helpers import ROOT
 
@@ -77,3 +81,7 @@ def test_one_measure_does_not_import_the_others():
     assert measures <= {"lightning_app.measures.weights", "lightning_app.measures.weights.mass"} | {
         name for name in measures if name.startswith("lightning_app.measures.core")
     }
+
+
+def test_what_is_late_is_the_module_itself():
+    assert late.torch.ones is torch.ones and late.F.relu is F.relu and late.nn.Linear is nn.Linear

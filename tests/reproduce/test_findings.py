@@ -242,7 +242,7 @@ def test_the_gain_of_a_residual_net_is_that_of_its_start_and_of_its_centre():
     assert gains["start and centre"] == pytest.approx(errors[:, 0, 0, 0] - errors[:, 1, 1, 1])
     assert gains["start"] + gains["centre"] == pytest.approx(gains["start and centre"])
     arms = recipes.recipe("findings", "factorial20")["model"]["arms"]
-    for (place, size, centre), name in start_and_centre.ARMS.items():
+    for (place, size, centre), name in zip(start_and_centre.CELLS, start_and_centre.ARMS, strict=True):
         kind = ("plain", "twin" if not centre else "residual")[place]
         scheme = f"{kind}_{('kwi', 'hmwi')[size]}"
         assert name.startswith(scheme) and name in arms

@@ -12,18 +12,16 @@ plain nets, and much less so in residual ones (Balduzzi et al. 2017).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from lightning_app.common.late import F, Tensor, nn, torch
 from lightning_app.papers.parts import Arrays, Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import Within, above, at_least, at_most, predicted, shown
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 KINDS = {  # name -> words, colour
     "plain": ("plain, KWI", "plain-0"),
@@ -49,9 +47,6 @@ def profiles(kind: str, depth: int, batch: int, steps: int, points: int) -> dict
     ``..._expected``: (seeds, layers), their closed forms at initialisation, NaN where there is none. ``neighbours``: (seeds,),
     mean cosine of gradients of the first logit in neighbouring inputs, on a line between two images.
     """
-    import torch
-    import torch.nn.functional as F
-
     from lightning_app.measures.signal import SignalWatch, expected, profile
     from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of
 
@@ -83,10 +78,8 @@ def profiles(kind: str, depth: int, batch: int, steps: int, points: int) -> dict
     return {**measured, **closed, "neighbours": neighbours}
 
 
-def _digits(count: int) -> "tuple[Tensor, Tensor]":
+def _digits(count: int) -> tuple[Tensor, Tensor]:
     """So many training images, normalised, (count, 3, 32, 32), drawn from the present random state; with labels."""
-    import torch
-
     from lightning_app.datamodules import Digits
 
     splits = Digits().load()
@@ -95,11 +88,8 @@ def _digits(count: int) -> "tuple[Tensor, Tensor]":
     return (images - images.mean()) / images.std(), splits.train_labels[chosen]
 
 
-def _neighbours(net: "nn.Module", ends: "Tensor", points: int) -> float:
+def _neighbours(net: "nn.Module", ends: Tensor, points: int) -> float:
     """Mean cosine of the gradients of the first logit in neighbouring inputs, of so many on the line between two images."""
-    import torch
-    import torch.nn.functional as F
-
     line = torch.linspace(0, 1, points)[:, None, None, None]
     inputs = ((1 - line) * ends[0] + line * ends[1]).requires_grad_()
     buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}

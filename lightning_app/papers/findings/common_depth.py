@@ -17,22 +17,20 @@ Gaussians, and their depths before training, were known from `ensemble`.)
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import F, Tensor, torch
 from lightning_app.papers.findings.nets import clip_each, vectors
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import Share, above, at_most, below, observed, predicted
+from lightning_app.papers.predicates import Predicate, Share, above, at_most, below, observed, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BLOCKS, WIDTH, BATCH = 10, 20, 50
 STARTS = (0.1, 0.25, 0.5, 1.0, 2**0.5, 2.0)
@@ -100,8 +98,6 @@ def depths(
 
     Starts share a seed's draws and batches.
     """
-    import torch
-
     name, x, labels = vectors(source, data, limit)
     nets = [_net(x.shape[1], norm, start, seed) for seed in range(seeds) for start in starts]
     weights, _ = torch.func.stack_module_state(nets)
@@ -124,8 +120,6 @@ def depths(
 
 
 def _net(inputs: int, norm: Any, start: float, seed: int) -> Any:
-    import torch
-
     from lightning_app.networks import ResidualMLP
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -136,7 +130,7 @@ def _net(inputs: int, norm: Any, start: float, seed: int) -> Any:
     return net
 
 
-def _outputs(weights: Mapping[str, "Tensor"], x: "Tensor") -> "Tensor":
+def _outputs(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Of many `ResidualMLP` at once, while training: weights (nets, ...), x (nets, batch, inputs)."""
     h = x
     for number in range(BLOCKS):
@@ -149,10 +143,8 @@ def _outputs(weights: Mapping[str, "Tensor"], x: "Tensor") -> "Tensor":
     return h @ weights["readout.weight"].mT + weights["readout.bias"].unsqueeze(1)
 
 
-def _step(weights: Mapping[str, "Tensor"], optimizer: Any, x: "Tensor", labels: "Tensor") -> None:
+def _step(weights: Mapping[str, Tensor], optimizer: Any, x: Tensor, labels: Tensor) -> None:
     """One step of every net, on gradients of norm 1 at most, net by net."""
-    import torch.nn.functional as F
-
     optimizer.zero_grad()
     loss = F.cross_entropy(_outputs(weights, x).flatten(0, 1), labels.flatten(), reduction="sum")
     (loss / labels.shape[1]).backward()
@@ -160,7 +152,7 @@ def _step(weights: Mapping[str, "Tensor"], optimizer: Any, x: "Tensor", labels: 
     optimizer.step()
 
 
-def _measured(nets: Sequence[Any], weights: Mapping[str, "Tensor"], x: "Tensor", labels: "Tensor") -> dict[str, list]:
+def _measured(nets: Sequence[Any], weights: Mapping[str, Tensor], x: Tensor, labels: Tensor) -> dict[str, list]:
     rows = []
     for number, net in enumerate(nets):
         net.load_state_dict({name: weight[number].detach() for name, weight in weights.items()}, strict=False)
@@ -168,11 +160,8 @@ def _measured(nets: Sequence[Any], weights: Mapping[str, "Tensor"], x: "Tensor",
     return {name: [row[name] for row in rows] for name in MEASURED}
 
 
-def _of_net(net: Any, x: "Tensor", labels: "Tensor", samples: int = 32, of_gradient: int = 8) -> dict[str, float]:
+def _of_net(net: Any, x: Tensor, labels: Tensor, samples: int = 32, of_gradient: int = 8) -> dict[str, float]:
     """In evaluation mode, with the statistics of all samples."""
-    import torch
-    import torch.nn.functional as F
-
     from lightning_app.measures import effective_depth
 
     with torch.no_grad():
@@ -192,20 +181,14 @@ def piece_of(data: str, norm: str, optimizer: str) -> str:
     return f"{data}-{norm.split()[-1]}-{optimizer}".lower().replace("normalisation", "plain")
 
 
-FROM_STARTS = Computation(
-    "depths-from-starts",
-    depths,
-    {
-        piece_of(data, words, optimizer): {
-            **{"data": data, "norm": norm, "optimizer": optimizer, "starts": STARTS},
-            **{"epochs": epochs, "limit": 10_000, "seeds": 4},
-        }
-        for words, norm in NORMS.items()
-        for data, epochs in DATA.items()
-        for optimizer in OPTIMIZERS
-    },
-    precision="float32",
-)
+ASKED = {"starts": STARTS, "limit": 10_000, "seeds": 4}
+PIECES = {
+    piece_of(data, words, optimizer): {"data": data, "norm": norm, "optimizer": optimizer, "epochs": epochs, **ASKED}
+    for words, norm in NORMS.items()
+    for data, epochs in DATA.items()
+    for optimizer in OPTIMIZERS
+}
+FROM_STARTS = Computation("depths-from-starts", depths, PIECES, precision="float32")
 
 
 def spread(depth: np.ndarray, moment: int) -> np.ndarray:
@@ -225,56 +208,37 @@ def common_depth_claims(results: Results) -> list[Claim]:
         measured = results.each(FROM_STARTS, lambda arrays: arrays["effective"][:, number, 0], *pieces)
         return measured.map(lambda depth: depth * BLOCKS / law(STARTS[number]))
 
-    def of(value: Any, words: str) -> dict[str, Sample]:
-        return {
-            f"{data}, {optimizer}": results.of(FROM_STARTS, value, piece_of(data, words, optimizer))
-            for data in DATA
-            for optimizer in OPTIMIZERS
-        }
+    def of(name: str, value: Callable[[np.ndarray], np.ndarray], words: str) -> dict[str, Sample]:
+        pieces = {f"{data}, {each}": piece_of(data, words, each) for data in DATA for each in OPTIMIZERS}
+        return {key: results.of(FROM_STARTS, lambda a: value(a[name]), piece) for key, piece in pieces.items()}
 
-    claims = [
-        predicted(
-            f"mean path length before training over that of {words}, without normalisation",
-            Share(1.0, 0.1),
-            {f"s = {start:.3g}": over_law(law, number) for number, start in enumerate(STARTS)},
-            about=Class.INITIALISATION,
-        )
-        for words, law in LAWS.items()
+    def late_change(depth: np.ndarray) -> np.ndarray:
+        return np.abs(np.log(depth[:, :, END] / depth[:, :, HALF])).mean(1)
+
+    claims = []
+    for words, law in LAWS.items():
+        quantity = f"mean path length before training over that of {words}, without normalisation"
+        ours = {f"s = {start:.3g}": over_law(law, number) for number, start in enumerate(STARTS)}
+        claims.append(predicted(quantity, Share(1.0, 0.1), ours, about=Class.INITIALISATION))
+    shrunk, near, still = (at_most(limit, each=True) for limit in (0.5, 1.25, 0.1))
+    rows: list[tuple[str, Predicate, Callable[[np.ndarray], np.ndarray]]] = [
+        ("spread over starts at the end over that before training", shrunk, lambda d: spread(d, END) / spread(d, 0)),
+        ("deepest over shallowest at the end", near, lambda d: d[:, :, END].max(1) / d[:, :, END].min(1)),
+        ("change in the second half, |ln|, mean over starts", still, late_change),
+        ("end over start, s = 0.1", above(1, each=True), lambda d: d[:, 0, END] / d[:, 0, 0]),
+        ("end over start, s = 2", below(1, each=True), lambda d: d[:, -1, END] / d[:, -1, 0]),
     ]
     for words in NORMS:
-        for name, measure in DEPTHS.items():
-            rows = {
-                "spread over starts at the end over that before training": (
-                    *(at_most(0.5, each=True), lambda d: spread(d, END) / spread(d, 0)),
-                ),
-                "deepest over shallowest at the end": (
-                    *(at_most(1.25, each=True), lambda d: d[:, :, END].max(1) / d[:, :, END].min(1)),
-                ),
-                "change in the second half, |ln|, mean over starts": (
-                    *(at_most(0.1, each=True), lambda d: np.abs(np.log(d[:, :, END] / d[:, :, HALF])).mean(1)),
-                ),
-                "end over start, s = 0.1": (above(1, each=True), lambda d: d[:, 0, END] / d[:, 0, 0]),
-                "end over start, s = 2": (below(1, each=True), lambda d: d[:, -1, END] / d[:, -1, 0]),
-            }
-            claims += [
-                predicted(f"{measure}, {words}: {quantity}", test, of(partial(_value, value, name), words))
-                for quantity, (test, value) in rows.items()
-            ]
         claims += [
-            observed(
-                f"mean path length weighted by E‖f_r‖² / p at the end, mean over starts, {words}",
-                of(lambda arrays: arrays["effective"][:, :, END].mean(1), words),
-            ),
-            observed(
-                f"training error at the end, largest over starts, {words}",
-                of(lambda arrays: arrays["error"][:, :, END].max(1), words),
-            ),
+            predicted(f"{measure}, {words}: {quantity}", test, of(name, value, words))
+            for name, measure in DEPTHS.items()
+            for quantity, test, value in rows
         ]
+        depth = of("effective", lambda d: d[:, :, END].mean(1), words)
+        error = of("error", lambda e: e[:, :, END].max(1), words)
+        at_end = f"mean path length weighted by E‖f_r‖² / p at the end, mean over starts, {words}"
+        claims += [observed(at_end, depth), observed(f"training error at the end, largest over starts, {words}", error)]
     return claims
-
-
-def _value(value: Any, name: str, arrays: Arrays) -> np.ndarray:
-    return value(arrays[name])
 
 
 def draw_common_depth(results: Results) -> Figure:

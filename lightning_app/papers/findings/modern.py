@@ -12,11 +12,12 @@ skips mu depends on eps not at all. The response to noise that is really injecte
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import Tensor, nn, torch
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.findings.normalised import LEVELS, TIMES, of_block, slope
 from lightning_app.papers.parts import Arrays, Artefact, Computation, seed_by_seed
@@ -24,9 +25,6 @@ from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 BRANCHES = {"ViT, attention": "vit", "ViT, MLP": "vit", "ConvNeXt": "convnext"}  # -> piece
 VIT = tuple(BRANCHES)[:2]
@@ -49,7 +47,7 @@ def _branches(net: Any, kind: str) -> "dict[str, tuple[nn.Module, Callable[[Tens
         return {"ConvNeXt": (block, block)}
     last = net.encoder.layers[-1]
 
-    def attention(x: "Tensor") -> "Tensor":
+    def attention(x: Tensor) -> Tensor:
         x = last.ln_1(x)
         return last.self_attention(x, x, x, need_weights=False)[0]
 
@@ -74,8 +72,7 @@ def cushions(kind: str, epochs: int, samples: int, limit: int | None) -> dict[st
     return {name: [time[name] for time in times] for name in times[0]}
 
 
-def _of_net(net: "nn.Module", kind: str, images: "Tensor") -> dict[str, list[float]]:
-    import torch
+def _of_net(net: "nn.Module", kind: str, images: Tensor) -> dict[str, list[float]]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     branches = _branches(net, kind)
@@ -98,13 +95,11 @@ def _keep(inputs: dict[str, Any], name: str, _: "nn.Module", args: tuple[Any, ..
     inputs[name] = args[0]
 
 
-def _added(branch: "Callable[[Tensor], Tensor]", x: "Tensor") -> "Tensor":
+def _added(branch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return x + branch(x)
 
 
-def _at_eps(net: "nn.Module", eps: float, block: "Callable[[Tensor], Tensor]", x: "Tensor") -> tuple[float, float]:
-    from torch import nn
-
+def _at_eps(net: "nn.Module", eps: float, block: Callable[[Tensor], Tensor], x: Tensor) -> tuple[float, float]:
     for module in net.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = eps

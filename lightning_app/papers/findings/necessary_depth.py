@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
+from lightning_app.common.late import F, Tensor, nn, torch
 from lightning_app.common.numbers import plural
 from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
@@ -41,8 +43,6 @@ from lightning_app.papers.verdicts import Basis, Claim
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     Learned = tuple[nn.Module, Tensor, Tensor]  # and test samples with labels
 
 STEPS, SEEDS = (1, 2, 3, 4), 13
@@ -73,8 +73,6 @@ def hop_depths(source: Source, first: int, seeds: int, epochs: int, limit: int |
 
 
 def _of_seeds(learned: "Callable[..., Learned]", first: int, seeds: int, *asked: int | None) -> Arrays:
-    import torch
-
     rows = []
     for seed in range(first, first + seeds):
         with torch.random.fork_rng(devices=[]):
@@ -84,8 +82,6 @@ def _of_seeds(learned: "Callable[..., Learned]", first: int, seeds: int, *asked:
 
 def _follower(steps: int, seed: int, epochs: int, limit: int | None, samples: int) -> "Learned":
     """A perceptron that learned to follow so many pointers, with test samples and labels."""
-    import torch
-
     from lightning_app.networks import ResidualMLP
 
     torch.manual_seed(seed)
@@ -98,8 +94,6 @@ def _follower(steps: int, seed: int, epochs: int, limit: int | None, samples: in
 
 def _hopper(steps: int, seed: int, epochs: int, limit: int | None, samples: int) -> "Learned":
     """A transformer that learned so many hops."""
-    import torch
-
     from lightning_app.datamodules import KHop
     from lightning_app.networks import GPT
 
@@ -112,7 +106,7 @@ def _hopper(steps: int, seed: int, epochs: int, limit: int | None, samples: int)
     return net, others, data.test_labels
 
 
-def _measured(steps: int, net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[str, object]:
+def _measured(steps: int, net: "nn.Module", inputs: Tensor, labels: Tensor) -> dict[str, object]:
     from lightning_app.measures import effective_depth
 
     net = net.double()
@@ -125,11 +119,8 @@ def _measured(steps: int, net: "nn.Module", inputs: "Tensor", labels: "Tensor") 
     }
 
 
-def tables(count: int, steps: int) -> "tuple[Tensor, Tensor]":
+def tables(count: int, steps: int) -> tuple[Tensor, Tensor]:
     """Random tables and starts, as units (count, 5 * 5 + 5), and where so many steps lead, (count,), from the random state."""
-    import torch
-    import torch.nn.functional as F
-
     leads, start = torch.randint(PLACES, (count, PLACES)), torch.randint(PLACES, (count,))
     place = start
     for _ in range(steps):
@@ -137,10 +128,8 @@ def tables(count: int, steps: int) -> "tuple[Tensor, Tensor]":
     return torch.cat([F.one_hot(leads, PLACES).flatten(1), F.one_hot(start, PLACES)], dim=1).float(), place
 
 
-def path_lesions(net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[str, np.ndarray]:
+def path_lesions(net: "nn.Module", inputs: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
     """Error of the whole net, (), and with paths of at most and of more than each length, (R,)."""
-    import torch
-
     from lightning_app.measures.paths.lengths import path_outputs
 
     found = [path_outputs(net, some) for some in inputs.split(125)]
@@ -148,7 +137,7 @@ def path_lesions(net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[s
     constant = torch.cat([each.constant for each in found])
     whole, partial_sums = outputs.sum(0) + constant, outputs.cumsum(0) + constant
 
-    def error(logits: "Tensor") -> np.ndarray:
+    def error(logits: Tensor) -> np.ndarray:
         return (logits.argmax(-1) != labels).double().mean(-1).numpy()
 
     return {
@@ -159,10 +148,8 @@ def path_lesions(net: "nn.Module", inputs: "Tensor", labels: "Tensor") -> dict[s
     }
 
 
-def without_each_block(net: Any, inputs: "Tensor", labels: "Tensor") -> Iterator[float]:
+def without_each_block(net: Any, inputs: Tensor, labels: Tensor) -> Iterator[float]:
     """The error of the net in which one of the blocks with a skip adds nothing, block by block."""
-    import torch
-
     for block in net.block_list():
         if getattr(block, "residual", True):
             with block.register_forward_hook(lambda module, inputs, output: inputs[0]), torch.no_grad():
@@ -208,9 +195,7 @@ def rank_correlation(one: str, other: str, *pieces: Arrays) -> np.ndarray:
     """Spearman's, over the tasks of each seed; 0 where one of both numbers is the same for all tasks."""
 
     def ranks(number: str) -> np.ndarray:
-        found = np.concatenate([NUMBERS[number](arrays) for arrays in pieces])[:, None]
-        other = np.swapaxes(found, 1, 2)
-        places = ((other > found) + (other == found) / 2).sum(-1)  # ties share their mean rank
+        places = stats.rankdata(np.concatenate([NUMBERS[number](arrays) for arrays in pieces]), axis=1)
         return places - places.mean(axis=1, keepdims=True)
 
     a, b = ranks(one), ranks(other)

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightning_app.common.late import F, Tensor, nn, torch
 from lightning_app.papers.parts import Source
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 SIZES = {"MNIST": 14}  # pixels a side
 
 
-def digits(count: int | None, size: int = 32) -> "tuple[Tensor, Tensor]":
+def digits(count: int | None, size: int = 32) -> tuple[Tensor, Tensor]:
     """So many of the embedded training images (all for None), (count, 3, size, size), normalised, with their labels."""
-    import torch.nn.functional as F
-
     from lightning_app.datamodules import Digits
 
     splits = Digits().load()
@@ -24,13 +20,13 @@ def digits(count: int | None, size: int = 32) -> "tuple[Tensor, Tensor]":
     return images, splits.train_labels[:count]
 
 
-def vectors(source: Source, data: str, limit: int | None) -> "tuple[str, Tensor, Tensor]":
+def vectors(source: Source, data: str, limit: int | None) -> tuple[str, Tensor, Tensor]:
     """The training samples of `splits`."""
     name, (x, labels), _ = splits(source, data, limit)
     return name, x, labels
 
 
-def splits(source: Source, data: str, limit: int | None) -> "tuple[str, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]":
+def splits(source: Source, data: str, limit: int | None) -> tuple[str, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Name; training samples (count, features) float32 and labels; all test samples and labels. One scale: the training ones'.
 
     Of digits (8 x 8), CIFAR-10 (averaged to 8 x 8), MNIST (to 14 x 14) or Gaussians.
@@ -59,19 +55,15 @@ def splits(source: Source, data: str, limit: int | None) -> "tuple[str, tuple[Te
     return name, ((x - mean) / size, labels), ((others - mean) / size, found.test_labels)
 
 
-def _features(samples: "Tensor", data: str) -> "Tensor":
-    import torch.nn.functional as F
-
+def _features(samples: Tensor, data: str) -> Tensor:
     if data == "Gaussians":
         return samples.float()
     pooled = F.adaptive_avg_pool2d(samples.permute(0, 3, 1, 2).float(), SIZES.get(data, 8))
     return (pooled if data == "CIFAR-10" else pooled[:, :1]).flatten(1)  # the digits' channels are equal
 
 
-def clip_each(weights: "Iterable[Tensor]") -> None:
+def clip_each(weights: Iterable[Tensor]) -> None:
     """Scale the gradient of every net to norm 1 at most; weights (nets, ...)."""
-    import torch
-
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     norms = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0).sqrt()
     for gradient in gradients:
@@ -79,12 +71,9 @@ def clip_each(weights: "Iterable[Tensor]") -> None:
 
 
 def train(
-    net: "nn.Module", inputs: "Tensor", labels: "Tensor", epochs: int, rate: float, batch: int = 64, adam: bool = False
+    net: "nn.Module", inputs: Tensor, labels: Tensor, epochs: int, rate: float, batch: int = 64, adam: bool = False
 ) -> None:
     """SGD with momentum 0.9, or Adam, in an order drawn from the present random state. The net is left in evaluation mode."""
-    import torch
-    import torch.nn.functional as F
-
     sgd = partial(torch.optim.SGD, momentum=0.9)
     optimizer = (torch.optim.Adam if adam else sgd)(net.parameters(), lr=rate)
     net.train()

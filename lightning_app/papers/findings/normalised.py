@@ -17,20 +17,18 @@ import math
 from collections.abc import Callable
 from functools import partial
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import F, Tensor, nn, torch
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.parts import Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import Within, above, at_most, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Sample
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 CHANNELS, SIZE, BLOCKS, GROUPS = 16, 8, 3, 4
 NORMS = ("LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "BatchNorm of one", "BatchNorm")
@@ -42,8 +40,6 @@ TIMES = ("before training", "after training")
 
 
 def _norm(kind: str) -> "nn.Module":
-    from torch import nn
-
     shape = [CHANNELS, SIZE, SIZE]
     return {
         "LayerNorm": lambda: nn.LayerNorm(shape),
@@ -55,8 +51,6 @@ def _norm(kind: str) -> "nn.Module":
 
 def _block(kind: str, convolutions: int, skip: bool) -> "nn.Module":
     """relu(norm(conv(relu(norm(conv(x))))) + x), or with one convolution, or without the skip."""
-    import torch.nn.functional as F
-    from torch import nn
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -66,7 +60,7 @@ def _block(kind: str, convolutions: int, skip: bool) -> "nn.Module":
             )
             self.norms = nn.ModuleList(_norm(kind) for _ in range(convolutions))
 
-        def forward(self, x: "Tensor") -> "Tensor":
+        def forward(self, x: Tensor) -> Tensor:
             out = x
             for number, (conv, norm) in enumerate(zip(self.convs, self.norms)):
                 out = norm(conv(F.relu(out) if number else out))
@@ -84,8 +78,6 @@ def cushions(
     ``cushion``: mu with n = C H W, ||J||_F by probes. ``response``: the output's relative change by Gaussian noise of 1 % of
     the input's norm, over that 1 %. The second axis: before and after training, which uses the usual eps.
     """
-    from torch import nn
-
     blocks = [_block(kind, convolutions, skip) for _ in range(BLOCKS)]
     stem = [nn.Conv2d(3, CHANNELS, 3, padding=1), nn.ReLU()]
     net = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10))
@@ -102,10 +94,7 @@ def cushions(
     return found
 
 
-def _of_block(net: Any, kind: str, eps: float, images: "Tensor") -> tuple[float, float]:
-    import torch
-    from torch import nn
-
+def _of_block(net: Any, kind: str, eps: float, images: Tensor) -> tuple[float, float]:
     for block in net[2 : 2 + BLOCKS]:
         if kind == "BatchNorm of one":
             block.norms = nn.ModuleList(map(_alone, block.norms))
@@ -116,10 +105,8 @@ def _of_block(net: Any, kind: str, eps: float, images: "Tensor") -> tuple[float,
         return of_block(block, nn.Sequential(*before)(images))
 
 
-def of_block(block: "Callable[[Tensor], Tensor]", x: "Tensor") -> tuple[float, float]:
+def of_block(block: Callable[[Tensor], Tensor], x: Tensor) -> tuple[float, float]:
     """Cushion mu and response of a block at inputs (samples, ...), medians."""
-    import torch
-
     from lightning_app.measures.noise_stability.jacobian import frobenius_by_probes, push
 
     with torch.no_grad():
@@ -137,8 +124,6 @@ def of_block(block: "Callable[[Tensor], Tensor]", x: "Tensor") -> tuple[float, f
 
 def _alone(norm: Any) -> "nn.Module":
     """BatchNorm in training mode on each sample alone: its statistics over that sample's places."""
-    from torch import nn
-
     alone = nn.InstanceNorm2d(CHANNELS, affine=True, dtype=norm.weight.dtype)
     alone.load_state_dict({"weight": norm.weight, "bias": norm.bias})
     return alone

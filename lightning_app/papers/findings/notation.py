@@ -13,20 +13,18 @@ import copy
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import nn
 from lightning_app.papers.findings.nets import digits, train
 from lightning_app.papers.parts import Artefact, Computation, seed_by_seed
 from lightning_app.papers.predicates import at_least, at_most, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
-
-if TYPE_CHECKING:
-    from torch import nn
 
 T, FOLDED = "twins", "folded"  # the two ways of writing a function differently
 FLOOR = 1e-17  # of the figure

@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import Net
 from lightning_app.papers.parts import Arrays, Artefact, Computation
@@ -43,21 +44,17 @@ def remaining(
 
     At the rate that leaves least, seed by seed and budget by budget; inf where every rate diverges.
     """
-    import torch
-
     from lightning_app.theory.li_et_al.descent import descend
 
     shape = (depth // n, n, *[data.x.shape[1]] * 2)
     rates = 10 ** torch.tensor(exponents, dtype=torch.float64)
-    least, whole = (
-        data.moments.optimum(),
-        data.problem(True, "identity").loss_and_gradient(torch.zeros(1, *shape).double())[0],
-    )
+    problem, least = data.problem(True, "identity"), data.moments.optimum()
+    whole = problem.loss_and_gradient(torch.zeros(1, *shape).double())[0]
     at = [round(share * epochs) for share in SHARES]
     rows = []
     for start in starts:
         weights = Net("", n, True, "zero", start).start(depth, seeds).repeat_interleave(len(rates), dim=0)
-        losses = descend(data.problem(True, "identity"), weights, rates.repeat(seeds), epochs).losses[:, at]
+        losses = descend(problem, weights, rates.repeat(seeds), epochs).losses[:, at]
         rows.append((losses.view(seeds, len(rates), len(at)).amin(1) - least) / (whole - least))
     return {"remaining": torch.stack(rows, 1).numpy(), "starts": np.array(starts)}
 
@@ -66,18 +63,9 @@ def piece_of(n: int, depth: int) -> str:
     return f"{n}-shortcut-{depth:02d}"
 
 
-PHASES = Computation(
-    "phases",
-    remaining,
-    {
-        piece_of(n, depth): {
-            **{"n": n, "depth": depth, "starts": STARTS, "exponents": EXPONENTS},
-            **{"epochs": EPOCHS, "seeds": 3, "limit": None},
-        }
-        for n in LENGTHS
-        for depth in DEPTHS
-    },
-)
+ASKED = {"starts": STARTS, "exponents": EXPONENTS, "epochs": EPOCHS, "seeds": 3, "limit": None}
+PIECES = {piece_of(n, depth): {"n": n, "depth": depth, **ASKED} for n in LENGTHS for depth in DEPTHS}
+PHASES = Computation("phases", remaining, PIECES)
 
 
 def edge(arrays: Arrays, side: int, budget: int = -1) -> np.ndarray:
@@ -124,32 +112,26 @@ def shortcut_length_claims(results: Results) -> list[Claim]:
     for n in LENGTHS:
         words = f"{n}-shortcut"
         small = at_most(TRAINED, each=True) if n < 3 else at_least(UNTRAINED, each=True)
+        from_best = at_depths(lambda a: a["remaining"][:, :, -1].min(axis=1), n)
+        law = results.of(PHASES, partial(exponent, n), *(piece_of(n, depth) for depth in DEPTHS))
+        largest = f"exponent of the largest start in the number of units, {words}"
         claims += [
             predicted(f"loss left, start 1e-3, {words}", small, at_depths(lambda a: a["remaining"][:, 0, -1], n)),
-            predicted(
-                f"loss left from the best start, {words}",
-                at_most(TRAINED, each=True),
-                at_depths(lambda a: a["remaining"][:, :, -1].min(axis=1), n),
-            ),
-            predicted(
-                f"exponent of the largest start in the number of units, {words}",
-                Share(-1 / (2 * n), 0.35),
-                results.of(PHASES, partial(exponent, n), *(piece_of(n, depth) for depth in DEPTHS)),
-            ),
+            predicted(f"loss left from the best start, {words}", at_most(TRAINED, each=True), from_best),
+            predicted(largest, Share(-1 / (2 * n), 0.35), law),
         ]
         if n > 2:
             fall = 4 ** (1 / (n - 2))
             least = at_depths(lambda a: edge(a, -1, 0) / edge(a, -1), n)
             quantity = f"least start with a quarter of the steps over that with all, {words}"
             claims.append(predicted(quantity, Share(fall, 0.35), least))
-    best = {
-        f"{n}-shortcut, depth {depth}": results.of(
-            PHASES, lambda a: a["starts"][a["remaining"][:, :, -1].argmin(1)], piece_of(n, depth)
-        )
-        for n in LENGTHS
-        for depth in DEPTHS
-    }
+    pieces = {f"{n}-shortcut, depth {depth}": piece_of(n, depth) for n in LENGTHS for depth in DEPTHS}
+    best = {words: results.of(PHASES, best_start, piece) for words, piece in pieces.items()}
     return [*claims, observed("the best start, times Xavier", best)]
+
+
+def best_start(arrays: Arrays) -> np.ndarray:
+    return arrays["starts"][arrays["remaining"][:, :, -1].argmin(1)]
 
 
 def draw_shortcut_length(results: Results) -> Figure:
@@ -165,9 +147,8 @@ def draw_shortcut_length(results: Results) -> Figure:
                 left = np.where(np.isfinite(left), np.clip(left, 1e-8, None), np.nan)
                 ax.plot(arrays["starts"], left, color=figures.COLOURS[shade][0], label=f"depth {depth}")
         ax.axhline(TRAINED, color=figures.INK, linewidth=0.8)
-        ax.set(
-            xscale="log", yscale="log", ylim=(5e-9, 1e3), title=f"shortcuts around {n}", xlabel="start, times Xavier"
-        )
+        ax.set(xscale="log", yscale="log", ylim=(5e-9, 1e3), title=f"shortcuts around {n}")
+        ax.set(xlabel="start, times Xavier")
     for ax in grid[:, 0]:
         ax.set(ylabel="loss left")
     for n, shade in zip(LENGTHS, shades):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import torch
 from lightning_app.papers.findings.shortcut_length import LENGTHS, piece_of
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import Net
@@ -34,8 +35,6 @@ def losses(
 
     At the best rate, seed by seed. ``linear``: what the best linear map leaves.
     """
-    import torch
-
     from lightning_app.theory.li_et_al.descent import descend
 
     problem, rates = data.problem(True, "relu"), 10 ** torch.tensor(exponents, dtype=torch.float64)
@@ -48,19 +47,9 @@ def losses(
     return {"left": torch.stack(rows, 1).numpy(), "linear": np.array(data.moments.optimum() / float(whole))}
 
 
-ENDS = Computation(
-    "ends-relu",
-    losses,
-    {
-        piece_of(n, depth): {
-            **{"n": n, "depth": depth, "starts": STARTS, "exponents": EXPONENTS},
-            **{"epochs": EPOCHS, "seeds": 3, "limit": IMAGES},
-        }
-        for n in LENGTHS
-        for depth in DEPTHS
-    },
-    precision="float32",
-)
+ASKED = {"starts": STARTS, "exponents": EXPONENTS, "epochs": EPOCHS, "seeds": 3, "limit": IMAGES}
+PIECES = {piece_of(n, depth): {"n": n, "depth": depth, **ASKED} for n in LENGTHS for depth in DEPTHS}
+ENDS = Computation("ends-relu", losses, PIECES, precision="float32")
 
 
 def relu_claims(results: Results) -> list[Claim]:

@@ -14,12 +14,14 @@ And a skip that is written as one has 0.005 of error at most beside the plain ne
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from lightning_app.common.late import F, torch
 from lightning_app.papers.findings.nets import clip_each, splits
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Run, Source
 from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, above, noted, predicted
@@ -34,14 +36,9 @@ DATA = {"MNIST": "mnist", "CIFAR-10": "cifar"}
 DECAYS = (1e-4, 1e-3, 1e-2)
 PLACE, SIZE, CENTRE = FACTORS = ("place of the start", "size of the start", "centre")
 CELLS = [*product((0, 1), repeat=3)]  # of the factors: 0 as plain nets have it, 1 as residual nets do
-ARMS = dict(  # of the run on CIFAR-10
-    zip(
-        CELLS,
-        (
-            *("plain_kwi_zero", "plain_kwi_identity", "plain_hmwi_zero", "plain_hmwi_identity"),
-            *("twin_kwi_zero", "residual_kwi", "twin_hmwi_zero", "residual_hmwi"),
-        ),
-    )
+ARMS = (  # of the run on CIFAR-10, by cell
+    *("plain_kwi_zero", "plain_kwi_identity", "plain_hmwi_zero", "plain_hmwi_identity"),
+    *("twin_kwi_zero", "residual_kwi", "twin_hmwi_zero", "residual_hmwi"),
 )
 
 
@@ -51,9 +48,6 @@ def ends(source: Source, data: str, decay: float, epochs: int, limit: int | None
     ``written_risk`` and ``written_error``, (seeds,): of the last cell with its skips written as skips. The nets of a seed
     share draws and batches.
     """
-    import torch
-    import torch.nn.functional as F
-
     name, (x, labels), (others, answers) = splits(source, data, limit)
     starts = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
     weights = _start(starts, x.shape[1], len(answers.unique()))
@@ -90,8 +84,6 @@ def ends(source: Source, data: str, decay: float, epochs: int, limit: int | None
 
 def _start(generators: list, inputs: int, classes: int) -> "dict[str, Any]":
     """Weights of all cells and of the net with its skips, (nets, ...), seed by seed."""
-    import torch
-
     from lightning_app.networks.cifar import standard_deviation
 
     rows: dict[str, list] = {"first": [], "hidden": [], "readout": [], "bias": []}
@@ -120,16 +112,9 @@ def piece_of(data: str, decay: float) -> str:
     return f"{DATA[data]}-{decay:.0e}"
 
 
-ENDS = Computation(
-    "ends-by-start-and-centre",
-    ends,
-    {
-        piece_of(data, decay): {"data": data, "decay": decay, "epochs": 30, "limit": 5_000, "seeds": 13}
-        for decay in DECAYS
-        for data in DATA
-    },
-    precision="float32",
-)
+ASKED = {"epochs": 30, "limit": 5_000, "seeds": 13}
+PIECES = {piece_of(data, decay): {"data": data, "decay": decay, **ASKED} for decay in DECAYS for data in DATA}
+ENDS = Computation("ends-by-start-and-centre", ends, PIECES, precision="float32")
 FACTORIAL = Run("factorial20", seeds=3)
 
 
@@ -208,29 +193,26 @@ def _interval(sample: Sample) -> str:
 
 def start_and_centre_claims(results: Results) -> list[Claim]:
     """No sentence of a paper; see the module's docstring for where the predictions come from."""
+
+    def of_arrays(decay: float, number: Callable[[Arrays], np.ndarray]) -> dict[str, Sample]:
+        return {data: results.of(ENDS, number, piece_of(data, decay)) for data in DATA}
+
+    def of_errors(decay: float, number: Callable[[np.ndarray], np.ndarray]) -> dict[str, Sample]:
+        return of_arrays(decay, lambda arrays: number(arrays["error"]))
+
     claims = []
     for decay in DECAYS:
-
-        def of(number: Callable, decay: float = decay) -> dict[str, Sample]:
-            pieces = {data: piece_of(data, decay) for data in DATA}
-            return {
-                data: results.of(ENDS, lambda arrays: number(arrays["error"]), piece) for data, piece in pieces.items()
-            }
-
-        claims += _claims(decay, of, IntervalAbove())
-        written = {
-            data: results.of(ENDS, lambda a: a["written_error"] - a["error"][:, 1, 1, 1], piece_of(data, decay))
-            for data in DATA
-        }
+        claims += _claims(decay, partial(of_errors, decay), IntervalAbove())
         words = f"decay {decay:g}: skips written as skips, less added to the weights, in test error"
         test = Within(0.0, 0.005, "of the mean over seeds")
+        written = of_arrays(decay, lambda arrays: arrays["written_error"] - arrays["error"][:, 1, 1, 1])
         claims.append(predicted(words, test, written))
     return claims
 
 
 def on_cifar_claims(results: Results) -> list[Claim]:
     """The same of convolutional nets, where 1e-4 is the paper's decay."""
-    cells = [results.final(FACTORIAL.name, arm, "test/error") for arm in ARMS.values()]
+    cells = [results.final(FACTORIAL.name, arm, "test/error") for arm in ARMS]
 
     def of(number: Callable) -> dict[str, Sample]:
         return {"": cells[0].map(lambda *errors: number(np.reshape(errors, (2, 2, 2))), *cells[1:])}
@@ -258,16 +240,15 @@ def draw_cells(axes: figures.Axes, errors: Mapping[float, np.ndarray]) -> None:
         colour = figures.COLOURS[shade][0]
         values = [each[place, size, centre] for each in errors.values()]
         label = f"{words}, decay to {'the identity' if centre else '0'}"
-        axes.plot(
-            [*errors], values, "-o" if centre else ":o", mfc=colour if centre else "white", color=colour, label=label
-        )
+        form, fill = ("-o", colour) if centre else (":o", "white")
+        axes.plot([*errors], values, form, mfc=fill, color=colour, label=label)
     axes.set(xscale="log", xlabel="weight decay")
 
 
 def draw_on_cifar(results: Results) -> Figure:
     """The same at the one decay of the run."""
     figure, ((axes,),) = figures.canvas()
-    cells = [results.final(FACTORIAL.name, arm, "test/error") for arm in ARMS.values()]
+    cells = [results.final(FACTORIAL.name, arm, "test/error") for arm in ARMS]
     if all(sample.count for sample in cells):
         draw_cells(axes, {1e-4: np.reshape([sample.mean for sample in cells], (2, 2, 2))})
     axes.set(ylabel="test error")

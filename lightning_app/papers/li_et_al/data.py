@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.late import Tensor, torch
 from lightning_app.papers.li_et_al.nets import WIDTH, Mid, Net
 from lightning_app.papers.parts import Arrays, Source
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from lightning_app.theory.li_et_al.descent import Problem
     from lightning_app.theory.li_et_al.linear import Moments
 
@@ -30,8 +29,8 @@ class Whitened:
     """Samples of the regression that the nets are trained on."""
 
     name: str  # "MNIST (60,000 images, sha256 0123456789abcdef)": 16 hex digits of their pixels and labels
-    x: "Tensor"  # (m, 10) float64, mean 0 and covariance I
-    y: "Tensor"  # (m, 10) float64, one-hot
+    x: Tensor  # (m, 10) float64, mean 0 and covariance I
+    y: Tensor  # (m, 10) float64, one-hot
 
     @cached_property
     def moments(self) -> "Moments":
@@ -58,8 +57,6 @@ def whitened(source: Source, limit: int | None) -> Whitened:
     Raises:
         UserError: if there is no MNIST below the source's root and nothing may stand in, saying how to get it.
     """
-    import torch
-
     from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
     from lightning_app.datamodules.trained_on import digest
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 import matplotlib as mpl
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import SUBSET, WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_7_8 import EPOCHS, LINEAR, best_of, piece_of
 from lightning_app.papers.li_et_al.nets import SHORTCUT_2, Mid, Net
@@ -30,8 +31,6 @@ ACTIVATIONS = {"identity": "linear", "relu": "ReLU at mid"}
 @on_whitened
 def norms(data: Whitened, net: Net, depth: int, mid: Mid, rate: float, epochs: int, seeds: int) -> Arrays:
     """Mean Frobenius norm of a matrix and the loss at every epoch: arrays (seeds, epochs + 1)."""
-    import torch
-
     from lightning_app.theory.li_et_al.descent import descend
 
     rates = torch.full((seeds,), rate, dtype=torch.float64)
@@ -40,16 +39,12 @@ def norms(data: Whitened, net: Net, depth: int, mid: Mid, rate: float, epochs: i
 
 
 FIXED = {"net": SHORTCUT_2.parameters, "rate": RATE, "epochs": EPOCHS, "seeds": 3}
-NORMS = Computation(
-    "norms",
-    norms,
-    {
-        f"{mid}-{depth:02d}": {**FIXED, "depth": depth, "mid": mid, "limit": None if mid == "identity" else SUBSET}
-        for mid in ACTIVATIONS
-        for depth in DEPTHS
-    },
-    precision="float64, nets with ReLU in float32",
-)
+PIECES = {
+    f"{mid}-{depth:02d}": {**FIXED, "depth": depth, "mid": mid, "limit": None if mid == "identity" else SUBSET}
+    for mid in ACTIVATIONS
+    for depth in DEPTHS
+}
+NORMS = Computation("norms", norms, PIECES, precision="float64, nets with ReLU in float32")
 
 FROM = 0.1  # share of training after which all have left the zero they start from
 

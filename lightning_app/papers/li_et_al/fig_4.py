@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_app.common.late import Tensor, torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, XAVIER, Net, draw_curve
 from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
@@ -20,9 +20,6 @@ from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import exponential, power
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROUNDING = 1e-10  # of the largest: eigenvalues below are zero
 CUT = 1e16  # of max |λ| / min |λ|: what float64 resolves
@@ -46,14 +43,12 @@ class Spectrum:
     index: float  # share of negative eigenvalues
 
     @classmethod
-    def of(cls, hessian: "Tensor") -> "Spectrum":
+    def of(cls, hessian: Tensor) -> "Spectrum":
         """
         >>> import torch
         >>> Spectrum.of(torch.diag(torch.tensor([40.0, -20.0, 0.0, 10.0, 30.0])))
         Spectrum(largest=40.0, percentile10=4.0, smallest=0.0, zeros=1, index=0.2)
         """
-        import torch
-
         if not hessian.isfinite().all():  # of a descent that has diverged
             return cls(*[math.nan] * 5)
         values = torch.linalg.eigvalsh(hessian).numpy()
@@ -97,15 +92,12 @@ def _starts(net: str, *depths: int) -> list[str]:
     return [f"{net}-{depth:02d}" for depth in depths]
 
 
-INITIAL = Computation(
-    "initial-hessian",
-    initial,
-    {
-        piece: {"net": net.parameters, "depth": depth, "seeds": 1 if net is AT_ZERO else 5, "limit": None}
-        for name, net in STARTS.items()
-        for depth, piece in zip(DEPTHS, _starts(name, *DEPTHS))
-    },
-)
+PIECES = {
+    piece: {"net": net.parameters, "depth": depth, "seeds": 1 if net is AT_ZERO else 5, "limit": None}
+    for name, net in STARTS.items()
+    for depth, piece in zip(DEPTHS, _starts(name, *DEPTHS))
+}
+INITIAL = Computation("initial-hessian", initial, PIECES)
 
 
 def fig_4_claims(results: Results) -> list[Claim]:

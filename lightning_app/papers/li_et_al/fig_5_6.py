@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_4 import SPECTRUM, Spectrum, cond10
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, WIDTH, XAVIER, Net, style
@@ -35,8 +36,6 @@ LOST = f"at depth {DEPTH} (the text lost the paper's depth)"
 @on_whitened
 def spectra(data: Whitened, net: Net, depth: int, rate: float, epochs: int, seeds: int) -> Arrays:
     """Losses, gradient norms and the Hessian's spectrum at every epoch of a full-batch descent: arrays (seeds, epochs + 1)."""
-    import torch
-
     from lightning_app.theory.li_et_al import linear
     from lightning_app.theory.li_et_al.descent import LinearProblem, descend
 
@@ -56,14 +55,11 @@ def spectra(data: Whitened, net: Net, depth: int, rate: float, epochs: int, seed
     }
 
 
-SPECTRA = Computation(
-    "spectra",
-    spectra,
-    {
-        net.name: {"net": net.parameters, "depth": DEPTH, "rate": rate, "epochs": EPOCHS, "seeds": 3, "limit": None}
-        for net, rate in RATES.items()
-    },
-)
+PIECES = {
+    net.name: {"net": net.parameters, "depth": DEPTH, "rate": rate, "epochs": EPOCHS, "seeds": 3, "limit": None}
+    for net, rate in RATES.items()
+}
+SPECTRA = Computation("spectra", spectra, PIECES)
 
 
 def at_gap(arrays: Arrays, values: np.ndarray, gap: float) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FixedLocator
 
+from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import SUBSET, WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import NETS, Mid, Net, draw_curve
 from lightning_app.papers.parts import Arrays, Artefact, Computation
@@ -24,8 +25,6 @@ def final_losses(
     data: Whitened, net: Net, depth: int, mid: Mid, exponents: Sequence[float], epochs: int, seeds: int
 ) -> Arrays:
     """Final losses and mean norms of every seed and rate, (seeds, rates); inf where a run diverged. Initial losses (seeds,)."""
-    import torch
-
     from lightning_app.theory.li_et_al.descent import descend
 
     rates = 10 ** torch.tensor(exponents, dtype=torch.float64)

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from lightning_app.common.late import Tensor, torch
 from lightning_app.plots.style import Style, styles
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Mid = Literal["identity", "relu"]  # the activation between the matrices of a unit
 WIDTH = 10  # "Ten greatest principal components are kept", and there are ten classes
@@ -34,10 +32,8 @@ class Net:
         """As a piece's parameters have it."""
         return asdict(self)
 
-    def start(self, depth: int, seeds: int) -> "Tensor":
+    def start(self, depth: int, seeds: int) -> Tensor:
         """Initial weights of nets with ``depth`` matrices, (seeds, R, n, d, d) float64, seeds 0 to seeds - 1."""
-        import torch
-
         from lightning_app.networks.shortcut import draw
 
         shape = (depth // self.n, self.n, WIDTH, WIDTH)

@@ -1,10 +1,11 @@
 """Theorem 1, a net of vanishing norm that is exact on its data, and Lemmas 1 to 4, all executed."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from lightning_app.common.late import Tensor, torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import SHORTCUT_2, draw_curve
 from lightning_app.papers.li_et_al.theorem_2 import Equal
@@ -14,9 +15,6 @@ from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class
 from lightning_app.plots import figures
 from lightning_app.statistics.fitting import power
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EXACT = 1e-10
 
@@ -34,10 +32,8 @@ def small_norm(data: Whitened, per_point: int, points: int, noise: float, seeds:
     return {field: np.array([getattr(net, field) for net in nets]) for field in fields}
 
 
-def _unit_points(data: Whitened, points: int, noise: float, seed: int) -> "tuple[Tensor, Tensor]":
+def _unit_points(data: Whitened, points: int, noise: float, seed: int) -> tuple[Tensor, Tensor]:
     """Some whitened images, divided by their lengths, and their labels with a little noise, each (points, d)."""
-    import torch
-
     from lightning_app.theory.li_et_al.small_norm import perturbed_labels
 
     generator = torch.Generator().manual_seed(seed)
@@ -90,8 +86,6 @@ def draw_theorem_1(results: Results) -> figures.Figure:
 @on_whitened
 def geometric_lemmas(data: Whitened, points: int, steps: int, noise: float, seeds: int) -> Arrays:
     """Lemmas 1 and 2 on each seed's points: arrays (seeds,) by "lemma/what"."""
-    import torch
-
     from lightning_app.theory.li_et_al.lemmas import lemma_1, lemma_2
 
     rows = []
@@ -122,15 +116,12 @@ def _by_lemma(found: dict[int, Any]) -> dict[str, Any]:
 
 SPHERES = {"points": {"points": POINTS, "steps": 64, "noise": 0.1, "seeds": 20, "limit": 1000}}
 GEOMETRIC = Computation("lemmas-1-2", geometric_lemmas, SPHERES)
-DERIVATIVES = Computation(
-    "lemmas-3-4",
-    derivative_lemmas,
-    {
-        f"n{n}-{mid}": {"n": n, "units": 3, "mid": mid, "width": 4, "samples": 30, "limit": 500}
-        for n in (1, 2, 3)
-        for mid in ("identity", "tanh")
-    },
-)
+DERIVATIVES_PIECES = {
+    f"n{n}-{mid}": {"n": n, "units": 3, "mid": mid, "width": 4, "samples": 30, "limit": 500}
+    for n in (1, 2, 3)
+    for mid in ("identity", "tanh")
+}
+DERIVATIVES = Computation("lemmas-3-4", derivative_lemmas, DERIVATIVES_PIECES)
 
 STATEMENTS = {  # what must be 0, or at most 0
     "1/target": "Lemma 1: distance of the moved column from its target",

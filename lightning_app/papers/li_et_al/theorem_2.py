@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.nets import WIDTH, draw_curve
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Value, columns
@@ -69,15 +70,12 @@ def at_zero(data: Whitened, n: int, form: Form, units: Sequence[int], width: int
     return columns(zero_point_deviations(_form(count, n, form), x, y) for count in units)
 
 
-ZERO = Computation(
-    "zero-point",
-    at_zero,
-    {
-        _piece(n, name): {"n": n, "form": form, "units": UNITS, "width": 5, "samples": 30, "limit": 500}
-        for n in (1, 2, 3, 4)
-        for name, form in _forms(n).items()
-    },
-)
+ZERO_PIECES = {
+    _piece(n, name): {"n": n, "form": form, "units": UNITS, "width": 5, "samples": 30, "limit": 500}
+    for n in (1, 2, 3, 4)
+    for name, form in _forms(n).items()
+}
+ZERO = Computation("zero-point", at_zero, ZERO_PIECES)
 
 DEPTHS = (1, 2, 4, 8)  # units
 
@@ -86,8 +84,6 @@ DEPTHS = (1, 2, 4, 8)  # units
 def by_depth(data: Whitened, n: int, form: Form, units: Sequence[int]) -> Arrays:
     """Of the Hessian's eigenvalues, computed anew at each depth: condition number and index of those that are not zero, and
     how many are zero. Arrays (units,)."""
-    import torch
-
     from lightning_app.theory.li_et_al.zero_point import zero_point
 
     rows = []
@@ -99,22 +95,17 @@ def by_depth(data: Whitened, n: int, form: Form, units: Sequence[int]) -> Arrays
     return dict(zip(("condition", "index", "zeros"), np.array(rows, dtype=float).T))
 
 
-BY_DEPTH = Computation(
-    "zero-point-by-depth",
-    by_depth,
-    {
-        _piece(n, name): {"n": n, "form": form, "units": DEPTHS, "limit": None}
-        for n in (1, 2)
-        for name, form in _forms(n).items()
-    },
-)
+BY_DEPTH_PIECES = {
+    _piece(n, name): {"n": n, "form": form, "units": DEPTHS, "limit": None}
+    for n in (1, 2)
+    for name, form in _forms(n).items()
+}
+BY_DEPTH = Computation("zero-point-by-depth", by_depth, BY_DEPTH_PIECES)
 
 
 @on_whitened
 def equivalence(data: Whitened, depth: int, seeds: int) -> Arrays:
     """Largest difference between an orthogonal plain net's Hessian, in turned variables, and that of 1-shortcuts at zero."""
-    import torch
-
     from lightning_app.networks.shortcut import draw
     from lightning_app.theory.li_et_al.zero_point import orthogonal_equivalence
 

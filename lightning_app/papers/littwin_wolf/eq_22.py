@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.parts import Artefact, Computation, Value, columns, seed_by_seed
 from lightning_app.papers.predicates import Within, above, shown, tested
 from lightning_app.papers.results import Results
@@ -42,8 +43,6 @@ def moments(
 
     Arrays (seeds, blocks): ``squares`` E N_l^2, ``branch`` E relu^2 / sigma^2, ``sigma``; means over samples and units.
     """
-    import torch
-
     from lightning_app.networks.residual_mlp import MeanStdNorm, MlpBlock, ResidualMLP
 
     rows = []

@@ -5,19 +5,17 @@ Hamiltonians, all with the same couplings, so that mixtures are compared sample 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from lightning_app.common.late import Tensor, torch
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source
 from lightning_app.papers.predicates import IntervalAbove, above, at_least, at_most, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.plots import figures
 from lightning_app.plots.style import styles
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DEPTH = 100  # of Figs. 1a to 1c; that of 1f is not said
 BETAS = tuple(float(beta) for beta in np.geomspace(0.01, 100, 41).round(6))
@@ -26,8 +24,6 @@ SIZES = (10, 30, 100)  # Lambda
 
 def complexity(source: Source, p: int, betas: Sequence[float], sizes: Sequence[int], spectra: int) -> Arrays:
     """theta by beta, (betas,), and log E Crt_0 / Lambda by Lambda and beta, (sizes, betas), for mixtures of 2..p."""
-    import torch
-
     from lightning_app.theory.littwin_wolf import hamiltonian, spin_glass
 
     r = torch.arange(2, p + 1)
@@ -62,8 +58,6 @@ MIXTURES: dict[str, Mixture] = {
 def counted(source: Source, mixture: Mixture, p: int, Lambda: int, seeds: int, starts: int, spectra: int) -> Arrays:
     """All critical points of each seed's Hamiltonian by index, (seeds, Lambda), whether Morse's count came out, (seeds,), and
     what the Kac-Rice formula expects, (Lambda,)."""
-    import torch
-
     from lightning_app.theory.littwin_wolf import hamiltonian
 
     lengths, weights = torch.arange(1, p + 1), _mixture(mixture, p)
@@ -83,10 +77,8 @@ def counted(source: Source, mixture: Mixture, p: int, Lambda: int, seeds: int, s
     }
 
 
-def _mixture(mixture: Mixture, p: int) -> "Tensor":
+def _mixture(mixture: Mixture, p: int) -> Tensor:
     """Weights of lengths 1..p. Where they are not those of a beta, length 1 has none."""
-    import torch
-
     from lightning_app.theory.littwin_wolf import spin_glass
 
     if "beta" in mixture:
@@ -94,14 +86,11 @@ def _mixture(mixture: Mixture, p: int) -> "Tensor":
     return torch.tensor([0.0, *mixture["eps"]], dtype=torch.float64)
 
 
-SPIN_GLASS = Computation(
-    "spin-glass",
-    counted,
-    {
-        name: {"mixture": mixture, "p": P, "Lambda": LAMBDA, "seeds": 60, "starts": 100, "spectra": 100_000}
-        for name, mixture in MIXTURES.items()
-    },
-)
+SPIN_GLASS_PIECES = {
+    name: {"mixture": mixture, "p": P, "Lambda": LAMBDA, "seeds": 60, "starts": 100, "spectra": 100_000}
+    for name, mixture in MIXTURES.items()
+}
+SPIN_GLASS = Computation("spin-glass", counted, SPIN_GLASS_PIECES)
 GROUPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of counts by index, (..., Lambda)
     "of any index": lambda counts: counts.sum(axis=-1),
     "minima": lambda counts: counts[..., 0],
@@ -272,8 +261,6 @@ GREATEST = (3, 4, 10, 30, 100)  # p
 def maximum(source: Source, p: int, mixtures: int, seeds: int) -> Arrays:
     """theta / theta_pure of random mixtures of 2..p, (seeds,) largest ones, and along the segments from pure p to pure r,
     (p - 2,) largest steps."""
-    import torch
-
     from lightning_app.theory.littwin_wolf import spin_glass
 
     r, pure = torch.arange(2, p + 1), spin_glass.theta_pure(p)
@@ -295,8 +282,6 @@ MAXIMUM = Computation("pure-spin-glass", maximum, RANDOM)
 
 def finite_maximum(source: Source, Lambda: int, p: int, mixtures: int, spectra: int, seed: int) -> Arrays:
     """Kac-Rice means of random mixtures of 2..p over those of pure p, largest of all mixtures by index, (Lambda,)."""
-    import torch
-
     from lightning_app.theory.littwin_wolf import hamiltonian
 
     generator, r = torch.Generator().manual_seed(seed), torch.arange(2, p + 1)
@@ -307,15 +292,12 @@ def finite_maximum(source: Source, Lambda: int, p: int, mixtures: int, spectra: 
     return {"largest": torch.stack(ratios).amax(0).numpy()}
 
 
-FINITE_MAXIMUM = Computation(
-    "pure-spin-glass-finite",
-    finite_maximum,
-    {
-        f"L{Lambda}-p{p:02d}": {"Lambda": Lambda, "p": p, "mixtures": 100, "spectra": 5000, "seed": 0}
-        for Lambda in (3, 5, 8)
-        for p in (3, 4, 10)
-    },
-)
+FINITE_MAXIMUM_PIECES = {
+    f"L{Lambda}-p{p:02d}": {"Lambda": Lambda, "p": p, "mixtures": 100, "spectra": 5000, "seed": 0}
+    for Lambda in (3, 5, 8)
+    for p in (3, 4, 10)
+}
+FINITE_MAXIMUM = Computation("pure-spin-glass-finite", finite_maximum, FINITE_MAXIMUM_PIECES)
 
 
 def theorem_5_claims(results: Results) -> list[Claim]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_app.common.late import torch
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import above, at_least, at_most, noted, tested
 from lightning_app.papers.results import Results
@@ -31,8 +32,6 @@ def lemmas(source: Source, shared: str, p: int, n: int, d: int, Lambda: int, dra
 
 
 def _of_seed(shared: str, sizes: tuple[int, int, int, int], draws: int, seed: int) -> dict[str, float]:
-    import torch
-
     from lightning_app.theory.littwin_wolf import unravelled
 
     makes: dict[str, Callable[..., unravelled.SharedWeights]] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from lightning_app.common.late import torch
 from lightning_app.papers.littwin_wolf import training
 from lightning_app.papers.littwin_wolf.training import NORMALISED, UNNORMALISED, claim, layer, seen
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
@@ -53,8 +54,6 @@ def overall_scale(source: Source, p: int, first: int, last: int, seeds: int) -> 
 
 
 def _net(p: int, first: int, last: int, seed: int, **more: Any) -> "SkipNet":
-    import torch
-
     from lightning_app.theory.littwin_wolf.driving_force import skip_net
 
     return skip_net(p, range(first - 1, last), 8, 4, 30, torch.Generator().manual_seed(seed), **more)
