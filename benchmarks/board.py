@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAINT, FIGURE = "first paint", "first figure"
 NUMBERS = {  # what is logged, and the section that shows it
     "new number in a table": ("test/error", "headline"),
-    "new number in a figure": ("weight_mass/norm", "weights"),
+    "new number in a figure": ("weight_mass/mean", "weights"),
 }
 GOALS = {PAINT: 1.0} | dict.fromkeys(NUMBERS, 2.0)
 ALONE, BESIDE = "beside a stopped board", "beside a board that draws"

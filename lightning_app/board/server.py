@@ -116,21 +116,21 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
-        """The page, or what is new of it."""
-        url = urlsplit(self.path)
+        """The page; as news, when it is another than that of a step, else nothing."""
+        url, board = urlsplit(self.path), self.server.board
         token, _, place = url.path.removeprefix("/").partition("/")
         try:
             query = parse_qs(url.query, max_num_fields=FIELDS)
-            step = int(query.get("step", ["0"])[0])
+            runs, step = query.get("run", []), int(query.get("step", ["0"])[0])
         except ValueError:
             return self.send_error(HTTPStatus.BAD_REQUEST, "the query is none of this page's")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that the board has printed: it has a token")
         elif place == "" and url.path.endswith("/"):
-            self._answer(HTTPStatus.OK, "text/html", *_page(self.server.board, query.get("run", [])))
+            self._answer(HTTPStatus.OK, "text/html", *_page(board, runs))
         elif place == "news":
-            news = self.server.board.news(query.get("run", []), step, query.get("looking", [""])[0].split(","), WAIT)
-            self._answer(HTTPStatus.OK, "text/plain", str(news))
+            is_new = board.news(runs, step, query.get("looking", [""])[0].split(","), WAIT) != step
+            self._answer(HTTPStatus.OK, "text/plain", _page(board, runs)[0] if is_new else "")
         else:
             self.send_error(HTTPStatus.NOT_FOUND, "there are a page and its news")
 

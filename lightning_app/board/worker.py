@@ -59,16 +59,16 @@ class Worker:
             drawn: Drawn = self._connection.recv()
         except (EOFError, OSError) as error:
             self.end()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             code = self._process.exitcode if self._process else None
             raise Ended(f"exit code {code}" if code is not None else str(error)) from error
         self._step = max(self._step, drawn.step)
         return drawn
 
     def end(self) -> None:
-        """End the process."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """End the process; another thread that waits for it in `draw` is told so."""
         if self._process is not None:
             self._process.terminate()
             self._process.join()

@@ -25,7 +25,12 @@ def started(*words, cwd: Path) -> tuple[subprocess.Popen, str]:
     """The command, and the address that it prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = Popen(
-        [sys.executable, MAIN, "board", *words], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, MAIN, "board", *words],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     line = process.stdout.readline()
     assert re.fullmatch(r"board: http://127\.0\.0\.1:\d+/[\w-]{43}/\n", line), line
@@ -92,7 +97,9 @@ def test_a_run_that_begins_after_the_board_and_a_board_that_is_killed(tmp_path, 
         tab.until(DRAWN)
         assert tab.run(TEXTS) == shown
         assert changed == {path for path, found in state(runs).items() if before.get(path) != found}
-        assert ended(board, signal.SIGTERM) == 0
+        run.append([Row("plain", 3, 1173, "test/error", value)])
+        tab.until("document.querySelector('#about').innerText.includes('to be drawn')")
+        assert ended(board, signal.SIGTERM) == 0 and board.stderr.read() == ""
     finally:
         board.kill()
         board.wait()

@@ -26,7 +26,7 @@ def page(chosen):
 
 
 def news(chosen, step, looking, seconds):
-    return f"{step} {chosen} {looking}"
+    return 3 if looking == ["learning", "weights"] else step
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def raw(server, request: bytes) -> bytes:
 def test_the_page_and_its_policy(server):
     status, headers, text = ask(server, f"/{server.token}/?run=a&run=b%2Fc")
     assert status == 200 and "the page of ['a', 'b/c']" in text and 'data-step="3"' in text
-    assert SCRIPT in text and len(SCRIPT.encode()) <= 1500 and "http-equiv" not in text
+    assert SCRIPT in text and len(SCRIPT.encode()) <= 1700 and "http-equiv" not in text
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     assert headers["Content-Security-Policy"] == (
         f"default-src 'none'; connect-src 'self' data:; script-src 'sha256-{digest}' 'sha256-own'; "
@@ -72,8 +72,11 @@ def test_the_page_and_its_policy(server):
 
 
 def test_news(server):
-    status, _, text = ask(server, f"/{server.token}/news?step=7&looking=learning,weights&run=a")
-    assert (status, text) == (200, "7 ['a'] ['learning', 'weights']")
+    """The page, or nothing when it is none but that of the step."""
+    status, headers, text = ask(server, f"/{server.token}/news?step=2&looking=learning,weights&run=a")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert "the page of ['a']" in text and 'data-step="3"' in text
+    assert ask(server, f"/{server.token}/news?step=2&looking=costs&run=a")[::2] == (200, "")
 
 
 def test_head_has_no_body(server):
