@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> Results:
     found = Results(f"{options.net} nets of depth {options.depth}, plain and residual, {options.precision}")
     backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
     ways = list(itertools.product(backends, (False,) if options.skip_compiled else (False, True)))
-    for steps in (1, options.steps):
+    for steps in sorted({1, options.steps}):
         for (backend, compile), gaps in differences(options, steps, ways).items():
             name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
             found.more[name] = gaps
