@@ -119,6 +119,7 @@ def test_a_killed_run_of_transformers_on_tokens_resumes_to_the_same_end(tmp_path
     few = ("samples", "64"), ("test_samples", "20"), ("probe_size", "20"), ("batch_size", "2")
     words = ["fit", "--config", config, *(word for name, value in few for word in (f"--data.{name}", value))]
     words += ["--trainer.max_epochs", "3", "--trainer.logger", "[]"]
+    words += ["--trainer.callbacks", "[TrainingMetrics, LayerCushion]"]
     whole = command(*words, "--run.root", "whole", cwd=tmp_path)
     killed = stop(tmp_path, "epoch 2/3", signal.SIGKILL, run=words)
     assert killed.returncode == -9, killed.said

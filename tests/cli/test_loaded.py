@@ -10,14 +10,19 @@ from tests.helpers import ROOT, TINY
 
 COUNT = """
 import sys
+sys.modules["wandb"] = None  # as if it were not installed
 from lightning_app.cli import main
 from lightning_app.cli.training import TrainingCLI
 
+after_fit = TrainingCLI.after_fit
+
 def note(self):
     loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("lightning_app", "callbacks"))
-    print(*loaded, sep="\\n", file=open("loaded.txt", "w"))
+    with open("loaded.txt", "w") as file:
+        print(*loaded, sep="\\n", file=file)
+    after_fit(self)
 
-TrainingCLI.after_fit = note  # instead of the report
+TrainingCLI.after_fit = note
 sys.exit(main(sys.argv[1:]))
 """
 EARLY = """
@@ -32,14 +37,16 @@ sys.exit(ended)
 MOST = 90  # files of lightning_app and callbacks, of which 12 are packages that import lazily
 
 
-def test_fit_loads_what_it_uses_until_the_report(tmp_path):
+def test_fit_loads_what_it_uses_until_the_report_and_needs_no_wandb(tmp_path):
     words = [sys.executable, "-c", COUNT, *TINY, "--trainer.max_epochs", "1"]
-    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     loaded = (tmp_path / "loaded.txt").read_text().split()
     assert len(loaded) < MOST, "\n".join(loaded)
     assert not [name for name in loaded if name.startswith(("lightning_app.reproduce", "lightning_app.theory"))]
+    assert done.stdout.startswith("W&B is not installed: the run folder has everything")
+    assert (tmp_path / "runs/digits/quickstart/report.html").exists()
 
 
 @pytest.mark.parametrize(

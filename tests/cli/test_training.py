@@ -1,9 +1,5 @@
 """Small decisions of the command line."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
@@ -13,7 +9,7 @@ from lightning_app.cli import training
 from lightning_app.cli.ranks import is_lost_rank
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.common.errors import UserError
-from tests.helpers import LEARNING, ROOT, TINY, refused
+from tests.helpers import TINY, refused
 
 
 def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
@@ -61,17 +57,8 @@ def test_only_a_lost_connection_is_another_process_gone(monkeypatch, words, gone
     assert not is_lost_rank(RuntimeError(words))
 
 
-def test_without_wandb_a_run_is_trained_and_says_so(tmp_path, capsys, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nsys.modules['wandb'] = None  # as if it were not installed\n"
-    )
-    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, "--trainer.max_epochs", "1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("W&B is not installed: the run folder has everything")
-    assert (tmp_path / "runs/digits/quickstart/report.html").exists()
+def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
+    """A run that need not be online is trained: tests/cli/test_loaded.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(training, "find_spec", lambda name: None)
     online = ["--trainer.logger", "AutoWandbLogger", "--trainer.logger.mode", "online"]
