@@ -79,23 +79,24 @@ def serve(requests: socket.socket) -> None:
         asked, files, *_ = socket.recv_fds(requests, 1 << 18, 8)
         if not asked:
             os._exit(0)
+        words = json.loads(asked)
         reader, writer = os.pipe()
         if (between := os.fork()) == 0:
-            if child := os.fork():
-                os.write(writer, b"%d" % child)
+            if os.fork():
                 os._exit(0)
             requests.close()
-            _leave(_run(files=files, **json.loads(asked)))
+            if words.pop("session"):  # before who asked can look which group it is in, to end that
+                os.setsid()
+            os.write(writer, b"%d" % os.getpid())
+            _leave(_run(files=files, **words))
         os.waitpid(between, 0)
         requests.send(os.read(reader, 100))
         for file in (reader, writer, *files):
             os.close(file)
 
 
-def _run(args: list[str], cwd: str, env: dict[str, str], session: bool, files: list[int]) -> int:
+def _run(args: list[str], cwd: str, env: dict[str, str], files: list[int]) -> int:
     """Be ``python *args`` and return its exit code."""
-    if session:
-        os.setsid()
     _fork_for_this_one(files)
     for stream, file in enumerate(files[:3]):
         os.dup2(file, stream)

@@ -2,15 +2,19 @@
 
 import json
 import re
+import sys
 from base64 import b64decode
+from unittest import mock
 
 import pytest
 from tutorial import executed, notebooks
 
 from skipscope import open_run
+from tests.forked import Popen
 
 pytestmark = pytest.mark.slow
 BYTES = 60_000  # of a picture
+INLINE = "module://matplotlib_inline.backend_inline"  # imported by the first figure, when there is a shell
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +22,18 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("notebooks")
 
 
+def kernel(call: list[str], **options) -> Popen:
+    """``python -m ipykernel_launcher ...`` as a fork of a process that has the libraries, matplotlib with its own backend too."""
+    code = "import matplotlib, sys; from ipykernel.kernelapp import launch_new_instance; "
+    code += f"matplotlib.rcParams['backend'] = '{INLINE}'; sys.argv = {call[2:]}; launch_new_instance()"
+    return Popen([sys.executable, "-c", code], **options)
+
+
 @pytest.fixture(scope="module")
 def ran(folder) -> dict[str, dict]:
     """Each notebook after all its cells have run, by name; a cell that raises ends it here."""
-    return {path.stem: notebook for path, notebook in executed(folder).items()}
+    with mock.patch("jupyter_client.launcher.Popen", kernel):
+        return {path.stem: notebook for path, notebook in executed(folder).items()}
 
 
 def code_cells(notebook: dict) -> list[dict]:
