@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import skipscope
 from lightning_app.cli.parser import prescan
 from lightning_app.common.provenance import configs, packaged
 from tests.helpers import LEARNING, ROOT, TINY
@@ -147,11 +148,13 @@ def test_what_is_imported_is_the_wheel_s_and_the_checkout_is_out_of_sight(instal
 
 
 @pytest.mark.slow
-def test_the_wheel_measures_a_net_in_a_notebook(installed, tmp_path):
-    net = "skipscope.nets.SimplifiedNet(5, residual=True, width=2)"
-    code = f"import skipscope, torch; print(*skipscope.measure({net}, torch.randn(8, 3, 8, 8), torch.arange(8)))"
+def test_the_wheel_has_every_public_name_and_measures_a_net_in_a_notebook(installed, tmp_path):
+    net = "nets.SimplifiedNet(5, residual=True, width=2)"
+    code = f"import torch; print(*measure({net}, torch.randn(8, 3, 8, 8), torch.arange(8)))"
+    code = f"from skipscope import *; print(*globals()); {code}"
     done = run(installed.with_name("python"), "-c", code, cwd=tmp_path)  # what configs/measure.yaml lists
-    assert {"cushion/layer02/median", "weight_mass/all"} <= {*done.stdout.split()}, done.stderr
+    said = {"cushion/layer02/median", "weight_mass/all", *skipscope.__all__}
+    assert said <= {*done.stdout.split()}, done.stderr
 
 
 @pytest.mark.slow
