@@ -99,7 +99,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in [
         *results,
         *pictures,
-        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/runs/depth20~0-0")),
+        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/runs/full20early")),
     ]:
         files.append(file)
     config.nav = [

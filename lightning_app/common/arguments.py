@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str = "", epilog: str = "", **options: Any) -> None:
-        raw = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | options
+        raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | options
         super().__init__(description=f"{description}\n\n{epilog}".strip(), **raw)
 
     def error(self, message: str) -> NoReturn:

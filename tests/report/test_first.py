@@ -80,17 +80,19 @@ def test_effects_intervals_and_verdicts_are_those_of_the_tests(bank):
         ends = [float(end) for end in numbers_in(sentence)]
         assert ends == pytest.approx([expected.mean, expected.low, expected.high], rel=6e-3)
     assert [*numbers_in(curvature)] == [brief(math.exp(end), 3) for end in (times.mean, times.low, times.high)]
-    assert epochs.startswith("residual reaches training risk") and epochs.endswith("fewer epochs than plain, 13 pairs.")
-    assert error.startswith("residual has, after epoch 10, a test error 0.0")
-    assert error.endswith("below that of plain, 13 pairs.")
-    assert curvature.startswith("residual has, after epoch 10, a curvature (λmax, hessian) of 1.0")
-    assert curvature.endswith("times that of plain, 13 pairs: equivalent within 10 %.")
+    assert epochs.startswith("residual reaches training risk") and epochs.endswith(
+        "fewer epochs than plain (13 pairs)."
+    )
+    assert error.startswith("After epoch 10 residual has a test error 0.0")
+    assert error.endswith("below that of plain (13 pairs).")
+    assert curvature.startswith("After epoch 10 residual has a largest eigenvalue of the Hessian 1.0")
+    assert curvature.endswith("times that of plain (13 pairs; equivalent within 10 %).")
 
 
 def test_what_noise_explains_is_unresolved(tmp_path):
     run = run_of(tmp_path / "run", {"a": {"test/error": 0.3 + NOISE}, "b": {"test/error": 0.3 + NOISE[::-1]}})
     (sentence,) = said(run)
-    assert sentence.endswith("of a, 13 pairs: unresolved.")
+    assert sentence.endswith("of a (13 pairs; unresolved).")
     _, low, high = map(float, numbers_in(sentence))
     assert low < 0 < high
 
@@ -101,9 +103,7 @@ def test_too_few_pairs_are_described_and_it_says_so(tmp_path, pairs):
     run = run_of(tmp_path / "run", arms)
     (sentence,) = said(run)
     counted = "1 pair" if pairs == 1 else f"{pairs} pairs"
-    assert sentence == (
-        f"residual has, after epoch 10, a test error 0.1 below that of plain, {counted}: described, not tested."
-    )
+    assert sentence == f"After epoch 10 residual has a test error 0.1 below that of plain ({counted}, too few to test)."
     assert "To settle this question takes 7 pairs or more" in first.section(gather([run]), ()).blocks[0].caption
 
 
@@ -114,15 +114,15 @@ def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(
     run.save_members(MemberRow(f"{arm}-seed02", arm, 2, "Net", PLAIN.get(arm), "", 20, 1) for arm in arms)
     run.append(Row(f"{arm}-seed0{seed}", 0, 0, "test/error", 0.9) for arm in arms for seed in range(3))
     (sentence,) = said(run)
-    at = "before training (the last time that all nets have it)"
-    assert sentence.startswith(f"residual has, {at}, a test error 0 ") and "3 pairs" in sentence
+    when = "Before training (the last time that all nets have it)"
+    assert sentence.startswith(f"{when} residual has a test error 0 ") and "3 pairs" in sentence
 
 
 def test_seven_pairs_settle_one_question_but_not_two(tmp_path):
     arms = {arm: {"test/error": error + 0 * NOISE[:7]} for arm, error in (("a", 0.3), ("b", 0.2), ("c", 0.25))}
-    assert all("not tested" in sentence for sentence in said(run_of(tmp_path / "three", arms)))
+    assert all("too few to test" in sentence for sentence in said(run_of(tmp_path / "three", arms)))
     arms.pop("c")
-    assert said(run_of(tmp_path / "two", arms))[0].endswith("a test error 0.1 [0.1, 0.1] below that of a, 7 pairs.")
+    assert said(run_of(tmp_path / "two", arms))[0].endswith("a test error 0.1 [0.1, 0.1] below that of a (7 pairs).")
 
 
 def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
@@ -130,7 +130,7 @@ def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
         found = said(
             run_of(tmp_path / str(len(arms)) / arms[0][:2], {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
         )
-        return [re.sub(r"(\w+) has.*that of (\w+),.*", r"\1 \2", sentence) for sentence in found]
+        return [re.sub(r".* (\w+) has.*that of (\w+) .*", r"\1 \2", sentence) for sentence in found]
 
     assert of("wide", "deep", "flat") == ["deep wide", "flat wide"]
     assert of("broad", "plain", "residual") == ["broad plain", "residual plain"]
@@ -140,7 +140,7 @@ def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
 def test_each_residual_arm_is_against_its_own_plain_one(tmp_path):
     arms = ("pln20", "res20", "pln32", "res32")
     run = run_of(tmp_path / "depths", {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
-    assert [(s.split()[0], re.search(r"of (\w+),", s)[1]) for s in said(run)] == [
+    assert [re.search(r"(\w+) has .* of (\w+) ", s).groups() for s in said(run)] == [
         ("res20", "pln20"),
         ("res32", "pln32"),
     ]
@@ -157,7 +157,7 @@ def test_there_are_seven_sentences_at_most(tmp_path):
 def test_what_is_no_number_is_counted_and_what_is_none_at_all_is_not_said(tmp_path):
     lost = np.append(NOISE[:12], math.nan)
     run = run_of(tmp_path / "run", {"a": {"test/error": 0.3 + lost}, "b": {"test/error": 0.2 + NOISE}})
-    assert "12 pairs (1 more left out: a number is not finite)" in said(run)[0]
+    assert "(12 pairs, 1 more left out: a number is not finite" in said(run)[0]
     assert said(run_of(tmp_path / "none", {arm: {"test/error": np.array([math.nan])} for arm in "ab"})) == []
 
 
@@ -169,7 +169,7 @@ def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
     base, other = with_data("base"), with_data("other", class_path="MNIST")
     third = with_data("third", init_args={"batch_size": 9})
     assert said(base, other) == []
-    assert [sentence.split()[0] for sentence in said(base, other, third)] == ["third/net"]
+    assert [sentence.split()[3] for sentence in said(base, other, third)] == ["third/net"]
     assert "Not compared with base/net, because they learnt different things: other/net." in notices(base, other, third)
     assert "Not paired by seed, but compared in their order: third/net and base/net." in notices(base, third)
 
@@ -195,15 +195,17 @@ def test_before_them_stands_how_far_the_runs_are_how_good_and_what_it_took(bank,
     errors = f"Last test error: plain {brief(0.3 + NOISE.min(), 3)} to {brief(0.3 + NOISE.max(), 3)} (13 seeds); "
     took = "Time taken: training and evaluation 90 s, measures 30 s."
     (alone,) = {first.section(gather([bank]), ()).lead}
-    assert alone.startswith(f"26 nets in 1 run, 10 epochs; not marked as finished: {bank.path.name}. {errors}")
+    assert alone.startswith(
+        f"26 nets of depth 20 in 1 run, 10 epochs; not marked as finished: {bank.path.name}. {errors}"
+    )
     assert alone.endswith(took)
     bank.finish(EPOCHS)
     both = first.section(gather([bank, other]), ()).lead
-    assert both.startswith("27 nets in 2 runs, 10 epochs; not marked as finished: other (10 of 20 epochs).")
+    assert both.startswith("27 nets of depth 20 in 2 runs, 10 epochs; not marked as finished: other (10 of 20 epochs).")
     other.append([Row("net-seed00", EPOCHS + 1, 1, "train/risk", 1.0)])
     assert f"other {brief(0.3 + NOISE[0], 3)} (epoch 10)" in first.section(gather([bank, other]), ()).lead
     other.finish(EPOCHS + 1)
-    assert "27 nets in 2 runs, 10 to 11 epochs; finished." in first.section(gather([bank, other]), ()).lead
+    assert "27 nets of depth 20 in 2 runs, 10 to 11 epochs; finished." in first.section(gather([bank, other]), ()).lead
 
 
 def test_a_learning_curve_stands_beside_them(finished, page):
@@ -216,5 +218,5 @@ def test_names_are_text(tmp_path):
     name = '<b>{0}"&'
     run = run_of(tmp_path / "run", {arm: {"test/error": 0.3 + NOISE[:1]} for arm in ("a", name)})
     text = page_of(run)
-    assert f"{name} has, after epoch 10" in Page(text).text
+    assert f"After epoch 10 {name} has" in Page(text).text
     assert "b" not in Page(text).tags

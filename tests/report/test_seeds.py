@@ -162,7 +162,7 @@ def test_no_risk_in_common(bank):
     run = bank("bank")
     run.append(Row(f"residual-seed0{seed}", 0, 0, "train/risk", 1e-6) for seed in range(6))
     found = section(run)
-    assert "There is no training risk that all nets of plain − residual start above and reach." in found.notices
+    assert seeds.NO_RISK.format("plain − residual") in found.notices
 
 
 def test_without_test_errors_there_is_what_there_is(tmp_path):

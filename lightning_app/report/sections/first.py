@@ -42,9 +42,10 @@ REST = "{} more arms have no sentence here; the command compare takes any two."
 
 
 class Question(NamedTuple):
-    """What is asked of an arm A and another one B; the sentence is: A, its beginning, the effect, less or more, B."""
+    """What is asked of an arm A and another one B; the sentence is: when, A, what it does, the effect, less or more, B."""
 
-    beginning: str
+    when: str
+    does: str
     less: str
     more: str
     a: np.ndarray  # (pairs,)
@@ -109,12 +110,10 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
         _at_risk(sides, ("seeds-at-risk",) * own + ("learning-test-error",)),
     ]
     for each in prefixes(page.nets):
-        found.append(
-            _at_end(sides, f"{each}/top1", f"a curvature (λmax, {each})", f"{key_of(each)}-curves", ratio=True)
-        )
+        found.append(_at_end(sides, f"{each}/top1", _eigenvalue(each), f"{key_of(each)}-curves", ratio=True))
     if layers := measured_layers(page.nets):
         layer = choose_layer(layers, page.layer)
-        what = f"at {layer} a median cushion (the identity counted as weights)"
+        what = f"a median cushion at {layer} (the identity counted as weights)"
         found.append(
             _at_end(sides, f"cushion/{layer}/median_transferred", what, "cushion-median_transferred", ratio=True)
         )
@@ -122,6 +121,10 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
     for question in found:
         if question is not None and np.isfinite(question.a - question.b).any():
             yield question
+
+
+def _eigenvalue(prefix: str) -> str:
+    return "a largest eigenvalue of the Hessian" if prefix == "hessian" else f"a largest eigenvalue ({prefix})"
 
 
 def _epochs(sides: Sides) -> Question | None:
@@ -139,7 +142,7 @@ def _epochs(sides: Sides) -> Question | None:
     curves = ([net.series(risk) for net in nets] for nets in (sides.a, sides.b))
     at = np.array([level])
     a, b = (np.array([first_reached(c.index.to_numpy(), c.to_numpy(), at)[0] for c in side]) for side in curves)
-    words = f"reaches training risk {level:g} after", "fewer epochs than", "more epochs than"
+    words = "", f"reaches training risk {level:g} after", "fewer epochs than", "more epochs than"
     return Question(*words, a, b, (f"learning-{risk.replace('/', '-')}",))
 
 
@@ -148,7 +151,7 @@ def _at_risk(sides: Sides, figures: tuple[str, ...]) -> Question | None:
     if reached is None:
         return None
     risk, a, b = reached
-    words = f"has, at training risk {brief(risk, 3)}, a test error", "below that of", "above that of"
+    words = f"At training risk {brief(risk, 3)}", "has a test error", "below that of", "above that of"
     return Question(*words, a, b, figures)
 
 
@@ -161,12 +164,11 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
     except UserError:  # there is no such epoch
         return None
     a, b = (table.iloc[-1].to_numpy() for table in tables)
-    at = f"after epoch {epochs[-1]:g}" if epochs[-1] else "before training"
+    when = f"After epoch {epochs[-1]:g}" if epochs[-1] else "Before training"
     if epochs[-1] < max(net.epoch for net in sides.a + sides.b):
-        at += " (the last time that all nets have it)"
-    words = f"has, {at}, {what}", "below that of", "above that of"
+        when += " (the last time that all nets have it)"
+    words = (when, f"has {what}", *(("times that of",) * 2 if ratio else ("below that of", "above that of")))
     if ratio:
-        words = f"{words[0]} of", "times that of", "times that of"
         with np.errstate(divide="ignore", invalid="ignore"):  # a number that is not positive is left out
             a, b = np.log(a), np.log(b)
     return Question(*words, a, b, (figure,), ratio)
@@ -185,8 +187,7 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     effect += f" [{', '.join(ends)}]" * tested
     word = question.less if found.difference < 0 else question.more
     pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
-    pairs += f" ({found.left_out} more left out: a number is not finite)" * (found.left_out > 0)
-    if not tested:
-        return f"{a} {question.beginning} {effect} {word} {b}, {pairs}: described, not tested."
-    verdict = {Verdict.EQUIVALENT: f": equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: ": unresolved"}
-    return f"{a} {question.beginning} {effect} {word} {b}, {pairs}{verdict.get(found.verdict, '')}."
+    pairs += f", {found.left_out} more left out: a number is not finite" * (found.left_out > 0)
+    verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
+    said = verdict.get(found.verdict, "") if tested else ", too few to test"
+    return f"{question.when} {a} {question.does} {effect} {word} {b} ({pairs}{said}).".lstrip()

@@ -19,12 +19,25 @@ def outcome(page: PageData) -> str:
 
 
 def _progress(page: PageData) -> str:
-    nets, runs = plural(len(page.nets), "net"), plural(len(page.runs), "run")
+    runs = plural(len(page.runs), "run")
     epochs = sorted({net.epoch for net in page.nets}) or [0]
     span = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
     open_ = [_planned(run) for run in page.runs if run.finished is None]
     state = "finished" if not open_ else f"not marked as finished: {_first(open_)}"
-    return f"{nets} in {runs}, {span}; {state}."
+    return f"{_nets(page)} in {runs}, {span}; {state}."
+
+
+def _nets(page: PageData) -> str:
+    """How many, how deep, and on what data, as far as that is recorded."""
+    depths = sorted({net.depth for net in page.nets if net.depth is not None})
+    configured = [run.config.get("data") for run in page.runs]
+    data = {
+        str(each["class_path"]).rpartition(".")[2]
+        for each in configured
+        if isinstance(each, dict) and each.get("class_path")
+    }
+    deep = f" of depth{'s' * (len(depths) > 1)} {joined(depths)}" if depths else ""
+    return plural(len(page.nets), "net") + deep + (f" on {' and '.join(sorted(data))}" if data else "")
 
 
 def _planned(run: Run) -> str:

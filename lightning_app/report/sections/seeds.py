@@ -57,7 +57,7 @@ AT_RISK = (
     "Band: {interval} It is pointwise, not corrected for looking at many risks."
 )
 REPEAT = "{} is one more run of seed {} of {}: the one that trained longest is counted, once."
-NO_RISK = "There is no training risk that all nets of {} start above and reach."
+NO_RISK = "No test error at equal training risk for {}: there is no training risk that all of these nets come down to."
 
 
 def section(page: PageData) -> Section | None:
