@@ -14,6 +14,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.networks.layers import Layer, number_layers
 
 MlpNorm = Literal["eq22", "before_relu", "after_relu", "none"]
+MlpStart = Literal["normal", "torch7"]
 
 
 class MeanStdNorm(nn.Module):
@@ -95,6 +96,8 @@ class ResidualMLP(nn.Module):
         norm: "eq22" (`MeanStdNorm` behind the ReLU), "before_relu" or "after_relu" (BatchNorm there), or "none".
         residual: add the identities.
         gain: of the initialisation.
+        start: "normal", or "torch7", as nn.Linear and nn.BatchNormalization of Torch7 start, in which both repositories that the
+            paper names are written: matrices and the readout's bias U(-1, 1) gain / sqrt(inputs), lambda from U(0, 1).
         scalar: "eq22" has one lambda a layer, else one a unit.
         centred: "eq22" divides by standard deviations, else by root mean squares.
 
@@ -115,6 +118,7 @@ class ResidualMLP(nn.Module):
         norm: MlpNorm = "eq22",
         residual: bool = True,
         gain: float = 1.0,
+        start: MlpStart = "normal",
         scalar: bool = True,
         centred: bool = True,
     ) -> None:
@@ -122,8 +126,9 @@ class ResidualMLP(nn.Module):
         for name, size in {"inputs": inputs, "width": width, "blocks": blocks, "classes": classes}.items():
             if size < 1:
                 raise UserError(f"a residual MLP's {name} is at least 1, got {size}.")
-        if norm not in get_args(MlpNorm):
-            raise UserError(f"a residual MLP's norm is one of {', '.join(get_args(MlpNorm))}, got {norm!r}.")
+        for name, value, known in (("norm", norm, MlpNorm), ("start", start, MlpStart)):
+            if value not in get_args(known):
+                raise UserError(f"a residual MLP's {name} is one of {', '.join(get_args(known))}, got {value!r}.")
         if not gain > 0:
             raise UserError(f"the gain of a residual MLP's weights is positive, got {gain}.")
         self.residual = residual
@@ -136,10 +141,19 @@ class ResidualMLP(nn.Module):
             )
         )
         self.readout = nn.Linear(width, classes)
-        with torch.no_grad():
-            for layer in self.layers():
-                layer.weight.normal_(0.0, gain / layer.weight.shape[1] ** 0.5)
-            self.readout.bias.zero_()
+        self._start(start, gain)
+
+    @torch.no_grad()
+    def _start(self, start: MlpStart, gain: float) -> None:
+        for layer in self.layers():
+            size = gain / layer.weight.shape[1] ** 0.5
+            layer.weight.normal_(0.0, size) if start == "normal" else layer.weight.uniform_(-size, size)
+        self.readout.bias.zero_()
+        if start == "torch7":
+            self.readout.bias.uniform_(-size, size)
+            for block in self.blocks:
+                if block.norm is not None:
+                    block.norm.weight.uniform_(0.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.blocks(x))

@@ -128,6 +128,18 @@ def test_layers_and_blocks(norm):
     assert [block.residual for block in some.blocks] == [False, True, True]
 
 
+@pytest.mark.parametrize("norm", ["before_relu", "after_relu", "eq22"])
+def test_torch7_starts_uniform_weights_and_factors(norm):
+    torch.manual_seed(1)
+    some = ResidualMLP(inputs=300, width=100, norm=norm, start="torch7", scalar=False)
+    for layer in some.layers():
+        entries = layer.weight.detach().double() * layer.module.in_features**0.5
+        assert 0.98 < entries.abs().max() <= 1 and abs(entries.var() - 1 / 3) < 0.03
+    factors = torch.cat([block.norm.weight for block in some.blocks])
+    assert 0 <= factors.min() < 0.02 and 0.98 < factors.max() <= 1 and abs(factors.mean() - 0.5) < 0.05
+    assert 0 < some.readout.bias.abs().max() <= 0.1
+
+
 @pytest.mark.parametrize(("gain", "norm"), [(1.0, "none"), (0.5, "eq22"), (2**0.5, "before_relu")])
 def test_weights_start_normal_with_the_gain_over_the_square_root_of_the_inputs(gain, norm):
     torch.manual_seed(0)
@@ -147,6 +159,7 @@ def test_weights_start_normal_with_the_gain_over_the_square_root_of_the_inputs(g
         ({"blocks": 0}, "blocks is at least 1, got 0"),
         ({"classes": 0}, "classes is at least 1, got 0"),
         ({"norm": "layer"}, "norm is one of eq22, before_relu, after_relu, none, got 'layer'"),
+        ({"start": "kaiming"}, "start is one of normal, torch7, got 'kaiming'"),
         ({"gain": 0.0}, "gain of a residual MLP's weights is positive, got 0.0"),
         ({"gain": float("nan")}, "positive, got nan"),
     ],

@@ -9,7 +9,16 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.papers.littwin_wolf import training
-from lightning_app.papers.littwin_wolf.training import NORMALISED, UNNORMALISED, Setting, by_setting, claim, seen
+from lightning_app.papers.littwin_wolf.training import (
+    EARLY,
+    LATER,
+    NORMALISED,
+    UNNORMALISED,
+    Setting,
+    by_setting,
+    claim,
+    seen,
+)
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import IntervalAbove, below
 from lightning_app.papers.results import Results
@@ -23,10 +32,6 @@ MEASURES = {
     "gradient": "mean path length weighted by ‖g_r‖² (d_grad)",
 }
 GROUPS = {"with normalisation": NORMALISED, "without normalisation": UNNORMALISED}
-AT_START = {  # what was not tried
-    "with normalisation": "λ starts at 1 in all settings",
-    "without normalisation": "all settings have weights N(0, g²/n) with g at most 1; a larger gain was not tried",
-}
 
 
 def ensemble_claims(results: Results) -> list[Claim]:
@@ -36,25 +41,29 @@ def ensemble_claims(results: Results) -> list[Claim]:
         each
         for name, words in MEASURES.items()
         for group, settings in GROUPS.items()
-        for each in _claims(results, name, f"{words} / p, {group}", settings, AT_START[group])
+        for each in _claims(results, name, f"{words} / p, {group}", settings)
     ]
 
 
-def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting], tried: str) -> list[Claim]:
+def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setting]) -> list[Claim]:
     def least(setting: Setting) -> Sample:
         curves = _by_epoch(results, setting, name)
         return Sample(tuple(curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
 
-    start = by_setting(settings, lambda setting: _of_longest(results.initial, setting, name))
+    start, early = (by_setting(settings, lambda one, at=epoch: _at(results, one, name, at)) for epoch in (0, EARLY))
     end = by_setting(settings, lambda setting: _of_longest(results.final, setting, name))
-    deeper = {words: end[words] - start[words] for words in end}
-    half, early = "lower than half the network's depth", Class.INITIALISATION
+    half, deeper, at_first = "lower than half the network's depth", "becomes deeper and deeper", Class.INITIALISATION
     said = f"{quantity}: at initialisation"
     return [
-        claim(said, half, below(0.5, each=True), start, about=early, power=tried, ratio=True),
-        claim(f"{quantity}: end minus start", "becomes deeper and deeper", IntervalAbove(), deeper),
+        claim(said, half, below(0.5, each=True), start, about=at_first, ratio=True),
+        claim(f"{quantity}: end minus start", deeper, IntervalAbove(), {one: end[one] - start[one] for one in end}),
+        claim(f"{quantity}: {LATER}", deeper, IntervalAbove(), {one: end[one] - early[one] for one in end}),
         seen(f"{quantity}: least while training", "does it fall first?", by_setting(settings, least)),
     ]
+
+
+def _at(results: Results, setting: Setting, name: str, epoch: int) -> Sample:
+    return _of_longest(lambda *number: results.at(*number, epoch), setting, name)
 
 
 def _of_longest(moment: Callable[[str, str, str], Sample], setting: Setting, name: str) -> Sample:
@@ -108,11 +117,7 @@ ENSEMBLE = Artefact(
     "The nets of Figs. 1d and 1e. ReLU gates and normalisation are frozen at the sample, so that the net is a sum over paths of "
     "f_r, those of r matrices (the readout not counted); logits centred over classes, 0 < r ≤ p = 10. Gradients are those of "
     "the cross-entropy with its slope in the logits frozen. Normalisation has its running statistics, at initialisation "
-    "those of 256 training samples (untrained running statistics would make it the identity). "
-    + training.DURATION
-    + "Weights are "
-    "N(0, g²/n) with g = 1 or less: Kaiming's g = √2 is a reading that is missing here, and where the depth at initialisation "
-    "may be above half.",
+    "those of 256 training samples (untrained running statistics would make it the identity). " + training.DURATION,
     draw_ensemble,
     runs=training.runs_of((*NORMALISED, *UNNORMALISED)),
 )

@@ -1,8 +1,8 @@
 """The trained nets that Figs. 1d and 1e, the ensemble and Theorems 3 and 4 look into: residual MLPs on mixtures of Gaussians.
 
 The paper says neither where its BatchNorm stands, nor how far apart its Gaussians are, nor at what rate and for how long it
-learned. Each such setting is a reading of a claim here: true under some only, the claim depends on it. How long is not among
-them: `DURATION` says so beside every number.
+learned, nor where its weights and lambda start. Each such setting is a reading of a claim here: true under some only, the
+claim depends on it. How long is not among them: `DURATION` says so beside every number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,12 @@ from lightning_app.plots import figures
 from lightning_app.statistics.paired import ENOUGH
 
 BLOCKS = 10
-EPOCHS = 12
+EPOCHS, EARLY = 100, 20
 DURATION = (
-    f"{EPOCHS} epochs, a duration of ours, set by a budget of time: the paper does not give its own, and the sign of end minus "
-    "start depends on it. "
+    f"{EPOCHS} epochs, a duration of ours: the paper does not give its own, and the sign of end minus start may depend on it. "
+    f"Growth from epoch {EARLY} on is tested beside it, since a fall in the first epochs may hide it. "
 )
+LATER = f"end minus epoch {EARLY}"
 FAST = 0.1
 SKIPPED = range(2, BLOCKS + 1)  # layers with an identity around them: all but the first
 
@@ -31,8 +32,12 @@ NETS: dict[str, tuple[str, dict[str, Any]]] = {  # arm -> words, and what its YA
     "before_relu": ("BN before ReLU", {"norm": "before_relu"}),
     "after_relu": ("BN after ReLU", {"norm": "after_relu"}),
     "eq22": ("Eq. 22", {"norm": "eq22"}),
+    "before_relu_torch7": ("BN before ReLU, Torch7's start", {"norm": "before_relu", "start": "torch7"}),
+    "after_relu_torch7": ("BN after ReLU, Torch7's start", {"norm": "after_relu", "start": "torch7"}),
+    "eq22_torch7": ("Eq. 22, Torch7's start", {"norm": "eq22", "start": "torch7"}),
     "gain1": ("weights N(0, 1/n)", {"norm": "none", "gain": 1.0}),
     "gain_half": ("weights N(0, 1/4n)", {"norm": "none", "gain": 0.5}),
+    "gain_sqrt2": ("weights N(0, 2/n)", {"norm": "none", "gain": 1.4142135623730951}),
 }
 
 
@@ -60,8 +65,10 @@ class Setting:
         return figures.COLOURS[f"residual-{list(NETS).index(self.arm) % 3}"][0]
 
     @property
-    def dash(self) -> str:
-        """One a run."""
+    def dash(self) -> str | tuple[int, tuple[int, ...]]:
+        """One a run, and another one for Torch7's start."""
+        if self.arm.endswith("torch7"):
+            return "-." if self.separation == 1 else (0, (6, 1, 1, 1, 1, 1))
         return "-" if self.separation == 1 else ":" if self.rate > FAST else "--"
 
 
@@ -70,10 +77,11 @@ def _settings(run: str, separation: float, rate: float, *arms: str) -> tuple[Set
 
 
 PLACES = ("before_relu", "after_relu", "eq22")
-SIZES = ("gain1", "gain_half")
+STARTS = (*PLACES, *(f"{place}_torch7" for place in PLACES))
+SIZES = ("gain1", "gain_half", "gain_sqrt2")
 NORMALISED = (
-    *_settings("separable", 1.0, 0.1, *PLACES),
-    *_settings("overlapping", 0.5, 0.1, *PLACES),
+    *_settings("separable", 1.0, 0.1, *STARTS),
+    *_settings("overlapping", 0.5, 0.1, *STARTS),
     *_settings("fast", 0.5, 0.5, *PLACES[:2]),
 )
 UNNORMALISED = _settings("unnormalised_separable", 1.0, 0.01, *SIZES)
@@ -104,11 +112,17 @@ def seen(quantity: str, why: str, ours: Mapping[str, Sample]) -> Claim:
     return shown(quantity, "", why, ours, basis=Basis.OURS, varies=Varies.SETTING, about=Class.TRAINED)
 
 
-def grown(results: Results, setting: Setting, *names: str) -> Sample:
-    """The mean of some numbers at the end minus the one at the start."""
+def grown(results: Results, setting: Setting, *names: str, since: int = 0) -> Sample:
+    """The mean of some numbers at the end minus the one after an epoch; 0 is the start."""
     ends = [results.final(setting.run.name, setting.arm, name) for name in names]
-    starts = [results.initial(setting.run.name, setting.arm, name) for name in names]
+    starts = [results.at(setting.run.name, setting.arm, name, since) for name in names]
     return mean_of(ends) - mean_of(starts)
+
+
+def above_least(results: Results, setting: Setting, *names: str) -> Sample:
+    """The mean of some numbers at the end minus its least, seed by seed; it cannot be negative."""
+    curves = results.curves(setting.run.name, setting.arm, *names)
+    return Sample(tuple(curves.iloc[-1] - curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
 
 
 def rising(results: Results, setting: Setting, *names: str) -> Sample:
