@@ -151,9 +151,9 @@ class ResidualMLP(nn.Module):
         self.readout.bias.zero_()
         if start == "torch7":
             self.readout.bias.uniform_(-size, size)
-            for block in self.blocks:
-                if block.norm is not None:
-                    block.norm.weight.uniform_(0.0, 1.0)
+            for norm in self.modules():
+                if isinstance(norm, MeanStdNorm | nn.BatchNorm1d):
+                    norm.weight.uniform_(0.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.blocks(x))

@@ -135,7 +135,7 @@ def test_torch7_starts_uniform_weights_and_factors(norm):
     for layer in some.layers():
         entries = layer.weight.detach().double() * layer.module.in_features**0.5
         assert 0.98 < entries.abs().max() <= 1 and abs(entries.var() - 1 / 3) < 0.03
-    factors = torch.cat([block.norm.weight for block in some.blocks])
+    factors = torch.cat([block.norm.weight for block in some.block_list()])
     assert 0 <= factors.min() < 0.02 and 0.98 < factors.max() <= 1 and abs(factors.mean() - 0.5) < 0.05
     assert 0 < some.readout.bias.abs().max() <= 0.1
 

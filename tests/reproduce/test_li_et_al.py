@@ -229,56 +229,96 @@ def descents(cond10: dict[str, float], index: dict[str, float], peak: int = 40, 
     return numbers
 
 
-def test_fig_5_and_6_as_the_paper_says(left, verdicts):
-    left(fig_5_6.SPECTRA, descents({"Xavier": 1e4, "orthogonal": 15, "2-shortcut": 1}, {"2-shortcut": 0.4}))
+def at_gaps(cond10: Callable[[str, int, float], float], index: dict[str, float], reached: Callable[[str, int], int]):
+    """Spectra at gaps, by net, depth and gap; so many seeds reach them."""
+
+    def numbers(net: dict, depth: int, gaps: list, seeds: int, **_) -> dict:
+        there = np.where(np.arange(seeds) < reached(net["name"], depth), 1.0, np.nan)[:, None]
+        apart = 1 + 0.01 * np.sin(depth + np.arange(seeds))[:, None]
+        return {
+            "largest": np.array([cond10(net["name"], depth, gap) for gap in gaps]) * apart * there,
+            "percentile10": np.ones(len(gaps)) * there,
+            "index": index.get(net["name"], 0.5) * apart * there * np.ones(len(gaps)),
+        }
+
+    return numbers
+
+
+OF_THE_PAPER = {"Xavier": 1e4, "orthogonal": 1.5, "2-shortcut": 1.0}
+
+
+@pytest.fixture
+def compared(left):
+    """Leave spectra at gaps, and courses, behind."""
+
+    def compared(cond10=lambda net, depth, gap: OF_THE_PAPER[net] * gap ** (0.1 * (net != "2-shortcut")), reached=None):
+        left(fig_5_6.SPECTRA, descents(OF_THE_PAPER, {"2-shortcut": 0.4}))
+        left(fig_5_6.AT_GAPS, at_gaps(cond10, {"2-shortcut": 0.4}, reached or (lambda net, depth: 10)))
+
+    return compared
+
+
+def test_fig_5_and_6_as_the_paper_says(compared, verdicts):
+    compared()
     assert judged(verdicts("fig-5")) == {REPRODUCED: 11}
     assert judged(verdicts("fig-6")) == {REPRODUCED: 8}
 
 
-def test_fig_5_of_an_advantage_that_grows_as_the_loss_falls(left, verdicts):
-    conds = {"Xavier": 1e4, "orthogonal": 0.5, "2-shortcut": 1}
-    left(fig_5_6.SPECTRA, descents(conds, {"2-shortcut": 0.4}, growing=-1))
+def test_fig_5_of_an_advantage_that_grows_as_the_loss_falls(compared, verdicts):
+    compared(lambda net, depth, gap: {"Xavier": 1e4, "orthogonal": 0.5, "2-shortcut": gap}[net])
     wrong = only(verdicts("fig-5"), NOT)
-    assert [q for q in wrong if q.startswith("that ratio")] == [
-        f"that ratio at gap 1 over the one at gap 0.1, {net}, {fig_5_6.LOST}" for net in ("Xavier", "orthogonal")
+    assert [q for q in wrong if q.startswith("that difference")] == [
+        f"that difference at gap 1 minus the one at gap 0.1, {net}" for net in ("Xavier", "orthogonal")
     ]
-    assert f"cond10 at gap 1, orthogonal / 2-shortcut, {fig_5_6.LOST}" in wrong
-    assert f"cond10 at gap 0.4, orthogonal / 2-shortcut, {fig_5_6.LOST}" not in wrong  # 0.5 / 0.4 > 1
-    assert f"cond10 where the loss is small (gap 0.1), orthogonal / 2-shortcut, {fig_5_6.LOST}" in wrong  # 5
+    assert "log10 cond10 at gap 1, orthogonal minus 2-shortcut" in wrong  # 0.5
+    assert "log10 cond10 at gap 0.4, orthogonal minus 2-shortcut" not in wrong  # 0.5 / 0.4 > 1
+    assert "log10 cond10 where the loss is small (gap 0.1), orthogonal minus 2-shortcut" in wrong  # 5
 
 
-@pytest.mark.parametrize("claims", [fig_5_6.fig_5_claims, fig_5_6.fig_6_claims])
-def test_figs_5_and_6_say_that_they_are_about_one_depth(claims):
-    """The text lost the paper's own."""
-    for claim in claims(empty(fig_5_6.SPECTRA)):
-        assert "at depth 8" in claim.quantity + claim.test or claim.test.startswith("none: ")
-        assert claim.readings[0].convention.startswith("depth 8, rate 0.1")
+@pytest.fixture
+def readings(results):
+    """Fig. 5's claim at a gap of 1, and by setting whether it is judged and of how many seeds."""
+
+    def readings(other: str):
+        quantity, (_, there) = f"log10 cond10 at gap 1, {other} minus 2-shortcut", results("fig-5", KEY)
+        (claim,) = (claim for claim in fig_5_6.fig_5_claims(there) if claim.quantity == quantity)
+        return judge(claim)[0], {each.convention: (each.outcome.judged, each.ours.count) for each in claim.readings}
+
+    return readings
 
 
-@pytest.mark.parametrize(("orthogonal", "verdict"), [(15, REPRODUCED), (0.5, NOT)])
-def test_a_verdict_of_fig_5_says_that_no_other_depth_was_tried(left, results, orthogonal, verdict):
-    left(fig_5_6.SPECTRA, descents({"Xavier": 1e4, "orthogonal": orthogonal, "2-shortcut": 1}, {"2-shortcut": 0.4}))
-    _, there = results("fig-5", KEY)
-    (claim,) = (c for c in fig_5_6.fig_5_claims(there) if c.quantity.startswith("cond10 at gap 0.1, orth"))
-    found, why = judge(claim)
-    assert found is verdict
-    assert why.endswith("at depth 8, the only one tried")
+def test_an_order_that_changes_with_depth_depends_on_a_setting(compared, readings):
+    compared(lambda net, depth, gap: (0.5 if depth < 12 else 1.5) if net == "orthogonal" else OF_THE_PAPER[net])
+    assert readings("orthogonal")[0] is Verdict.DEPENDS
+
+
+@pytest.mark.parametrize(("depths", "verdict"), [((32,), REPRODUCED), (fig_5_6.DEPTHS, Verdict.DESCRIBED)])
+def test_a_setting_in_which_a_net_never_comes_down_is_described(compared, readings, depths, verdict):
+    compared(reached=lambda net, depth: 9 if net == "Xavier" and depth in depths else 10)
+    found, judges = readings("Xavier")
+    assert (found, judges["depth 32, rate 0.1"]) == (verdict, (False, 9))
+    assert judges["depth 16, rate 0.1"] == ((False, 9) if 16 in depths else (True, 10))
 
 
 @pytest.mark.parametrize(("peak", "fall"), [(40, 142), (40, 139), (300, 60)])
 def test_fig_6_describes_when_the_index_falls(left, verdicts, peak, fall):
     """A tenth of training is so much that nearly everything is within it: there is no test."""
-    conds = {"Xavier": 1e4, "orthogonal": 15, "2-shortcut": 1}
-    left(fig_5_6.SPECTRA, descents(conds, {"2-shortcut": 0.4}, peak, fall))
+    left(fig_5_6.SPECTRA, descents(OF_THE_PAPER, {"2-shortcut": 0.4}, peak, fall))
     assert [quantity[:10] for quantity in only(verdicts("fig-6"), Verdict.DESCRIBED)] == ["from the g", "share of t"]
 
 
-def test_a_seed_that_starts_below_the_gap_is_not_compared_there():
-    arrays = {"losses": np.array([[1.0, 0.6, 0.4], [0.5, 0.4, 0.35]]), "optimum": np.array(0.3)}
-    index = np.array([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]])
-    first, second = fig_5_6.at_gap(arrays, index, 0.3)
-    assert first == pytest.approx(0.4)
-    assert np.isnan(second)
+def test_spectra_at_gaps_are_those_of_the_descent_that_keeps_every_epoch():
+    """Between two epochs the net lies on their segment; below the gap from the start, or never there, it is NaN."""
+    digits = Source(Path("nowhere"), stand_in=True)
+    asked = {"net": SHORTCUT_2.parameters, "depth": 4, "rate": 0.1, "epochs": 60, "seeds": 2, "limit": None}
+    course = fig_5_6.spectra(digits, **asked)
+    gaps = course["losses"] - course["optimum"]
+    exact = float(gaps[0, 20])  # of the first seed, the gap of an epoch
+    found = fig_5_6.at_gaps(digits, **asked, gaps=[100.0, exact, exact * 0.999, 1e-9])
+    assert np.isnan(found["largest"][:, [0, 3]]).all()
+    assert found["largest"][0, 1] == pytest.approx(course["largest"][0, 20], rel=1e-9)
+    ends = course["largest"][0, 20:22]
+    assert min(ends) <= found["largest"][0, 2] <= max(ends)
 
 
 def near_for(*near: str):

@@ -1,10 +1,12 @@
-"""Figures 5 and 6: eigenvalues of the Hessian of linear nets along a descent, epoch by epoch.
+"""Figures 5 and 6: eigenvalues of the Hessian of linear nets along a descent.
 
-From the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the number of samples.
+From the closed form of the Hessian, on the second moments of whitened MNIST: exact, whatever the number of samples. Nets are
+compared where their losses come down to the same gap, at five depths and two rates, since the text lost the paper's depth and
+gives no rate. The figures' courses, epoch by epoch, are of one of these settings.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -14,23 +16,21 @@ from lightning_app.papers.li_et_al.fig_4 import SPECTRUM, Spectrum, cond10
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, WIDTH, XAVIER, Net, style
 from lightning_app.papers.nets import Found, Nets, Recipe
 from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
-from lightning_app.papers.predicates import Factor, Predicate, above, noted, shown
+from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, noted, shown
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Varies, described
 from lightning_app.plots import figures
-from lightning_app.statistics.paired import value_where_reached
+from lightning_app.statistics.paired import first_reached
 
-DEPTH = 8  # 800 parameters
-RATES = {XAVIER: 10**-1.5, ORTHOGONAL: 0.1, SHORTCUT_2: 0.1}  # at 0.1 one of Xavier's three seeds diverges
+NETS = (XAVIER, ORTHOGONAL, SHORTCUT_2)
+OTHERS, TWO = (XAVIER.name, ORTHOGONAL.name), SHORTCUT_2.name
+DEPTHS, RATES, SEEDS = (4, 8, 12, 16, 32), (0.1, 10**-1.5), 10
 EPOCHS = 1000  # "We run different networks for 1000 epochs"
 GAPS = (1.0, 0.4, 0.2, 0.1)  # of the loss to the optimum, where nets are compared
+DEPTH = 8  # of the courses, 800 parameters
+COURSES = {XAVIER: 10**-1.5, ORTHOGONAL: 0.1, SHORTCUT_2: 0.1}  # rates; at 0.1 one of Xavier's three seeds diverges
+SETTING = f"depth {DEPTH}, rate 0.1"  # of the 2-shortcut net's course
 SHOWN = (1e-3, 30.0)  # gaps in figures
-OTHERS = (XAVIER.name, ORTHOGONAL.name)
-TWO = SHORTCUT_2.name
-# The text lost the paper's depth, and gives no rate. One was run; another depth would be a second reading.
-SETTING = f"depth {DEPTH}, rate 0.1 (Xavier 10^-1.5)"
-ONLY = f"at depth {DEPTH}, the only one tried"
-LOST = f"at depth {DEPTH} (the text lost the paper's depth)"
 
 
 @on_whitened
@@ -55,58 +55,132 @@ def spectra(data: Whitened, net: Net, depth: int, rate: float, epochs: int, seed
     }
 
 
-PIECES = {
-    net.name: {"net": net.parameters, "depth": DEPTH, "rate": rate, "epochs": EPOCHS, "seeds": 3, "limit": None}
-    for net, rate in RATES.items()
-}
-SPECTRA = Computation("spectra", spectra, PIECES)
+@on_whitened
+def at_gaps(data: Whitened, net: Net, depth: int, rate: float, epochs: int, gaps: list[float], seeds: int) -> Arrays:
+    """The Hessian's spectrum where each seed's loss first comes down to each gap: arrays (seeds, gaps) by `Spectrum`'s fields.
+
+    That is between two epochs: at the share of the step where the loss would be there if it fell linearly. NaN where the loss
+    starts below the gap or never comes down to it.
+    """
+    from lightning_app.theory.li_et_al import linear
+    from lightning_app.theory.li_et_al.descent import LinearProblem, descend
+
+    rates = torch.full((seeds,), rate, dtype=torch.float64)
+    descent = descend(LinearProblem(data.moments, net.shortcut), net.start(depth, seeds), rates, epochs, keep=True)
+    assert descent.path is not None  # it was to be kept
+    memory = torch.empty(depth * WIDTH**2, depth * WIDTH**2, dtype=torch.float64)
+    curves = descent.losses.numpy() - data.moments.optimum()
+
+    def spectrum(path: torch.Tensor, when: float) -> Spectrum:
+        if math.isnan(when):
+            return Spectrum(*[math.nan] * 5)
+        before = math.floor(when)
+        weights = torch.lerp(path[before], path[math.ceil(when)], when - before)
+        return Spectrum.of(linear.hessian(weights, data.moments, net.shortcut, memory))
+
+    def of_seed(path: torch.Tensor, curve: np.ndarray) -> Arrays:
+        reached = first_reached(np.arange(epochs + 1), curve, np.array(gaps))
+        return columns(spectrum(path, when if curve[0] >= gap else math.nan) for when, gap in zip(reached, gaps))
+
+    return columns(of_seed(path, curve) for path, curve in zip(descent.path, curves))
 
 
-def at_gap(arrays: Arrays, values: np.ndarray, gap: float) -> np.ndarray:
-    """Each seed's value where its loss first comes down to the gap, linear between epochs; nan if it starts below or never
-    does."""
-    gaps = arrays["losses"] - arrays["optimum"]
-    epochs = np.arange(gaps.shape[1])
-    found = [value_where_reached(epochs, v, g, np.array([gap]))[0] for v, g in zip(values, gaps)]
-    return np.where(gaps[:, 0] >= gap, found, np.nan)
+def _piece(net: str, depth: int, rate: float) -> str:
+    return f"{net}-{depth:02d}-rate{rate:.3f}"
+
+
+ASKED = {"epochs": EPOCHS, "limit": None}
+SPECTRA = Computation(
+    "spectra",
+    spectra,
+    {
+        net.name: {"net": net.parameters, "depth": DEPTH, "rate": rate, "seeds": 3, **ASKED}
+        for net, rate in COURSES.items()
+    },
+)
+AT_GAPS = Computation(
+    "spectra-at-gaps",
+    at_gaps,
+    {
+        _piece(net.name, depth, rate): {
+            "net": net.parameters, "depth": depth, "rate": rate, "gaps": [*GAPS], "seeds": SEEDS, **ASKED,
+        }
+        for depth in DEPTHS
+        for rate in RATES
+        for net in NETS
+    },
+)  # fmt: skip
+
+
+def log_cond10(arrays: Arrays) -> np.ndarray:
+    """log10 of cond10."""
+    return np.log10(cond10(arrays))
+
+
+def index(arrays: Arrays) -> np.ndarray:
+    return arrays["index"]
+
+
+def more(
+    results: Results, number: Callable[[Arrays], np.ndarray], other: str, large: float, small: float | None = None
+) -> dict[tuple[int, float], Sample]:
+    """Another net's number at a gap minus the 2-shortcut net's, by depth and rate, seed by seed; or by how much that is more
+    than at a small gap. Only of seeds of which both nets reach the gaps."""
+
+    def difference(ours: Arrays, two: Arrays) -> np.ndarray:
+        apart = number(ours) - number(two)
+        at = apart[:, GAPS.index(large)] - (apart[:, GAPS.index(small)] if small else 0.0)
+        return at[np.isfinite(at)]
+
+    settings = [(depth, rate) for depth in DEPTHS for rate in RATES]
+    return {
+        setting: results.of(AT_GAPS, difference, *(_piece(net, *setting) for net in (other, TWO)))
+        for setting in settings
+    }
+
+
+def _claim(quantity: str, paper: str, test: Predicate, ours: dict[tuple[int, float], Sample]) -> Claim:
+    """Read under every depth and rate; where not all seeds reach the gap they cannot be compared, and are described."""
+
+    def reading(setting: tuple[int, float], sample: Sample) -> Reading:
+        outcome = test(sample)
+        if not sample.missing and sample.count < SEEDS:
+            outcome = described(f"not judged: both nets reach the gap with {sample.count} of {SEEDS} seeds")
+        return Reading(f"depth {setting[0]}, rate {setting[1]:.2g}", sample, outcome)
+
+    readings = tuple(reading(*each) for each in ours.items())
+    return Claim(quantity, paper, str(test), readings, varies=Varies.SETTING, ratio=True)
+
+
+def _at_each_gap(results: Results, number: Callable[[Arrays], np.ndarray], words: str) -> Iterator[Claim]:
+    for other in OTHERS:
+        for gap in GAPS:
+            quantity = f"{words} at gap {gap:g}, {other} minus 2-shortcut"
+            yield _claim(quantity, "2-shortcut always smaller", IntervalAbove(), more(results, number, other, gap))
 
 
 def fig_5_claims(results: Results) -> list[Claim]:
     """ "The condition numbers of [2-]shortcut networks at different losses are always smaller, especially when the loss is large.
     Also, [they] roughly evolved to the same value for both orthogonal and [2-]shortcut linear networks." """
-
-    def times(other: str, gap: float) -> Sample:
-        """cond10 of another net over that of the 2-shortcut net at equal gaps, seed by seed."""
-        one, two = (results.of(SPECTRA, lambda a: at_gap(a, cond10(a), gap), net) for net in (other, TWO))
-        return one / two
-
     large, small = GAPS[0], GAPS[-1]
-    smaller = above(1, each=True, note=ONLY)
-    most = above(1, each=True, note=f"the advantage is largest where the loss is; {ONLY}")
-    always, at_large = "2-shortcut always smaller", "especially when the loss is large"
-    rows: list[tuple[str, str, Predicate, Sample]] = []
-    for other in OTHERS:
-        rows += [(f"cond10 at gap {g:g}, {other} / 2-shortcut", always, smaller, times(other, g)) for g in GAPS]
-    for other in OTHERS:
-        growth = f"that ratio at gap {large:g} over the one at gap {small:g}, {other}"
-        rows.append((growth, at_large, most, times(other, large) / times(other, small)))
-    where_small = f"cond10 where the loss is small (gap {small:g}), orthogonal / 2-shortcut"
-    rows.append((where_small, "roughly the same value", Factor(1, 2), times(ORTHOGONAL.name, small)))
-    return [_at_setting(f"{quantity}, {LOST}", paper, test, ours) for quantity, paper, test, ours in rows]
-
-
-def _at_setting(quantity: str, paper: str, test: Predicate, ours: Sample) -> Claim:
-    """Of one setting; whether it held or not, the reason says that no other was tried."""
-    outcome = test(ours)
-    if outcome.held is not None:
-        outcome = replace(outcome, why=f"{outcome.why}, {ONLY}", finding=ONLY)
-    readings = (Reading(SETTING, ours, outcome),)
-    return Claim(quantity, paper, str(test), readings, varies=Varies.SETTING, ratio=True)
+    growth = f"that difference at gap {large:g} minus the one at gap {small:g}"
+    advantage = {f"{growth}, {other}": more(results, log_cond10, other, large, small) for other in OTHERS}
+    where_small = f"log10 cond10 where the loss is small (gap {small:g}), orthogonal minus 2-shortcut"
+    equal = Within(0.0, round(math.log10(2), 3), "a factor 2, mean over seeds")
+    return [
+        *_at_each_gap(results, log_cond10, "log10 cond10"),
+        *(
+            _claim(words, "especially when the loss is large", IntervalAbove(), ours)
+            for words, ours in advantage.items()
+        ),
+        _claim(where_small, "roughly the same value", equal, more(results, log_cond10, ORTHOGONAL.name, small)),
+    ]
 
 
 def draw_fig_5(results: Results) -> figures.Figure:
-    """As in the paper the largest |λ| and the 10th percentile against the loss, here its gap to the optimum; right cond10."""
-    figure, (grid,) = figures.canvas(1, 3)
+    """Above, as in the paper, the largest |λ| and the 10th percentile against the loss, here its gap to the optimum; right
+    cond10. Below, by depth, how many times the 2-shortcut net's cond10 others have at equal gaps."""
+    figure, (grid, below) = figures.canvas(2, 3)
     panels = {
         "max |λ|": lambda arrays: arrays["largest"],
         "10th percentile of |λ|": lambda arrays: arrays["percentile10"],
@@ -117,8 +191,26 @@ def draw_fig_5(results: Results) -> figures.Figure:
             _against_gap(axes, name, arrays, number(arrays))
         axes.set(title=title, xlabel="loss - optimum", xscale="log", yscale="log")
         axes.invert_xaxis()
+    grid[0].set_ylabel(f"depth {DEPTH}")
     figures.legend(grid[0])
+    _draw_by_depth(below, results)
     return figure
+
+
+def _draw_by_depth(panels: np.ndarray, results: Results) -> None:
+    """Geometric means over seeds, one line a gap and rate; no point where not all seeds reach the gap."""
+    for axes, other in zip(panels, OTHERS):
+        for shade, gap in zip(("residual-0", "residual-1", "plain-0", "plain-1"), GAPS):
+            found = more(results, log_cond10, other, gap)
+            for rate, dash in zip(RATES, ("-", "--")):
+                samples = [found[depth, rate] for depth in DEPTHS]
+                times = [10**sample.mean if sample.count == SEEDS else math.nan for sample in samples]
+                colour, label = figures.COLOURS[shade][0], f"gap {gap:g}, rate {rate:.2g}"
+                axes.plot(DEPTHS, times, "o", ms=3, linestyle=dash, color=colour, label=label)
+        axes.axhline(1, color=figures.INK, linewidth=0.8, linestyle=":")
+        axes.set(title=f"cond10, {other} / 2-shortcut", xlabel="depth", yscale="log")
+    panels[-1].set_visible(False)
+    figures.legend(panels[len(OTHERS) - 1], beside=True)
 
 
 def _against_gap(axes: figures.Axes, name: str, arrays: Arrays, values: np.ndarray) -> None:
@@ -133,16 +225,9 @@ def _against_gap(axes: figures.Axes, name: str, arrays: Arrays, values: np.ndarr
 def fig_6_claims(results: Results) -> list[Claim]:
     """ "The index of a [2-]shortcut network is always smaller, and drops dramatically at the beginning"; "the gradient reaches
     its maximum when the index drops dramatically"."""
-    smaller = above(0, each=True, note=ONLY)
-
-    def less(other: str, gap: float) -> Claim:
-        one, two = (results.of(SPECTRA, lambda a: at_gap(a, a["index"], gap), net) for net in (other, TWO))
-        quantity = f"index at gap {gap:g}, {other} minus 2-shortcut"
-        return _at_setting(quantity, "2-shortcut always smaller", smaller, one - two)
-
     tenth = "a tenth of training is 100 of 1,000 epochs"
     return [
-        *(less(other, gap) for other in OTHERS for gap in GAPS),
+        *_at_each_gap(results, index, "index"),
         shown(
             "from the gradient norm's peak to the index's steepest fall, share of training, 2-shortcut",
             "the gradient reaches its maximum when the index drops dramatically",
@@ -227,12 +312,13 @@ def index_of_trained_nets(nets: Nets) -> Iterator[Found]:
 
 CONVENTION = (
     SPECTRUM
-    + f"Linear nets of depth {DEPTH}, full-batch gradient descent, {EPOCHS} epochs, 3 seeds, at rate 0.1; Xavier at 10^-1.5, the "
-    "largest of Fig. 7's rates at which none of its seeds diverges (first it was run at 0.1 as well, where one does). The text "
-    "lost the paper's depth and gives no rate: all rows are about this depth, and the order of the nets may be another at "
-    "another one: not reproduced means, at this depth. "
-    "Nets are compared at equal gaps of the loss to the optimum, linear between epochs: at every global minimum of a linear "
-    "net with L matrices at least 1 - 1/L of the eigenvalues are zero, so that cond10 diverges as training converges. "
+    + f"Linear nets, full-batch gradient descent, {EPOCHS} epochs. The text lost the paper's depth and gives no rate: each of "
+    f"five depths and two rates is a reading, with {SEEDS} seeds. Nets are compared at equal gaps of the loss to the optimum, "
+    "since at every global minimum of a linear net with L matrices at least 1 - 1/L of the eigenvalues are zero, so that cond10 "
+    "diverges as training converges. The net at a gap lies on the segment between two epochs. A reading is judged where both "
+    "nets reach the gap with all seeds; Xavier's nets diverge or stay above it in others. The differences are of logarithms, "
+    f"and of equal seeds. Courses in the figures: depth {DEPTH}, 3 seeds, rate 0.1, Xavier 10^-1.5. Before 2026-11-24 depth "
+    f"{DEPTH} was the only one tried, with three seeds. "
 )
 FIG_5 = Artefact(
     "fig-5",
@@ -240,7 +326,7 @@ FIG_5 = Artefact(
     fig_5_claims,
     CONVENTION + WHITENING,
     draw_fig_5,
-    computations=(SPECTRA,),
+    computations=(SPECTRA, AT_GAPS),
 )
 FIG_6 = Artefact(
     "fig-6",
@@ -248,5 +334,5 @@ FIG_6 = Artefact(
     fig_6_claims,
     CONVENTION + "Steepest fall: the middle of the ten epochs in which the index falls most. " + WHITENING,
     draw_fig_6,
-    computations=(SPECTRA,),
+    computations=(SPECTRA, AT_GAPS),
 )

@@ -3,7 +3,8 @@
 Measured instead of modelled: outputs and gradients of trained nets, resolved exactly by the length of the paths.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -50,8 +51,9 @@ def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setti
         curves = _by_epoch(results, setting, name)
         return Sample(tuple(curves.min()) if len(curves) else (), results.incomplete(setting.run.name))
 
-    start, early = (by_setting(settings, lambda one, at=epoch: _at(results, one, name, at)) for epoch in (0, EARLY))
-    end = by_setting(settings, lambda setting: _of_longest(results.final, setting, name))
+    start, early, end = (
+        by_setting(settings, partial(_of_longest, results, name=name, epoch=epoch)) for epoch in (0, EARLY, None)
+    )
     half, deeper, at_first = "lower than half the network's depth", "becomes deeper and deeper", Class.INITIALISATION
     said = f"{quantity}: at initialisation"
     return [
@@ -62,14 +64,14 @@ def _claims(results: Results, name: str, quantity: str, settings: Sequence[Setti
     ]
 
 
-def _at(results: Results, setting: Setting, name: str, epoch: int) -> Sample:
-    return _of_longest(lambda *number: results.at(*number, epoch), setting, name)
+def _of_longest(results: Results, setting: Setting, name: str, epoch: int | None = None) -> Sample:
+    """A depth as a share of the longest path's, after an epoch or at the end."""
 
+    def number(key: str) -> Sample:
+        of = setting.run.name, setting.arm, f"depth/{key}"
+        return results.final(*of) if epoch is None else results.at(*of, epoch)
 
-def _of_longest(moment: Callable[[str, str, str], Sample], setting: Setting, name: str) -> Sample:
-    """A depth as a share of the longest path's, at a moment."""
-    depth, longest = (moment(setting.run.name, setting.arm, f"depth/{key}") for key in (name, "longest"))
-    return depth / longest
+    return number(name) / number("longest")
 
 
 def _by_epoch(results: Results, setting: Setting, name: str) -> pd.DataFrame:
