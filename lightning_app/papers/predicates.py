@@ -240,18 +240,27 @@ def _by_reading(ours: Ours, read: Callable[[str, Sample], Reading], beside: tupl
     return (*(read(convention, sample) for convention, sample in readings), *beside)
 
 
-def tested(quantity: str, paper: float | str, test: Predicate, ours: Ours, *beside: Reading, **more: Any) -> Claim:
+def tested(
+    quantity: str, paper: float | str, test: Predicate, ours: Ours, *beside: Reading, all_of: int = 0, **more: Any
+) -> Claim:
     """A claim with one test, which says of itself what it asks.
 
     Args:
         beside: readings of no test, or with tests of other numbers.
+        all_of: seeds; a reading that could be measured with fewer only is described.
         more: further fields of `Claim`.
 
     >>> found = tested("mu", "smaller", below(1), {"kernel": Sample((0.5,)), "operator": Sample((2.0,))})
     >>> found.test, [reading.outcome.held for reading in found.readings]
     ('below 1', [True, False])
     """
-    return Claim(quantity, paper, str(test), _by_reading(ours, partial(judged, test=test), beside), **more)
+
+    def reading(convention: str, sample: Sample) -> Reading:
+        if not sample.missing and sample.count < all_of:
+            return noted(convention, sample, f"not judged: measured with {sample.count} of {all_of} seeds")
+        return judged(convention, sample, test)
+
+    return Claim(quantity, paper, str(test), _by_reading(ours, reading, beside), **more)
 
 
 def shown(quantity: str, paper: float | str, why: str, ours: Ours, *beside: Reading, **more: Any) -> Claim:

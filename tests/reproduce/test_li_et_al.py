@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_app.papers.li_et_al import (
+    dynamics,
     fig_2_3,
     fig_4,
     fig_5_6,
@@ -19,7 +20,7 @@ from lightning_app.papers.li_et_al import (
     theorem_1_lemmas,
     theorem_2,
 )
-from lightning_app.papers.li_et_al.nets import NETS, SHORTCUT_2, XAVIER, Net
+from lightning_app.papers.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAVIER, Net
 from lightning_app.papers.parts import PAPER, Computation, Source
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict, judge
@@ -463,3 +464,59 @@ def test_fig_9(leave, made, gain, wrong):
     for depth, run in fig_9.RUNS.items():
         leave(run, errors(gain)(depth), paper="li-et-al")
     assert judged(made("fig-9", paper="li-et-al")) == Counter({REPRODUCED: 7 - wrong} | ({NOT: wrong} if wrong else {}))
+
+
+def test_orthogonal_nets_descend_like_1_shortcut_nets_on_turned_targets():
+    found = dynamics.turned(Source(Path("nowhere"), stand_in=True), depth=6, rate=0.05, epochs=50, seeds=2, limit=None)
+    assert found["losses"].shape == (2, 51) and (found["losses"][:, -1] < found["losses"][:, 0]).all()
+    np.testing.assert_allclose(found["losses"], found["other"], rtol=1e-11)
+
+
+def test_times_to_a_gap_are_those_of_single_descents():
+    digits = Source(Path("nowhere"), stand_in=True)
+    asked = {"net": ORTHOGONAL.parameters, "depth": 4, "limit": None, "epochs": 40, "seeds": 2}
+    found = dynamics.times(digits, **asked, gap=0.5, exponents=[-3, -1])
+    course = fig_5_6.spectra(digits, **asked, rate=0.1)
+    gaps = course["losses"] - course["optimum"]
+    for seed in range(2):
+        after = int(np.argmax(gaps[seed] <= 0.5))
+        assert after - 1 <= found["epochs"][seed, 1] <= after
+    assert np.isnan(found["epochs"][:, 0]).all()  # too slow
+    assert dynamics.fastest(found) == pytest.approx(found["epochs"][:, 1])
+
+
+def paces(times: dict[str, float], never: str = ""):
+    """Epochs to a gap, all rates alike; the last seed of one net never comes down."""
+
+    def numbers(net: dict, depth: int, exponents: list, seeds: int, **_) -> dict:
+        epochs = np.full((seeds, len(exponents)), times[net["name"]]) * (1 + 0.01 * np.arange(seeds))[:, None]
+        if net["name"] == never:
+            epochs[-1] = np.nan
+        return {"rates": 10.0 ** np.array(exponents), "epochs": epochs}
+
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("times", "never", "similar", "faster"),
+    [
+        ({"orthogonal": 50, "1-shortcut": 40, "2-shortcut": 30, "Xavier": 300}, "", REPRODUCED, [REPRODUCED] * 3),
+        (
+            {"orthogonal": 70, "1-shortcut": 40, "2-shortcut": 30, "Xavier": 20},
+            "",
+            Verdict.ARTEFACT,
+            [REPRODUCED, NOT, REPRODUCED],
+        ),
+        (
+            {"orthogonal": 50, "1-shortcut": 40, "2-shortcut": 30, "Xavier": 300},
+            "Xavier",
+            REPRODUCED,
+            [REPRODUCED, Verdict.DESCRIBED, REPRODUCED],
+        ),
+    ],
+)
+def test_dynamics(left, verdicts, times, never, similar, faster):
+    left(dynamics.TURNED, lambda **_: {"losses": np.ones((5, 3)), "other": np.ones((5, 3))})
+    left(dynamics.TIMES, paces(times, never))
+    same, *others = verdicts("dynamics").values()
+    assert (same, others[:-3], others[-3:]) == (Verdict.CHECKED, [similar] * len(dynamics.DEPTHS), faster)

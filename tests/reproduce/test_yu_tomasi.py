@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from lightning_app import identity
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.measures.weights.distance import conv_weights
 from lightning_app.networks import SimplifiedNet
 from lightning_app.papers.parts import PAPER as PAPER_SCALE
-from lightning_app.papers.parts import SMOKE
+from lightning_app.papers.parts import SMOKE, Source
 from lightning_app.papers.verdicts import Class, Verdict
-from lightning_app.papers.yu_tomasi import PAPER
+from lightning_app.papers.yu_tomasi import PAPER, equivalence
 from lightning_app.papers.yu_tomasi.nets import EQUIVALENT, FIG_2, FULL, FULL_EARLY, SEED_RUNS
 from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT as TABLE_1
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import (
@@ -477,3 +479,21 @@ def test_noise_smaller_in_some_readings(leave, made):
 
     leave(SEED_RUNS["depth20"], numbers)
     assert set(made("noise").values()) == {Verdict.ARTEFACT}
+
+
+def test_the_computed_equivalence_is_to_rounding_and_sees_a_wrong_map(monkeypatch):
+    asked = {"depth": 8, "images": 2, "seeds": 1}
+    found = equivalence.deviations(Source(Path("nowhere"), False), **asked)
+    assert set(found) == set(equivalence.SAID)
+    assert all(deviation.max() < 1e-13 for deviation in found.values())
+    monkeypatch.setattr(identity, "id_entries", lambda weight: torch.zeros_like(weight, dtype=torch.bool))
+    wrong = equivalence.deviations(Source(Path("nowhere"), False), **asked)
+    assert all(wrong[key].min() > 1e-3 for key in ("outputs", "inverse", "gradients"))
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(1e-15, Verdict.REPRODUCED), (1e-9, Verdict.NOT_REPRODUCED)])
+def test_equivalence(left, made, size, verdict):
+    left(
+        "yu-tomasi", equivalence.DEVIATIONS, lambda seeds, **_: {key: np.full(seeds, size) for key in equivalence.SAID}
+    )
+    assert [*made("equivalence").values()] == [verdict] * len(equivalence.SAID)

@@ -4,6 +4,7 @@ The text we have lost its formulas and captions: theorems are taken as rebuilt a
 of them. Tests and tolerances were fixed before any run. Where the paper's figure is the only number, ours is described.
 """
 
+from lightning_app.papers.li_et_al.dynamics import DYNAMICS
 from lightning_app.papers.li_et_al.fig_2_3 import FIG_2, FIG_3
 from lightning_app.papers.li_et_al.fig_4 import FIG_4
 from lightning_app.papers.li_et_al.fig_5_6 import FIG_5, FIG_6
@@ -16,5 +17,5 @@ from lightning_app.papers.parts import Paper
 PAPER = Paper(
     "li-et-al",
     "Li et al. (2016), Demystifying ResNet.",
-    (THEOREM_1, THEOREM_2, LEMMAS, FIG_2, FIG_3, FIG_4, FIG_5, FIG_6, FIG_7, FIG_8, FIG_9),
+    (THEOREM_1, THEOREM_2, LEMMAS, FIG_2, FIG_3, FIG_4, FIG_5, FIG_6, DYNAMICS, FIG_7, FIG_8, FIG_9),
 )

@@ -16,9 +16,9 @@ from lightning_app.papers.li_et_al.fig_4 import SPECTRUM, Spectrum, cond10
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, WIDTH, XAVIER, Net, style
 from lightning_app.papers.nets import Found, Nets, Recipe
 from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
-from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, noted, shown
+from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, noted, shown, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Varies, described
+from lightning_app.papers.verdicts import Claim, Class, Sample, Varies
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import first_reached
 
@@ -141,15 +141,8 @@ def more(
 
 def _claim(quantity: str, paper: str, test: Predicate, ours: dict[tuple[int, float], Sample]) -> Claim:
     """Read under every depth and rate; where not all seeds reach the gap they cannot be compared, and are described."""
-
-    def reading(setting: tuple[int, float], sample: Sample) -> Reading:
-        outcome = test(sample)
-        if not sample.missing and sample.count < SEEDS:
-            outcome = described(f"not judged: both nets reach the gap with {sample.count} of {SEEDS} seeds")
-        return Reading(f"depth {setting[0]}, rate {setting[1]:.2g}", sample, outcome)
-
-    readings = tuple(reading(*each) for each in ours.items())
-    return Claim(quantity, paper, str(test), readings, varies=Varies.SETTING, ratio=True)
+    readings = {f"depth {depth}, rate {rate:.2g}": sample for (depth, rate), sample in ours.items()}
+    return tested(quantity, paper, test, readings, all_of=SEEDS, varies=Varies.SETTING, ratio=True)
 
 
 def _at_each_gap(results: Results, number: Callable[[Arrays], np.ndarray], words: str) -> Iterator[Claim]:

@@ -5,6 +5,7 @@ no number. Paper scale trains three seeds where the paper shows one, so that the
 """
 
 from lightning_app.papers.parts import Paper
+from lightning_app.papers.yu_tomasi.equivalence import EQUIVALENCE
 from lightning_app.papers.yu_tomasi.fig_2 import FIG_2
 from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import FIG_3, INTERLAYER, INTERLAYER_EARLY, NOISE
 from lightning_app.papers.yu_tomasi.nets import KEY
@@ -15,5 +16,5 @@ from lightning_app.papers.yu_tomasi.table_3_fig_7 import FIG_7, TABLE_3
 PAPER = Paper(
     KEY,
     "Yu & Tomasi (2019), Identity Connections in Residual Nets Improve Noise Stability.",
-    (TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, INTERLAYER_EARLY, NOISE),
+    (EQUIVALENCE, TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, INTERLAYER_EARLY, NOISE),
 )

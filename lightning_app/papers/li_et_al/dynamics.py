@@ -1,0 +1,169 @@
+"""Learning dynamics of linear nets: shortcut nets from zero beside orthogonal ones, and how long deep nets need.
+
+A plain net with orthogonal matrices Q_i at the start is the 1-shortcut net that starts at zero, in turned coordinates: with
+P_i = Q_i ... Q_1 and W_i = P_i (I + V_i) P_{i-1}^T it computes P_L (I + V_L) ... (I + V_1) x. The coordinates are turned by
+orthogonal matrices, so that gradient descent goes the same way, on targets turned by P_L^T. On the targets as they are, the two
+differ by where the orthogonal net's product starts, and can only be similar.
+"""
+
+import numpy as np
+
+from lightning_app.common.late import torch
+from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
+from lightning_app.papers.li_et_al.fig_7_8 import EPOCHS, EXPONENTS
+from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_1, SHORTCUT_2, WIDTH, XAVIER, Net, draw_curve
+from lightning_app.papers.parts import Arrays, Artefact, Computation
+from lightning_app.papers.predicates import IntervalAbove, Within, below, tested
+from lightning_app.papers.results import Results
+from lightning_app.papers.verdicts import Basis, Claim, Sample, Varies
+from lightning_app.plots import figures
+from lightning_app.statistics.paired import first_reached
+
+NETS = (SHORTCUT_2, SHORTCUT_1, ORTHOGONAL, XAVIER)
+DEPTHS, DEEPEST, SEEDS = (8, 16, 32, 64), 64, 10
+GAP = 0.1  # of the loss to the optimum, of 4 and more at the start
+SLOW = 0.01  # a rate at which all descents are smooth
+EXACT = 1e-8
+
+
+@on_whitened
+def turned(data: Whitened, depth: int, rate: float, epochs: int, seeds: int) -> Arrays:
+    """Losses (seeds, epochs + 1) of orthogonal nets, and ``other`` of 1-shortcut nets from zero on the turned targets."""
+    from lightning_app.theory.li_et_al.descent import LinearProblem, descend
+    from lightning_app.theory.li_et_al.linear import Moments
+
+    rates = torch.full((1,), rate, dtype=torch.float64)
+    zeros = torch.zeros(1, depth, 1, WIDTH, WIDTH, dtype=torch.float64)
+    ours, theirs = [], []
+    for start in ORTHOGONAL.start(depth, seeds):
+        product = torch.linalg.multi_dot([*start.flatten(0, 1).flip(0)])  # P_L
+        moments = Moments(data.moments.xx, product.mT @ data.moments.yx, data.moments.yy)
+        ours.append(descend(LinearProblem(data.moments, False), start[None], rates, epochs).losses[0])
+        theirs.append(descend(LinearProblem(moments, True), zeros, rates, epochs).losses[0])
+    return {"losses": torch.stack(ours).numpy(), "other": torch.stack(theirs).numpy()}
+
+
+@on_whitened
+def times(data: Whitened, net: Net, depth: int, gap: float, exponents: list[float], epochs: int, seeds: int) -> Arrays:
+    """Epochs until the loss is within the gap of the optimum, (seeds, rates), linear between epochs; NaN if never."""
+    from lightning_app.theory.li_et_al.descent import LinearProblem, descend
+
+    rates = 10 ** torch.tensor(exponents, dtype=torch.float64)
+    start = net.start(depth, seeds).repeat_interleave(len(rates), dim=0)
+    descent = descend(LinearProblem(data.moments, net.shortcut), start, rates.repeat(seeds), epochs)
+    curves = descent.losses.numpy() - data.moments.optimum()
+    reached = [first_reached(np.arange(epochs + 1), curve, np.array([gap]))[0] for curve in curves]
+    return {"rates": rates.numpy(), "epochs": np.array(reached).reshape(seeds, len(rates))}
+
+
+TURNED = Computation(
+    "orthogonal-descents-turned",
+    turned,
+    {
+        f"depth{depth:02d}": {"depth": depth, "rate": SLOW, "epochs": EPOCHS, "seeds": 5, "limit": None}
+        for depth in DEPTHS
+    },
+)
+TIMES = Computation(
+    "times-to-gap",
+    times,
+    {
+        f"{net.name}-{depth:02d}": {
+            "net": net.parameters, "depth": depth, "gap": GAP, "exponents": [*EXPONENTS], "epochs": EPOCHS,
+            "seeds": SEEDS, "limit": None,
+        }
+        for net in NETS
+        for depth in DEPTHS
+    },
+)  # fmt: skip
+
+
+def at_rate(arrays: Arrays, rate: float = SLOW) -> np.ndarray:
+    """Of each seed, epochs at one rate."""
+    return arrays["epochs"][:, int(np.argmin(np.abs(arrays["rates"] - rate)))]
+
+
+def fastest(arrays: Arrays) -> np.ndarray:
+    """Of each seed, epochs at the rate at which all seeds come down soonest on average; NaN if at none of them all do."""
+    means = arrays["epochs"].mean(axis=0)
+    return (
+        arrays["epochs"][:, int(np.nanargmin(means))]
+        if np.isfinite(means).any()
+        else np.full(len(arrays["epochs"]), np.nan)
+    )
+
+
+def dynamics_claims(results: Results) -> list[Claim]:
+    """ "The training dynamics of shortcut networks are similar to that of linear networks with orthogonal initialization in our
+    experiments." "Higher learning rates can also be applied, resulting in fast learning in deep networks." """
+    same = results.each(TURNED, lambda a: np.max(np.abs(a["losses"] - a["other"]) / a["losses"], axis=1))
+    turned_by = below(EXACT, each=True, note=f"depths {DEPTHS[0]} to {DEPTHS[-1]}, {EPOCHS} epochs", of="net")
+    alike = "orthogonal nets' descent against that of 1-shortcut nets at zero on turned targets, largest relative difference"
+    return [
+        tested(alike, "", turned_by, same, basis=Basis.OURS),
+        *(_similar(results, depth) for depth in DEPTHS),
+        *(_faster(results, net) for net in (ORTHOGONAL, XAVIER, SHORTCUT_1)),
+    ]
+
+
+def _similar(results: Results, depth: int) -> Claim:
+    """Which shortcuts are meant the text lost: around one matrix, as by Theorem 2's proof, or two."""
+    test = Within(0.0, round(float(np.log10(2)), 3), "a factor 2, mean over seeds")
+    readings = {net.name: _log_ratio(results, ORTHOGONAL, net, depth, slow=True) for net in (SHORTCUT_1, SHORTCUT_2)}
+    quantity = f"log10 of epochs to a gap of {GAP:g} at rate {SLOW:g}, orthogonal minus shortcut net, depth {depth}"
+    return tested(quantity, "similar", test, readings, all_of=SEEDS, ratio=True)
+
+
+def _faster(results: Results, other: Net) -> Claim:
+    quantity = f"log10 of epochs to a gap of {GAP:g} at each net's fastest rate, {other.name} minus 2-shortcut"
+    readings = {f"depth {depth}": _log_ratio(results, other, SHORTCUT_2, depth, slow=False) for depth in DEPTHS}
+    return tested(
+        quantity,
+        "fast learning in deep networks",
+        IntervalAbove(),
+        readings,
+        all_of=SEEDS,
+        ratio=True,
+        varies=Varies.SETTING,
+    )
+
+
+def _log_ratio(results: Results, one: Net, other: Net, depth: int, slow: bool) -> Sample:
+    """Of seeds of which both nets come down to the gap."""
+
+    def value(ours: Arrays, theirs: Arrays) -> np.ndarray:
+        number = at_rate if slow else fastest
+        apart = np.log10(number(ours)) - np.log10(number(theirs))
+        return apart[np.isfinite(apart)]
+
+    return results.of(TIMES, value, *(f"{net.name}-{depth:02d}" for net in (one, other)))
+
+
+def draw_dynamics(results: Results) -> figures.Figure:
+    """Epochs to the gap by depth: at one small rate, and at each net's fastest."""
+    figure, (grid,) = figures.canvas(1, 2, sharey=True)
+    there = results.computed(TIMES)
+    for axes, number, title in ((grid[0], at_rate, f"rate {SLOW:g}"), (grid[1], fastest, "each net's fastest rate")):
+        for net in NETS:
+            pieces = [there.get(f"{net.name}-{depth:02d}") for depth in DEPTHS]
+            if any(pieces):
+                nothing = np.full(SEEDS, np.nan)
+                values = np.stack([nothing if piece is None else number(piece) for piece in pieces], axis=1)
+                draw_curve(axes, net.name, DEPTHS, values)
+        axes.set(title=title, xlabel="depth", yscale="log")
+    grid[0].set_ylabel(f"epochs to a gap of {GAP:g}")
+    figures.legend(grid[1], beside=True)
+    return figure
+
+
+DYNAMICS = Artefact(
+    "dynamics",
+    "shortcut nets from zero learn like orthogonal ones, and 2-shortcut nets learn fast when they are deep",
+    dynamics_claims,
+    f"Linear nets, full-batch gradient descent, {EPOCHS} epochs, {SEEDS} seeds, rates from 10^-3 to 10^0.25 as in Fig. 7; the "
+    "time is that until the loss is within 0.1 of the optimum, linear between epochs. Shortcut nets start at 0.01 times Xavier "
+    "(on the turned targets at exactly zero). The paper gives no time, no gap and no measure of similarity: those are ours, and "
+    "a factor 2 is what similar is taken to mean. " + WHITENING,
+    draw_dynamics,
+    computations=(TURNED, TIMES),
+)
