@@ -91,7 +91,8 @@ def eq_22_claims(results: Results) -> list[Claim]:
     deeper = "increasing variance as a function of depth"
     share = "the branch's own share of it, E relu² / σ², units of unequal variance"
     normal = "E N²_1 = E relu² / σ² of normal inputs, σ a standard deviation"
-    setting, ours = {"varies": Varies.SETTING}, {"varies": Varies.SETTING, "basis": Basis.OURS}
+    setting: dict[str, Any] = {"varies": Varies.SETTING}
+    ours = setting | {"basis": Basis.OURS}
     return [
         tested("E N²_{l+1} - E N²_l, mean over layers", 1.0, near, increments, **setting),
         tested(share, 1.0, near, branch, **setting),

@@ -1,6 +1,7 @@
 """Noise stability: layer cushions (Fig. 3), interlayer cushions (section 5), and noise that is injected into one layer."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.parts import Artefact
@@ -103,7 +104,7 @@ def interlayer(nets: Nets) -> Iterator[Found]:
     for pair in nets.pairs(full()):  # the two n differ by a factor that is the same for both nets
         both = {mode: pair.final(f"{family}/{BLOCK}/mean_hw") for mode, family in MODES.items()}
         ratios = {mode: residual / plain for mode, (plain, residual) in both.items()}
-        more = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
+        more: dict[str, Any] = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
         yield pair.label, tested("residual / plain", "much bigger", above(10), ratios, **more)
 
 
@@ -143,7 +144,7 @@ def interlayer_early(results: Results) -> list[Claim]:
     """
     claims = []
     for epoch in EARLY:
-        more = {"about": Class.INITIALISATION if epoch == 0 else Class.TRAINED, "basis": Basis.OURS}
+        more: dict[str, Any] = {"about": Class.INITIALISATION if epoch == 0 else Class.TRAINED, "basis": Basis.OURS}
 
         def of(arm: str, family: str, block: str, epoch: int = epoch) -> Sample:
             return results.at(FULL_EARLY.name, arm, f"{family}/{block}/mean_hw", epoch)
