@@ -202,8 +202,8 @@ def _draw_by_depth(panels: np.ndarray, results: Results) -> None:
                 axes.plot(DEPTHS, times, "o", ms=3, linestyle=dash, color=colour, label=label)
         axes.axhline(1, color=figures.INK, linewidth=0.8, linestyle=":")
         axes.set(title=f"cond10, {other} / 2-shortcut", xlabel="depth", yscale="log")
-    panels[-1].set_visible(False)
-    figures.legend(panels[len(OTHERS) - 1], beside=True)
+    panels[-1].axis("off")
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center left")
 
 
 def _against_gap(axes: figures.Axes, name: str, arrays: Arrays, values: np.ndarray) -> None:
