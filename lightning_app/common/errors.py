@@ -28,6 +28,15 @@ def at_least(minimum: int, who: str = "", **named: int) -> int:
     return value
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first; its type where it says nothing.
+
+    >>> first_line(ValueError("expected 3 channels\\n  at conv1")), first_line(AssertionError())
+    ('expected 3 channels', 'AssertionError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def nearest(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """The most similar names, the nearest first, of a similarity in [0, 1] of at least the cutoff.
 

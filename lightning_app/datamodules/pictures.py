@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 from tqdm import tqdm
 
-from lightning_app.common.errors import UserError, nearest
+from lightning_app.common.errors import UserError, first_line, nearest
 
 # Pillow goes by the content, whatever the name, and hands PostScript to a program that executes it.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM")
@@ -53,8 +53,8 @@ class Decoding:
                 self._check_size(*image.size)
                 return self._square(_upright(image, MODES[self.channels]))
         except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-            reason = str(error).split("\n")[0] or type(error).__name__
-            raise UserError(f"{file} cannot be read as a picture ({reason}): replace or remove it.") from error
+            why = first_line(error)
+            raise UserError(f"{file} cannot be read as a picture ({why}): replace or remove it.") from error
 
     def _check_size(self, width: int, height: int) -> None:
         """Before anything is unpacked: a small file may hold a huge picture, and 1 x 65,000 pixels would be made 4 GB."""

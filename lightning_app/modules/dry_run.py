@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.calls import outputs_of
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating
 from lightning_app.modules.members import Member
 
@@ -36,7 +36,7 @@ def check_outputs(
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
                 f"member '{name}' cannot take samples of shape {tuple(shape)}{dimensions} and "
-                f"return logits: {_reason(error)}{_channels(net, shape)}"
+                f"return logits: {first_line(error)}{_channels(net, shape)}"
             ) from error
         if got != (SAMPLES, classes):
             raise UserError(
@@ -88,7 +88,7 @@ def choose_memory_format(
         except Exception as error:  # an assertion of the net's own, too
             if wanted:
                 raise UserError(
-                    f"member '{name}' cannot take images in channels_last memory format ({_reason(error)}): leave "
+                    f"member '{name}' cannot take images in channels_last memory format ({first_line(error)}): leave "
                     "channels_last out, or flatten with x.flatten(1) instead of x.view(...)."
                 ) from error
             for _, other in members:
@@ -107,7 +107,3 @@ def _output(
     images = next(net.parameters()).new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
     with evaluating(net):
         return net.forward(images)  # not net(image), which may be compiled
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

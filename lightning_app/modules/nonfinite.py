@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from lightning_app.common.errors import DivergedError
+from lightning_app.common.errors import DivergedError, first_line
 from lightning_app.common.isolation import tensors_in
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
@@ -169,8 +169,8 @@ def _run_again(each: Pass, share: float) -> Origin:
     try:
         return origin_of(each, share)
     except Exception as error:  # of a net that cannot be copied, or will not be watched
-        reason = (str(error).splitlines() or [""])[0]
-        return Origin("unknown", "the batch could not be run again", f"{type(error).__name__}: {reason}")
+        why = f"{type(error).__name__}: {first_line(error)}"
+        return Origin("unknown", "the batch could not be run again", why)
 
 
 @torch.no_grad()

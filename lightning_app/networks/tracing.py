@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
 from lightning_app.networks.layers import Layer, layers_of
 
@@ -115,10 +115,8 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
                 calls[net].append(len(sample))
             call(net.forward, sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}: {reason}"
-        ) from error
+        what = f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}"
+        raise UserError(f"{what}: {first_line(error)}") from error
     finally:
         for handle in handles:
             handle.remove()

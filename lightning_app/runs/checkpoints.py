@@ -17,7 +17,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError, at_least
+from lightning_app.common.errors import UserError, at_least, first_line
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
@@ -40,7 +40,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, buffer)
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
             raise UserError(
-                f"the checkpoint cannot be written ({str(error).splitlines()[0]}): something else than tensors and plain "
+                f"the checkpoint cannot be written ({first_line(error)}): something else than tensors and plain "
                 "Python values is in the state_dict of a callback or in save_hyperparameters."
             ) from error
         write_atomically(target, buffer.getbuffer(), check=_check)

@@ -25,11 +25,12 @@ from pytorch_lightning.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
 
 log = logging.getLogger(__name__)
+_warn_once = functools.cache(log.warning)  # several runs of one service lose it together: one line says so
 
 TAG_LENGTH = 64  # W&B's limit
 CALLED = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")  # by Lightning
@@ -58,9 +59,9 @@ def best_effort(logger: Logger) -> Iterator[None]:
     except Exception as error:  # a logger may be of any program, and raises what it likes
         if logger not in _warned:
             _warned.add(logger)
-            first = str(error).strip().partition("\n")[0]
+            why = f"{type(error).__name__}: {first_line(error)}"
             log.warning(
-                f"{type(logger).__name__} does not take what is logged ({type(error).__name__}: {first}): the run goes on "
+                f"{type(logger).__name__} does not take what is logged ({why}): the run goes on "
                 "without it, and the run folder has everything. With --strict it stops."
             )
 
@@ -118,9 +119,9 @@ class RunLogger(Logger):
         except UserError:
             return
         except Exception as error:
-            first = str(error).strip().partition("\n")[0]
+            why = f"{type(error).__name__}: {first_line(error)}"
             log.warning(
-                f"{type(model).__name__}.members cannot be read ({type(error).__name__}: {first}): training goes on, and the "
+                f"{type(model).__name__}.members cannot be read ({why}): training goes on, and the "
                 f"run has no {MEMBERS}."
             )
             return
@@ -256,7 +257,7 @@ class AutoWandbLogger(WandbLogger):
                     self._runs[seed] = self._start(mode, seed)
                 break
             except Exception as error:  # wandb raises much more than its own wandb.errors.Error
-                reason = str(error).split("\n")[0]
+                reason = first_line(error)
                 if self._mode == "online":
                     sentence = f"W&B did not let this run in ({reason}): log in, or set the logger's mode to auto."
                     raise UserError(sentence) from error
@@ -300,7 +301,7 @@ class AutoWandbLogger(WandbLogger):
         try:
             logged_in = wandb.login(prompt=False)
         except Exception as error:  # any failure to reach or to be let in means the same: record offline
-            log.warning("W&B login failed (%s).", str(error).split("\n")[0])
+            log.warning("W&B login failed (%s).", first_line(error))
             logged_in = False
         return "online" if logged_in else "offline"
 
@@ -375,12 +376,6 @@ def _log(run: Any, row: Mapping[str, Any], over_epochs: Iterable[str] = ()) -> N
         run.log(dict(row))
     except Exception as error:  # its service is gone, killed together with the job's processes
         _warn_once(f"W&B does not take epoch {row.get('epoch')} ({error}).")
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    """Several runs of one service lose it together: one line says so."""
-    log.warning(message)
 
 
 def spell_seed(seed: int, seeds: Iterable[int]) -> str:
