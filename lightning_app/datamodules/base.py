@@ -6,7 +6,7 @@ A subclass says where the samples come from (`ResidentData.load`) and how a spli
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -108,15 +108,18 @@ class ResidentData(pl.LightningDataModule, ABC):
         """Names of the classes by label."""
         return self.splits.class_names
 
-    @property
+    # Some sets know these two before they are read, and set them.
+
+    @cached_property
     def num_classes(self) -> int:
         """Number of classes, whether or not each has a sample."""
         return len(self.class_names)
 
-    @property
-    @abstractmethod
+    @cached_property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of one sample of a batch: (C, H, W) of images, (d,) of vectors."""
+        *map_size, last = self.splits.train_images.shape[1:]
+        return last, *map_size
 
     @property
     def eval_splits(self) -> tuple[str, ...]:
@@ -282,16 +285,12 @@ class ResidentData(pl.LightningDataModule, ABC):
 
     def _eval_batch(self) -> int:
         """Samples of an evaluation batch on one rank."""
-        return self.eval_batch_size or _EVAL_BATCH.get(self._device.type, lambda values: 125)(
-            math.prod(self.sample_shape)
-        )
+        if self.eval_batch_size or self._device.type == "cpu":
+            return self.eval_batch_size or 50  # a CPU's cache holds the activations of so many small images
+        few_launches = 1000 * 3072 // math.prod(self.sample_shape) if self._device.type == "cuda" else 0
+        return min(1000, max(125, few_launches))
 
 
-# By device, of samples of so many values: a CPU's cache holds the activations of 50 small images, a GPU wants few launches.
-_EVAL_BATCH: dict[str, Callable[[int], int]] = {
-    "cpu": lambda values: 50,
-    "cuda": lambda values: min(1000, max(125, 1000 * 3072 // values)),
-}
 _VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of split_seed
 
 

@@ -70,26 +70,18 @@ class ImageFolder(ImageData):
                 "square cannot be cut out of a smaller picture."
             )
         self.decoding = Decoding(image_size, resize, interpolation, channels)
+        self.sample_shape = (channels, image_size, image_size)
         self.test_size = test_size
         self._given_names = class_names
 
-    # Known without listing or decoding the pictures.
-
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """All classes in the order of the net's outputs."""
+        """All classes in the order of the net's outputs, known without listing or decoding the pictures."""
         return (
             class_folders(_training_and_test(Path(self.root))[0])
             if self._given_names is None
             else _names(self._given_names)
         )
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(C, H, W)."""
-        height, width, channels = self.decoding.shape
-        return channels, height, width
 
     @override
     def load(self) -> Splits:

@@ -77,13 +77,6 @@ class ImageData(ResidentData):
 
     @property
     @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of a batch's images."""
-        height, width, channels = self.splits.train_images.shape[1:]
-        return channels, height, width
-
-    @property
-    @override
     def _normalisation(self) -> dict[str, tuple[float, ...]]:
         return {"mean": self.mean, "std": self.std}
 

@@ -4,7 +4,6 @@ Nothing random has to be saved: a run that stopped in the middle of an epoch con
 next, on any number of ranks and any device. Ranks share the *global* batch; rank r of w takes its rows r, r + w, ...
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +26,14 @@ class Draws:
     left: Tensor  # (N,) int64 in [0, 2 padding]: its first column
 
 
-class Resident(ABC):
-    """One split on one device, as the loaders read it: a batch is what lies at some of its starts."""
+class Resident:
+    """One split on one device, as the loaders read it: a batch is what lies at some of its starts. Here a row is a sample."""
 
-    labels: Tensor  # (N,) int64
     channels_last: bool = False
+
+    def __init__(self, samples: Tensor, labels: Tensor) -> None:
+        self.samples = samples  # (N, ...)
+        self.labels = labels  # (N,) int64
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,17 +43,17 @@ class Resident(ABC):
         """Where samples and labels are."""
         return self.labels.device
 
-    @abstractmethod
     def draw(self, count: int, generator: torch.Generator) -> Draws | None:
         """Random choices for `count` samples; None where nothing is augmented."""
+        return None
 
-    @abstractmethod
     def starts(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
         """Where to read samples `rows`, (B,) int64, augmented by `draws` or, by default, as they are."""
+        return rows
 
-    @abstractmethod
     def batch(self, starts: Tensor) -> Tensor:
         """The samples (B, ...) at `starts`, (B,) int64 on the device."""
+        return self.samples.index_select(0, starts)
 
 
 class EpochLoader:

@@ -61,6 +61,7 @@ class GaussianMixture(VectorData):
         self.samples = at_least(classes, samples=samples)  # one of each class
         self.test_samples = at_least(classes, test_samples=test_samples)
         self.seed = at_least(0, seed=seed)
+        self.num_classes, self.sample_shape = classes, (dimensions,)
 
     @property
     def means(self) -> Tensor:
@@ -81,16 +82,3 @@ class GaussianMixture(VectorData):
         """(rows, dimensions) float64; fewer rows are the beginning of more."""
         random = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream,)))
         return torch.from_numpy(random.standard_normal((rows, self.dimensions)))
-
-    # Known without drawing anything, as an image set's are.
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        return self.classes
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(dimensions,)."""
-        return (self.dimensions,)

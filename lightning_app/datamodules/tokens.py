@@ -15,13 +15,12 @@ from typing_extensions import override
 from lightning_app.common.errors import UserError, at_least
 from lightning_app.datamodules.base import ResidentData, Splits
 from lightning_app.datamodules.loaders import Resident
-from lightning_app.datamodules.vectors import ResidentVectors
 
 TRAIN, TEST = range(2)  # independent streams of a seed
 BLOCK = 4096  # sequences drawn at a time
 
 
-class ResidentTokens(ResidentVectors):
+class ResidentTokens(Resident):
     """One split's sequences on one device, in as few bytes as they came."""
 
     @override
@@ -33,7 +32,7 @@ class ResidentTokens(ResidentVectors):
 class TokenData(ResidentData):
     """Batches ``(tokens, labels)``: int64 (B, T), and the token that follows or answers, int64 (B,).
 
-    A subclass implements `load` and `sample_shape`. Takes the arguments of `ResidentData`.
+    A subclass implements `load`. Takes the arguments of `ResidentData`.
     """
 
     eval_batch_size = 500
@@ -84,6 +83,7 @@ class Tokens(TokenData):
         self.context = at_least(1, context=context)
         self.stride = at_least(1, stride=stride)
         self.test_share = test_share
+        self.sample_shape = (context,)
 
     @override
     def load(self) -> Splits:
@@ -109,12 +109,6 @@ class Tokens(TokenData):
         first = max(0, len(labels) - self.val_size)
         gap = self.context // self.stride if self.val_size else 0
         return torch.arange(max(0, first - gap)), torch.arange(first, len(labels))
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(context,)."""
-        return (self.context,)
 
 
 def _bytes(path: Path) -> tuple[Tensor, tuple[str, ...]]:
@@ -188,6 +182,7 @@ class KHop(TokenData):
         self.samples = at_least(1, samples=samples)
         self.test_samples = at_least(1, test_samples=test_samples)
         self.seed = at_least(0, seed=seed)
+        self.num_classes, self.sample_shape = letters, (length,)
 
     @override
     def load(self) -> Splits:
@@ -212,19 +207,6 @@ class KHop(TokenData):
                 )
         tokens, answers = (torch.cat(parts)[:size] for parts in zip(*kept))
         return tokens.to(torch.uint8 if self.letters <= 256 else torch.int32), answers
-
-    # Known without drawing anything.
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        return self.letters
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(length,)."""
-        return (self.length,)
 
 
 def hop(tokens: Tensor, hops: int) -> Tensor:
@@ -279,6 +261,7 @@ class ModularAddition(TokenData):
                 f"{train_share}."
             )
         self.train_share = train_share
+        self.num_classes, self.sample_shape = modulus + 1, (3,)
 
     @override
     def load(self) -> Splits:
@@ -288,15 +271,3 @@ class ModularAddition(TokenData):
         tokens, sums = torch.stack([a, b, torch.full_like(a, p)], dim=1), (a + b) % p
         cut = int(self.train_share * p**2)
         return Splits(tokens[:cut], sums[:cut], tokens[cut:], sums[cut:], (*map(str, range(p)), "="))
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        """p + 1."""
-        return self.modulus + 1
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(3,)."""
-        return (3,)

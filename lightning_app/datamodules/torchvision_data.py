@@ -5,7 +5,8 @@ Their pixels come from the user's own arrays, else from the files that torchvisi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,26 +39,26 @@ FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one data set may lie: ``<root>/<name>/{train,test}_{images,labels}.npy``, else torchvision's files in ``<root>``."""
+    """What is known of a data set before it is read, and how torchvision reads it."""
 
+    kind: Callable[..., Any]  # torchvision's class
     title: str  # for messages
-    folder: Path  # <root>/<name>; in a datamodule's class still <name>
+    folder: str  # within the folder of all data sets
     image_shape: tuple[int, int, int]  # (H, W, C), H = W
-    class_names: tuple[str, ...]  # by label
-    official: Callable[[str, str, bool], tuple[Any, Any]]
-    """By torchvision: root, "train" or "test", whether to download -> (N, H, W, C) or (N, H, W) uint8, and N labels."""
-    official_files: tuple[str, ...]  # what that needs: files, or folders of them, relative to root
+    class_names: Sequence[str]  # by label
+    official_files: tuple[str, ...]  # what torchvision needs: files, or folders of them, relative to root
 
-    def below(self, root: Path) -> "Source":
-        """The same in a folder of data sets."""
-        return replace(self, folder=root / self.folder)
 
-    @property
-    def root(self) -> Path:
-        """The folder of all data sets."""
-        return self.folder.parent
+class FromSource(ResidentData):
+    """A known set: ``<root>/<folder>/{train,test}_{images,labels}.npy``, else torchvision's files in ``<root>``.
 
-    def prepare(self) -> None:
+    A subclass has a ``SOURCE``; classes and shape are known before anything is downloaded, so that a net can be checked first.
+    """
+
+    SOURCE: ClassVar[Source]
+
+    @override
+    def prepare_data(self) -> None:
         """Download what is missing; for one process on each node.
 
         Raises:
@@ -66,50 +67,72 @@ class Source:
         if not (self._has_arrays() or self._is_downloaded()):
             self._official(download=True)
 
-    def read(self) -> Splits:
+    @override
+    def load(self) -> Splits:
         """The data, from the first of the two that is there.
 
         Raises:
             ValueError: if none is there, or if what is there is not what it should be.
         """
-        arrays = _read_arrays(self.folder) if self._has_arrays() else self._official(download=False)
+        arrays = _read_arrays(self._folder) if self._has_arrays() else self._official()
         self._check(arrays)
-        return Splits(**{name: torch.from_numpy(array) for name, array in arrays.items()}, class_names=self.class_names)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return Splits(**tensors, class_names=tuple(self.SOURCE.class_names))
+
+    @cached_property
+    def num_classes(self) -> int:
+        return len(self.SOURCE.class_names)
+
+    @cached_property
+    def sample_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        *size, channels = self.SOURCE.image_shape
+        return channels, *size
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.root) / self.SOURCE.folder
 
     def _has_arrays(self) -> bool:
-        return any((self.folder / f"{name}.npy").exists() for name in ARRAYS)
+        return any((self._folder / f"{name}.npy").exists() for name in ARRAYS)
 
     def _is_downloaded(self) -> bool:
-        return all((self.root / name).exists() for name in self.official_files)
+        return all((Path(self.root) / name).exists() for name in self.SOURCE.official_files)
 
     def _check(self, arrays: Arrays) -> None:
+        source = self.SOURCE
         for split in ("train", "test"):
             images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-            where = f"{split} of {self.title} in {self.folder}"
-            _expect_array(images, np.uint8, ("N", *self.image_shape), f"the images of {where}")
+            where = f"{split} of {source.title} in {self._folder}"
+            _expect_array(images, np.uint8, ("N", *source.image_shape), f"the images of {where}")
             _expect_array(labels, np.int64, (len(images),), f"the labels of {where}")
-            if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(self.class_names):
+            if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(source.class_names):
                 got = f"{labels.min()}..{labels.max()}" if len(labels) else "no labels"
                 raise UserError(
-                    f"the labels of {where} must lie in 0..{len(self.class_names) - 1}, got {got}: "
+                    f"the labels of {where} must lie in 0..{len(source.class_names) - 1}, got {got}: "
                     "number the classes from 0."
                 )
 
-    def _official(self, download: bool) -> Arrays:
-        arrays = {}
+    def _by_torchvision(self, split: str, download: bool) -> tuple[Any, Any]:
+        """(N, H, W, C) or (N, H, W) uint8, and N labels."""
+        found = self.SOURCE.kind(self.root, train=split == "train", download=download)
+        return found.data, found.targets
+
+    def _official(self, download: bool = False) -> Arrays:
+        source, arrays = self.SOURCE, {}
         try:
             for split in ("train", "test"):
-                images, labels = self.official(str(self.root), split, download)
-                arrays[f"{split}_images"] = np.ascontiguousarray(images).reshape(-1, *self.image_shape)
+                images, labels = self._by_torchvision(split, download)
+                arrays[f"{split}_images"] = np.ascontiguousarray(images).reshape(-1, *source.image_shape)
                 arrays[f"{split}_labels"] = np.asarray(labels, dtype=np.int64)
         except Exception as error:  # torchvision asserts, unpacks and indexes what it finds in a broken file
             reason = " ".join(str(error).split()).split(". ")[0][:300] or type(error).__name__
-            official = " and ".join(self.official_files)
+            official, root = " and ".join(source.official_files), Path(self.root)
             there = f"and {official} cannot be read ({reason})" if self._is_downloaded() else ""
-            tried = f"and the download failed ({reason})" if download else there or f"and not in {self.root} either"
+            tried = f"and the download failed ({reason})" if download else there or f"and not in {root} either"
             raise UserError(
-                f"expected {self.title} in {self.folder}, found none there {tried}: put "
-                f"{', '.join(f'{name}.npy' for name in ARRAYS)} into that folder, or the official {official} into {self.root} "
+                f"expected {source.title} in {self._folder}, found none there {tried}: put "
+                f"{', '.join(f'{name}.npy' for name in ARRAYS)} into that folder, or the official {official} into {root} "
                 "(removed when damaged, it is downloaded again), or set data.root to the folder that has them."
             ) from error
         return arrays
@@ -136,48 +159,6 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
         )
 
 
-class FromSource(ResidentData):
-    """A known set from .npy arrays or torchvision (see `Source`), downloaded when there is none.
-
-    A subclass has a ``SOURCE``; classes and shape are known before anything is downloaded, so that a net can be checked first.
-    """
-
-    SOURCE: ClassVar[Source]
-
-    @override
-    def prepare_data(self) -> None:
-        """Download what is missing."""
-        self.SOURCE.below(Path(self.root)).prepare()
-
-    @override
-    def load(self) -> Splits:
-        return self.SOURCE.below(Path(self.root)).read()
-
-    @property
-    @override
-    def num_classes(self) -> int:
-        return len(self.SOURCE.class_names)
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(C, H, W)."""
-        height, width, channels = self.SOURCE.image_shape
-        return channels, height, width
-
-
-def by_train_flag(
-    kind: Callable[..., Any], title: str, folder: str, shape: tuple[int, int, int], classes: Sequence[str], *files: str
-) -> Source:
-    """The `Source` of a class of torchvision's with ``train=``, ``.data`` and ``.targets``, as most have."""
-
-    def read(root: str, split: str, download: bool) -> tuple[Any, Any]:
-        found = kind(root, train=split == "train", download=download)
-        return found.data, found.targets
-
-    return Source(title, Path(folder), shape, tuple(classes), read, files)
-
-
 class CIFAR10(FromSource, ImageData):
     """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images of 32 x 32 pixels in ten classes.
 
@@ -187,7 +168,7 @@ class CIFAR10(FromSource, ImageData):
 
     MEAN = (0.4914, 0.4822, 0.4465)
     STD = (0.2470, 0.2435, 0.2616)
-    SOURCE = by_train_flag(datasets.CIFAR10, "CIFAR-10", "cifar10", (32, 32, 3), CIFAR10_CLASSES, "cifar-10-batches-py")
+    SOURCE = Source(datasets.CIFAR10, "CIFAR-10", "cifar10", (32, 32, 3), CIFAR10_CLASSES, ("cifar-10-batches-py",))
 
 
 class CIFAR100(FromSource, ImageData):
@@ -199,8 +180,8 @@ class CIFAR100(FromSource, ImageData):
 
     MEAN = (0.5071, 0.4867, 0.4408)
     STD = (0.2675, 0.2565, 0.2761)
-    SOURCE = by_train_flag(
-        datasets.CIFAR100, "CIFAR-100", "cifar100", (32, 32, 3), CIFAR100_CLASSES.split(), "cifar-100-python"
+    SOURCE = Source(
+        datasets.CIFAR100, "CIFAR-100", "cifar100", (32, 32, 3), CIFAR100_CLASSES.split(), ("cifar-100-python",)
     )
 
 
@@ -213,14 +194,9 @@ class FashionMNIST(FromSource, ImageData):
 
     MEAN = (0.2860,)
     STD = (0.3530,)
-    SOURCE = by_train_flag(
-        datasets.FashionMNIST, "Fashion-MNIST", "fashion_mnist", (28, 28, 1), FASHION_CLASSES, "FashionMNIST/raw"
+    SOURCE = Source(
+        datasets.FashionMNIST, "Fashion-MNIST", "fashion_mnist", (28, 28, 1), FASHION_CLASSES, ("FashionMNIST/raw",)
     )
-
-
-def _svhn(root: str, split: str, download: bool) -> tuple[Any, Any]:
-    found = datasets.SVHN(root, split=split, download=download)
-    return np.moveaxis(found.data, 1, -1), found.labels  # torchvision has (N, C, H, W)
 
 
 class SVHN(FromSource, ImageData):
@@ -233,4 +209,9 @@ class SVHN(FromSource, ImageData):
     FLIP = False
     MEAN = (0.4377, 0.4438, 0.4728)
     STD = (0.1980, 0.2010, 0.1970)
-    SOURCE = Source("SVHN", Path("svhn"), (32, 32, 3), DIGITS, _svhn, ("train_32x32.mat", "test_32x32.mat"))
+    SOURCE = Source(datasets.SVHN, "SVHN", "svhn", (32, 32, 3), DIGITS, ("train_32x32.mat", "test_32x32.mat"))
+
+    @override
+    def _by_torchvision(self, split: str, download: bool) -> tuple[Any, Any]:
+        found = self.SOURCE.kind(self.root, split=split, download=download)
+        return np.moveaxis(found.data, 1, -1), found.labels  # torchvision has (N, C, H, W)

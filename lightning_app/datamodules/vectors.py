@@ -8,33 +8,11 @@ from lightning_app.datamodules.base import ResidentData
 from lightning_app.datamodules.loaders import Resident
 
 
-class ResidentVectors(Resident):
-    """One split's vectors on one device."""
-
-    def __init__(self, vectors: Tensor, labels: Tensor) -> None:
-        self.vectors = vectors  # (N, d)
-        self.labels = labels  # (N,) int64
-
-    @override
-    def draw(self, count: int, generator: torch.Generator) -> None:
-        """Nothing is drawn."""
-
-    @override
-    def starts(self, rows: Tensor, draws: object = None) -> Tensor:
-        """A row is found by its number."""
-        return rows
-
-    @override
-    def batch(self, starts: Tensor) -> Tensor:
-        """The vectors (B, d) of some rows."""
-        return self.vectors.index_select(0, starts)
-
-
 class VectorData(ResidentData):
     """Batches ``(vectors, labels)``: (B, d) in the trainer's precision, and int64 (B,).
 
-    A subclass implements `load` and `sample_shape`, and `embed` where its samples are no vectors yet. Takes the arguments of
-    `ResidentData`.
+    A subclass implements `load`, and where its samples are no vectors yet, `embed`, and sets `sample_shape`. Takes the
+    arguments of `ResidentData`.
     """
 
     # Not an option: a configuration that names vectors on top of images would carry the images' over (see `ImageData`),
@@ -66,4 +44,4 @@ class VectorData(ResidentData):
         """In float64 where the trainer computes in it, else in float32."""
         double = self.trainer is not None and self.trainer.precision == "64-true"
         vectors = self.embed(samples).to(self._device, None if double else torch.float32)
-        return ResidentVectors(vectors, labels.to(self._device))
+        return Resident(vectors, labels.to(self._device))

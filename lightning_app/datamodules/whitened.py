@@ -21,7 +21,7 @@ from typing_extensions import override
 from lightning_app.common.errors import UserError, at_least
 from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.digits import split_digits
-from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, by_train_flag
+from lightning_app.datamodules.torchvision_data import DIGITS, FromSource, Source
 from lightning_app.datamodules.vectors import VectorData
 
 RANK = 1e-10  # of the largest eigenvalue: below, a component's variance is rounding
@@ -90,6 +90,7 @@ class WhitenedImages(VectorData):
         self._full_batch = batch_size is None
         super().__init__(root=root, batch_size=1 if batch_size is None else batch_size, **of_data)
         self.components = at_least(1, components=components)
+        self.sample_shape = (components,)
 
     @property
     def batch_size(self) -> int:
@@ -99,12 +100,6 @@ class WhitenedImages(VectorData):
     @batch_size.setter
     def batch_size(self, size: int) -> None:
         self._batch_size = size
-
-    @property
-    @override
-    def sample_shape(self) -> tuple[int, ...]:
-        """(components,)."""
-        return (self.components,)
 
     @cached_property
     def whitening(self) -> Whitening:
@@ -130,7 +125,7 @@ class WhitenedMNIST(WhitenedImages, FromSource):
     the arguments of `WhitenedImages`.
     """
 
-    SOURCE = by_train_flag(datasets.MNIST, "MNIST", "mnist", (28, 28, 1), DIGITS, "MNIST/raw")
+    SOURCE = Source(datasets.MNIST, "MNIST", "mnist", (28, 28, 1), DIGITS, ("MNIST/raw",))
 
 
 class WhitenedDigits(WhitenedImages):
