@@ -88,7 +88,7 @@ class CifarResNet(nn.Module):
     def layers(self) -> tuple[Layer, ...]:
         """conv0, conv1 and conv2 of every block, and fc as layers 1 to 6n + 2. The shortcut belongs to the block."""
         names = [f"blocks.{i}.{conv}" for i in range(len(self.blocks)) for conv in ("conv1", "conv2")]
-        return number_layers([(name, self.get_submodule(name), False, False) for name in ("conv0", *names, "fc")])
+        return number_layers(self, ("conv0", *names, "fc"))
 
     def block_list(self) -> list[nn.Module]:
         """The 3n blocks in forward order."""

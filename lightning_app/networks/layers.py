@@ -5,7 +5,7 @@ in the papers (layer 1 is the first convolution). The names become keys in logs 
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -137,11 +137,12 @@ def _with_rows(whole: Tensor, rows: slice, part: Tensor) -> Tensor:
     return found
 
 
-def number_layers(modules: Sequence[tuple[str, nn.Module, bool, bool]]) -> tuple[Layer, ...]:
-    """Layers from (module name, module, has_id, skip) in forward order; `layer01` is the first."""
-    return _numbered(
-        [Layer("", module, f"{name}.weight".removeprefix("."), has_id, skip) for name, module, has_id, skip in modules]
-    )
+def number_layers(
+    net: nn.Module, names: Iterable[str], with_id: Collection[str] = (), skips: Collection[str] = ()
+) -> tuple[Layer, ...]:
+    """A net's modules of these names, in forward order, as layers; some have ID entries, some a skip. `layer01` is the first."""
+    with_id, skips = {*with_id}, {*skips}
+    return _numbered([Layer("", net.get_submodule(n), f"{n}.weight", n in with_id, n in skips) for n in names])
 
 
 def _numbered(layers: Sequence[Layer]) -> tuple[Layer, ...]:

@@ -108,11 +108,9 @@ class PreactResNet(nn.Module):
         None has ID entries. Only with n = 1 does a shortcut go around just a layer, and only in the first unit of a group:
         elsewhere it goes around BatchNorm and ReLU too.
         """
-        names = [(i, f"blocks.{i}.convs.{k}") for i in range(len(self.blocks)) for k in range(self.n)]
-        first = len(self.blocks) // 3  # of the units of a group
-        alone = self.residual and self.n == 1
-        units = [(name, self.get_submodule(name), False, alone and i % first == 0) for i, name in names]
-        return number_layers([("conv0", self.conv0, False, False), *units, ("fc", self.fc, False, False)])
+        names = [f"blocks.{i}.convs.{k}" for i in range(len(self.blocks)) for k in range(self.n)]
+        firsts = names[:: len(names) // 3] if self.residual and self.n == 1 else ()  # units of the groups
+        return number_layers(self, ("conv0", *names, "fc"), skips=firsts)
 
     def block_list(self) -> list[nn.Module]:
         """The 3N units in forward order."""

@@ -160,8 +160,7 @@ class ResidualMLP(nn.Module):
 
     def layers(self) -> tuple[Layer, ...]:
         """The p matrices and the readout as layers 1 to p + 1. A skip goes around the ReLU too, so no layer has one."""
-        names = [*(f"blocks.{i}.linear" for i in range(len(self.blocks))), "readout"]
-        return number_layers([(name, self.get_submodule(name), False, False) for name in names])
+        return number_layers(self, (*(f"blocks.{i}.linear" for i in range(len(self.blocks))), "readout"))
 
     def block_list(self) -> list[nn.Module]:
         """The p blocks in forward order; block01 is the one without a skip."""

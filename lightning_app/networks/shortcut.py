@@ -99,7 +99,7 @@ class ShortcutNet(nn.Module):
     def layers(self) -> tuple[Layer, ...]:
         """The R n matrices, unit by unit, as layers 1 to L."""
         names = [f"units.{r}.path.{k}" for r in range(len(self.units)) for k in range(self.n)]
-        return number_layers([(name, self.get_submodule(name), False, self._skips) for name in names])
+        return number_layers(self, names, skips=names if self._skips else ())
 
     def block_list(self) -> list[nn.Module]:
         """The R units in forward order."""

@@ -86,9 +86,8 @@ class SimplifiedNet(nn.Module):
 
     def layers(self) -> tuple[Layer, ...]:
         """conv0, the block convolutions and fc as layers 1 to L; only blocks have ID entries and skips."""
-        names = [f"blocks.{i}.conv" for i in range(len(self.blocks))]
-        blocks = [(name, self.get_submodule(name), True, self.residual) for name in names]
-        return number_layers([("conv0", self.conv0, False, False), *blocks, ("fc", self.fc, False, False)])
+        blocks = [f"blocks.{i}.conv" for i in range(len(self.blocks))]
+        return number_layers(self, ("conv0", *blocks, "fc"), with_id=blocks, skips=blocks if self.residual else ())
 
     def block_list(self) -> list[nn.Module]:
         """The 3N blocks in forward order: block01 is layer 2."""

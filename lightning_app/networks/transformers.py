@@ -5,7 +5,7 @@ front of it, behind it, or nowhere. Queries, keys, values and the output map are
 each of them. No dropout: what a net computes is a function of its weights and its input.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -108,6 +108,12 @@ class Transformer(nn.Module):
 
     Matrices are N(0, 1 / inputs) and biases 0; tokens and places are N(0, 1/2), so that their sum has variance 1. With ``norm``
     "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
+
+    Args:
+        skip: around attention and perceptron.
+        norm: LayerNorm in front of a branch, behind the sum, or none.
+        activation: of the perceptron.
+        hidden: its inner units; None for 4 d.
     """
 
     def __init__(
@@ -118,10 +124,10 @@ class Transformer(nn.Module):
         heads: int,
         classes: int,
         causal: bool,
-        skip: Skip,
-        norm: Norm,
-        activation: Activation,
-        hidden: int | None,
+        skip: Skip = "identity",
+        norm: Norm = "pre",
+        activation: Activation = "gelu",
+        hidden: int | None = None,
     ) -> None:
         super().__init__()
         if width % at_least(1, heads=heads):
@@ -162,7 +168,7 @@ class Transformer(nn.Module):
         """Embedding of tokens, convolution and linear maps in forward order, the readout last. A skip leads around several, so
         none has one."""
         kinds = (nn.Embedding, *MAPS)
-        return number_layers([(n, each, False, False) for n, each in self.named_modules() if isinstance(each, kinds)])
+        return number_layers(self, [name for name, each in self.named_modules() if isinstance(each, kinds)])
 
     def block_list(self) -> list[nn.Module]:
         """Attention and perceptron of each block in forward order, each with what surrounds it."""
@@ -172,7 +178,7 @@ class Transformer(nn.Module):
 class GPT(Transformer):
     """A causal transformer that predicts the token after the last, (B, T) int64 -> logits (B, vocabulary).
 
-    The readout is not tied to the embedding.
+    The readout is not tied to the embedding. Takes the arguments of `Transformer` too.
 
     Args:
         vocabulary: number of tokens, and of classes.
@@ -180,10 +186,6 @@ class GPT(Transformer):
         width: d.
         depth: blocks.
         heads: of an attention.
-        skip: around attention and perceptron: see `Transformer`.
-        norm: LayerNorm in front of a branch, behind the sum, or none.
-        activation: of the perceptron.
-        hidden: its inner units; None for 4 d.
     """
 
     def __init__(
@@ -193,19 +195,18 @@ class GPT(Transformer):
         width: int = 64,
         depth: int = 4,
         heads: int = 4,
-        skip: Skip = "identity",
-        norm: Norm = "pre",
-        activation: Activation = "gelu",
-        hidden: int | None = None,
+        **of_blocks: Any,
     ) -> None:
         sizes = at_least(1, vocabulary=vocabulary), at_least(1, context=context), at_least(1, width=width)
-        super().__init__(TokenEmbedding(*sizes), width, depth, heads, vocabulary, True, skip, norm, activation, hidden)
+        super().__init__(TokenEmbedding(*sizes), width, depth, heads, vocabulary, True, **of_blocks)
 
 
 class ViT(Transformer):
     """A transformer on patches of images, (B, C, H, W) -> logits (B, num_classes) of the mean over all patches.
 
     The mean, instead of a class token, is Beyer et al.'s (2022, "Better plain ViT baselines for ImageNet-1k").
+
+    Takes the arguments of `Transformer` too.
 
     Args:
         image_size: height and width of the images.
@@ -215,10 +216,6 @@ class ViT(Transformer):
         width: d.
         depth: blocks.
         heads: of an attention.
-        skip: around attention and perceptron: see `Transformer`.
-        norm: LayerNorm in front of a branch, behind the sum, or none.
-        activation: of the perceptron.
-        hidden: its inner units; None for 4 d.
     """
 
     def __init__(
@@ -230,12 +227,9 @@ class ViT(Transformer):
         width: int = 64,
         depth: int = 4,
         heads: int = 4,
-        skip: Skip = "identity",
-        norm: Norm = "pre",
-        activation: Activation = "gelu",
-        hidden: int | None = None,
+        **of_blocks: Any,
     ) -> None:
         if at_least(1, image_size=image_size) % at_least(1, patch=patch):
             raise UserError(f"image_size must be a multiple of patch, got {image_size} and {patch}.")
         patches = PatchEmbedding(image_size, patch, in_channels, at_least(1, width=width))
-        super().__init__(patches, width, depth, heads, num_classes, False, skip, norm, activation, hidden)
+        super().__init__(patches, width, depth, heads, num_classes, False, **of_blocks)

@@ -16,7 +16,7 @@ def test_any_net_is_taken_at_face_value():
 
 
 def test_names_sort_as_numbers():
-    layers = number_layers([(f"{i}", nn.Linear(1, 1), False, False) for i in range(120)])
+    layers = number_layers(nn.Sequential(*(nn.Linear(1, 1) for _ in range(120))), map(str, range(120)))
     names = [layer.name for layer in layers]
     assert names == sorted(names) and names[0] == "layer001"
 
