@@ -1,16 +1,16 @@
 """What normalisation multiplies by, and how large weights are: the scales of Littwin & Wolf (2016), after epochs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import StatefulMeasure
+from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     Normalisation,
     absorbed_norms,
-    check_norm,
     effective_scale,
     lambda_statistics,
     lambda_totals,
@@ -97,7 +97,8 @@ class BnLambda(StatefulMeasure):
         **clock: Any,
     ) -> None:
         super().__init__(**clock)
-        check_norm(norm)
+        if norm not in get_args(NormName):
+            raise UserError(f"norm must be one of {', '.join(get_args(NormName))}, got '{norm}'.")
         self.norm = norm
         suffix = "" if norm == "frobenius" else f"_{norm}"
         self.family, self.prefix = f"bn_lambda{suffix}", f"weight_norm{suffix}"

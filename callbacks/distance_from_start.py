@@ -1,4 +1,4 @@
-"""How far each net has come: `lightning_app.measures.weights.distance` after epochs."""
+"""How far each net has come: `lightning_app.measures.weights.mass.distance` after epochs."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -7,19 +7,13 @@ from lightning_app.common.lazy import lazy
 if TYPE_CHECKING:
     from lightning_app.measures.core.cuts import CutNet
     from lightning_app.measures.core.histogram import Histogram, histogram
-    from lightning_app.measures.core.probe import LayerNorms, ProbeResult, probe_forward
+    from lightning_app.measures.core.probe import LayerNorms, probe_forward
     from lightning_app.measures.core.recalibrate import needs_recalibration, recalibrated
-    from lightning_app.measures.curvature.hessian import Hessian, Restricted, Symmetric, dense
+    from lightning_app.measures.curvature.hessian import Hessian, Restricted, dense
     from lightning_app.measures.curvature.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
     from lightning_app.measures.noise_stability.bound import NoiseBound, margins, noise_bound
-    from lightning_app.measures.noise_stability.contraction import Contraction, contraction
-    from lightning_app.measures.noise_stability.cushions import (
-        CushionStatistics,
-        WeightNorms,
-        cushions,
-        operator_norm,
-        weight_norms,
-    )
+    from lightning_app.measures.noise_stability.contraction import contraction
+    from lightning_app.measures.noise_stability.cushions import CushionStatistics, cushions, operator_norm, weight_norms
     from lightning_app.measures.noise_stability.injection import (
         SCALES,
         STRENGTHS,
@@ -28,31 +22,14 @@ if TYPE_CHECKING:
         noise_norms,
     )
     from lightning_app.measures.noise_stability.interlayer import InterlayerStatistics, interlayer_cushions
-    from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions, minimal_cushions
+    from lightning_app.measures.noise_stability.minimal_cushions import minimal_cushions
     from lightning_app.measures.noise_stability.smoothness import Smoothness, smoothness
-    from lightning_app.measures.paths.driving_force import Comparison, Force, compare, driving_force, share
-    from lightning_app.measures.paths.lengths import (
-        EffectiveDepth,
-        NoBranches,
-        PathGradients,
-        PathOutputs,
-        effective_depth,
-        path_gradients,
-        path_outputs,
-    )
+    from lightning_app.measures.paths.driving_force import Force, compare, driving_force, share
+    from lightning_app.measures.paths.lengths import NoBranches, effective_depth, path_gradients, path_outputs
     from lightning_app.measures.paths.unravel import NoPaths
-    from lightning_app.measures.weights.absorption import (
-        absorb,
-        absorbed_norms,
-        absorbed_weight,
-        check_norm,
-        weight_norm,
-    )
-    from lightning_app.measures.weights.distance import conv_weights, distance
-    from lightning_app.measures.weights.mass import WeightStatistics, weight_mass
+    from lightning_app.measures.weights.absorption import absorb, absorbed_norms, weight_norm
+    from lightning_app.measures.weights.mass import WeightStatistics, conv_weights, distance, weight_mass
     from lightning_app.measures.weights.normalisation import (
-        LambdaStatistics,
-        LambdaTotals,
         Normalisation,
         effective_scale,
         lambda_statistics,
@@ -61,11 +38,7 @@ if TYPE_CHECKING:
     )
     from lightning_app.measures.weights.twins import (
         Divergence,
-        Flip,
-        Gap,
-        Growth,
         SignWatch,
-        Steps,
         TwinHistory,
         growth,
         sign_flips,

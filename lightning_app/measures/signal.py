@@ -28,7 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped, with_float64
+from lightning_app.common.isolation import tensors_in, unwrapped, with_float64
 from lightning_app.measures.core.hooks import RELUS
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import ROLES, Layer, layers_of, named_at
@@ -56,7 +56,7 @@ def _guarded(look: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
-class SignalWatch:
+class SignalWatch(TorchFunctionMode):
     """Watches a net's forward and backward passes from now on, until `stop` returns what was seen.
 
     Numbers are reduced on the net's device, and `stop` transfers them at once. Neither the passes nor the step change by it,
@@ -83,6 +83,7 @@ class SignalWatch:
     """
 
     def __init__(self, net: nn.Module, passes: bool = True, samples: int | None = None) -> None:
+        super().__init__()
         net = unwrapped(net)
         self.error: Exception | None = None
         self.shape: tuple[int, ...] = ()
@@ -97,7 +98,6 @@ class SignalWatch:
             WeakIdKeyDictionary()
         )  # tensor -> layers on its longest way here, and the last one
         self._called = Counter[str]()  # by layer, in the present pass
-        self._calls = _Calls(self)
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
         self._handles = (
             [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
@@ -138,15 +138,15 @@ class SignalWatch:
         if self._looking:
             self.missed = False
             self._called.clear()
-            for x in _tensors((*inputs, *named.values())):
+            for x in tensors_in(([each.tensors if isinstance(each, Inputs) else each for each in inputs], named)):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
-            self._calls.__enter__()
+            self.__enter__()  # sees what the pass calls
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
         if torch.compiler.is_compiling():
             return
         if self._looking:
-            self._calls.__exit__(None, None, None)
+            self.__exit__(None, None, None)
         self._looking = False
         self._way.clear()
 
@@ -182,6 +182,15 @@ class SignalWatch:
                 f"{name}/gradient_correlation", cosines.square().nansum(dtype=self._wide), cosines.isfinite().sum()
             )
 
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """What a pass calls beside its layers: additions, ReLUs, and what leads from one tensor to the next."""
+        kwargs = kwargs or {}
+        if func in _ADDITIONS and torch.is_grad_enabled():  # else a hook of somebody who looks on
+            self._before_adding(args[0] if args else kwargs["input"], args[1] if args[1:] else kwargs.get("other"))
+        out = func(*args, **kwargs)
+        self._after(func, args, kwargs, out)
+        return out
+
     @_guarded
     def _before_adding(self, x: Any, y: Any) -> None:
         """The branch is what has passed more layers."""
@@ -198,10 +207,10 @@ class SignalWatch:
 
     @_guarded
     def _after(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:
-        made = _tensors((out,))
+        made = [*tensors_in(out)]
         if not made:
             return
-        ways = [way for x in _tensors((*args, *kwargs.values())) if (way := self._way.get(x)) is not None]
+        ways = [way for x in tensors_in((args, kwargs)) if (way := self._way.get(x)) is not None]
         if ways:
             passed = max(ways, key=lambda way: way[0])
             for each in made:
@@ -243,24 +252,6 @@ class SignalWatch:
         return torch.full((), value, dtype=self._wide, device=self._device)  # filled there: nothing is transferred
 
 
-class _Calls(TorchFunctionMode):
-    """What a forward pass calls beside its layers: additions, ReLUs, and what leads from one tensor to the next."""
-
-    def __init__(self, watch: SignalWatch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        if func in _ADDITIONS and torch.is_grad_enabled():  # else a hook of somebody who looks on
-            self._watch._before_adding(
-                args[0] if args else kwargs["input"], args[1] if args[1:] else kwargs.get("other")
-            )
-        out = func(*args, **kwargs)
-        self._watch._after(func, args, kwargs, out)
-        return out
-
-
 def _hook(look: Callable[..., None], *known: Any) -> Callable[..., None]:
     """A hook of a module, without the module, or of a tensor."""
 
@@ -269,18 +260,6 @@ def _hook(look: Callable[..., None], *known: Any) -> Callable[..., None]:
             look(*known, *args[1:] if isinstance(args[0], nn.Module) else args)
 
     return hook
-
-
-def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    found = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found += _tensors(value)
-        elif isinstance(value, (dict, Inputs)):
-            found += value.tensors if isinstance(value, Inputs) else _tensors(list(value.values()))
-    return found
 
 
 def _neighbours(gradients: Tensor) -> Tensor:

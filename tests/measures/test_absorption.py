@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lightning_app.measures import absorb, absorbed_norms, normalisations_of, weight_norm
-from lightning_app.measures.weights.absorption import NORMS
+from lightning_app.measures.weights.absorption import NormName
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -99,7 +100,7 @@ def test_a_normalisation_with_two_names_is_absorbed_once():
 def test_absorbed_norms_are_the_norms_of_the_absorbed_net():
     net = moved(lambda: CifarResNet(8))
     small = absorb(net, IMAGES[:1])
-    for norm in NORMS:
+    for norm in get_args(NormName):
         found = absorbed_norms(layers_of(net), normalisations_of(net, IMAGES[:1]), norm)
         alone = absorbed_norms(layers_of(small), (), norm)
         names = [layer.name for layer in net.layers()]

@@ -13,7 +13,7 @@ import torch
 from lightning_app import identity
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
-from lightning_app.measures.weights.distance import conv_weights
+from lightning_app.measures.weights.mass import conv_weights
 from lightning_app.networks import SimplifiedNet
 from lightning_app.papers.parts import PAPER as PAPER_SCALE
 from lightning_app.papers.parts import SMOKE, Source

@@ -20,12 +20,12 @@ from lightning_app.common.calls import made_answering
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
-from lightning_app.measures.curvature.hessian import CHUNK, Pairs, chosen, cut, places_of
+from lightning_app.measures.curvature.hessian import CHUNK, InParameters, Pairs, chosen, cut
 
 Matrix = Literal["gauss_newton", "empirical_fisher"]
 
 
-class GaussNewton:
+class GaussNewton(InParameters):
     """One of these matrices of the mean cross-entropy over samples, or over tokens whose label is not -100: a `Symmetric`.
 
     Args:
@@ -73,18 +73,6 @@ class GaussNewton:
             self._parts.append((len(rows), kind(*given, check_deterministic=False, num_data=1)))
         if not self._parts:
             raise UserError(f"{matrix} needs at least one sample, got none.")
-
-    @property
-    def like(self) -> Tensor:
-        return next(iter(self.parameters.values()))
-
-    @property
-    def size(self) -> int:
-        return sum(weight.numel() for weight in self.parameters.values())
-
-    def places(self) -> dict[str, slice]:
-        """Where each parameter lies in a vector."""
-        return places_of(self.parameters)
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         found, total = torch.zeros_like(vector), sum(count for count, _ in self._parts)

@@ -21,7 +21,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -64,7 +64,28 @@ class Symmetric(Protocol):
     def __matmul__(self, vector: Tensor) -> Tensor: ...  # (size,) -> (size,)
 
 
-class Hessian:
+class InParameters:
+    """What maps of vectors as long as all chosen parameters have in common."""
+
+    parameters: dict[str, nn.Parameter]
+
+    @property
+    def like(self) -> Tensor:
+        return next(iter(self.parameters.values()))
+
+    @property
+    def size(self) -> int:
+        return sum(weight.numel() for weight in self.parameters.values())
+
+    def places(self) -> dict[str, slice]:
+        """Where each parameter lies in a vector."""
+        stops = itertools.accumulate(weight.numel() for weight in self.parameters.values())
+        return {
+            name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(self.parameters.items(), stops)
+        }
+
+
+class Hessian(InParameters):
     """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
 
     Args:
@@ -122,18 +143,6 @@ class Hessian:
         self._anew = self._chunks[kept:]
         self._check_symmetry()
         self.products = 0  # how many were asked for
-
-    @property
-    def like(self) -> Tensor:
-        return self._weights[0]
-
-    @property
-    def size(self) -> int:
-        return sum(weight.numel() for weight in self._weights)
-
-    def places(self) -> dict[str, slice]:
-        """Where each parameter lies in a vector."""
-        return places_of(self.parameters)
 
     def point(self) -> Tensor:
         """The parameters at which it is taken, (size,)."""
@@ -334,12 +343,6 @@ def dense(hessian: Hessian) -> Tensor:
     identity = torch.eye(hessian.size, dtype=hessian.like.dtype, device=hessian.like.device)
     rows = torch.cat([hessian.rows(part) for part in identity.split(COLUMNS)])
     return (rows + rows.T) / 2
-
-
-def places_of(parameters: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Where each lies in a vector of all of them."""
-    stops = itertools.accumulate(weight.numel() for weight in parameters.values())
-    return {name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(parameters.items(), stops)}
 
 
 def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:

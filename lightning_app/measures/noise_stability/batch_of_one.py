@@ -32,11 +32,9 @@ def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
 
 def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[None]:
     """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
-
-    def replace(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
-        return normalise_alone(inputs[0], norm)
-
-    return hooked(batch_norms(*modules), after=replace) if bn_mode == "batch1" else nullcontext()
+    if bn_mode != "batch1":
+        return nullcontext()
+    return hooked(batch_norms(*modules), after=lambda norm, inputs, _: normalise_alone(inputs[0], norm))
 
 
 def normalise_alone(u: Tensor, norm: _BatchNorm) -> Tensor:

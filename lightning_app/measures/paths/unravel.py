@@ -29,7 +29,7 @@ and each is the other's witness.
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
@@ -41,6 +41,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call, takes
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import tensors_in
 
 LEAVE = "leave it out of EffectiveDepth."
 WRITTEN = (
@@ -224,7 +225,7 @@ class Unravelled(Tensor):
         args = args or tuple(kwargs.pop(name) for name in ("input", "tensors") if name in kwargs)
         if func is Tensor.__iter__:
             return iter(args[0].unbind(0))
-        signals = [*_unravelled((args, kwargs))]
+        signals = [each for each in tensors_in((args, kwargs)) if isinstance(each, Unravelled)]
         tokens, real = ([each for each in signals if (each.why == TOKENS) is whole] for whole in (True, False))
         total = on_sum(func, *args, **kwargs)
         if func in NEW or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total])):
@@ -363,14 +364,6 @@ def _each(total: Any, make: Callable[[Any], Any]) -> Any:
 
 def _is_signal(x: Any) -> bool:
     return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
-
-
-def _unravelled(x: Any) -> Iterator[Unravelled]:
-    if isinstance(x, Unravelled):
-        yield x
-    elif isinstance(x, (tuple, list, dict)):
-        for each in x.values() if isinstance(x, dict) else x:
-            yield from _unravelled(each)
 
 
 def _without_tokens(x: Any) -> Any:

@@ -17,14 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.weights.mass import counted_layers
 from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
 from lightning_app.networks.layers import Layer, each_once
 
 NormName = Literal["frobenius", "rms", "filter"]
-NORMS = ("frobenius", "rms", "filter")
 
 
 @torch.no_grad()
@@ -47,11 +45,6 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
         for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is norm.module]:
             net.set_submodule(path, nn.Identity().eval())
     return net
-
-
-def absorbed_weight(weight: Tensor, norm: nn.Module) -> Tensor:
-    """w' = s w, in float64: output channel d of w (D, ...) multiplied by lambda_d / sqrt(var_d + eps)."""
-    return _times(weight.detach().double(), affine(norm)[0].double())
 
 
 def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> float:
@@ -85,7 +78,7 @@ def absorbed_norms(
     paths = {layer: layer.weight_name.removesuffix(".weight") for layer in layers}
     own = {layer: weight_norm([layer.by_output], norm) for layer in layers}
     absorbed = {
-        layer: weight_norm([absorbed_weight(layer.weight, following[path])], norm)
+        layer: weight_norm([_times(layer.weight.detach().double(), affine(following[path])[0].double())], norm)
         for layer, path in paths.items()
         if path in following
     }
@@ -97,11 +90,6 @@ def absorbed_norms(
     return found | {"total": weight_norm([layer.by_output for layer in each_once(layers)], norm)}
 
 
-def check_norm(norm: str) -> None:
-    """Raises a UserError for a norm that is none."""
-    if norm not in NORMS:
-        raise UserError(f"norm must be one of {', '.join(NORMS)}, got '{norm}'.")
-
-
 def _times(weight: Tensor, scale: Tensor) -> Tensor:
+    """w' = s w: output channel d of w (D, ...) multiplied by lambda_d / sqrt(var_d + eps)."""
     return weight * scale.view(-1, *(1,) * (weight.ndim - 1))

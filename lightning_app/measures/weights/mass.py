@@ -1,4 +1,4 @@
-"""Where a net keeps its weight: Table 3 and Fig. 7 of Yu & Tomasi (2019), SM C.
+"""Where a net keeps its weight, and how far training moves it: Table 3 and Fig. 7 of Yu & Tomasi (2019), SM C.
 
 Plain and residual nets start far apart in parameter space, and mostly at the ID entries: T puts a 1 there. How much of
 the weight mass sits at these few entries, before and after training, shows whether training ever leaves either region.
@@ -6,6 +6,10 @@ the weight mass sits at these few entries, before and after training, shows whet
 Conventions, settled by comparing Table 3 at epoch 0 with expectations over seeds: weights of convolutions only, the
 first one included; no biases, no linear layer. Mass is the L1 norm. In a net most of whose layers are no convolutions, such as a
 ViT, all layers count. A weight that several layers share counts once.
+
+The paper says that plain nets and the plain equivalents of residual nets "evolve in relatively small neighborhoods of their
+starting points" (section 4.2), and that these are far apart. Both are distances in the space of the plain net's weights:
+``||w_e - w_0||``, the same for r and t = T(r), and ``||t_0 - p_0||``.
 """
 
 import math
@@ -122,3 +126,21 @@ def _pool_histograms(parts: Sequence[Histogram]) -> Histogram:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
+
+
+def conv_weights(layers: Sequence[Layer], transferred: bool = False) -> Tensor:
+    """All weights of the `counted_layers` as one vector (n,) on the CPU, in their own precision, no biases.
+
+    ``transferred``: of t = T(w) instead of w, in float64.
+    """
+    weights = [layer.transferred() if transferred else layer.weight.detach().cpu() for layer in counted_layers(layers)]
+    return torch.cat([weight.flatten() for weight in weights])
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """2-norm of the difference, in float64.
+
+    >>> distance(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]))
+    5.0
+    """
+    return float((one.double() - other.double()).norm())

@@ -66,14 +66,6 @@ class Flip:
     twin: float
 
 
-@dataclass(frozen=True)
-class Gap:
-    """|z_twin - z_original| of one layer's ReLU inputs, on one batch."""
-
-    maximum: float
-    mean: float
-
-
 def sign_flips(layer: str, original: Tensor, twin: Tensor) -> Flip | None:
     """The units that ReLU passes in one net only: z > 0 here, z <= 0 there. None where there are none.
 
@@ -100,7 +92,7 @@ class SignWatch:
 
     def __init__(self, original: nn.Module, twin: nn.Module, gap_at: str | None = None) -> None:
         self.flip: Flip | None = None  # of the first layer that has one
-        self.gap = Gap(math.nan, math.nan)  # at layer `gap_at`
+        self.gap = [math.nan, math.nan]  # largest and mean |z_twin - z_original| at layer `gap_at`
         self.seconds = 0.0  # spent in here
         self._gap_at = gap_at
         self._waiting: dict[str, Tensor] = {}
@@ -127,7 +119,7 @@ class SignWatch:
                 self._waiting[layer.name] = here
             elif layer.name == self._gap_at:
                 apart = (here - there).abs()
-                self.gap = Gap(*torch.stack([apart.amax(), apart.mean()]).tolist())
+                self.gap = torch.stack([apart.amax(), apart.mean()]).tolist()
             if there is not None and self.flip is None:
                 self.flip = sign_flips(layer.name, *((there, here) if is_twin else (here, there)))
         self.seconds += time.perf_counter() - start
@@ -225,7 +217,7 @@ class TwinHistory:
         """What the watch saw in the batch that came after so many steps."""
         if steps_done in SECOND_KEYS:
             key = SECOND_KEYS[steps_done]
-            self.second |= {key: watch.gap.maximum, f"{key}_mean": watch.gap.mean}
+            self.second |= dict(zip((key, f"{key}_mean"), watch.gap))
         if self.flip is None and watch.flip is not None:
             self.flip = {"step": steps_done + 1, **asdict(watch.flip)}
 
