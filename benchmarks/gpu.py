@@ -67,7 +67,7 @@ from lightning_app.common.isolation import Float32, tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules import backends, whole_step
-from lightning_app.modules.backends import Loop, Pass
+from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Member
 from lightning_app.modules.whole_step import STREAMS, Feed, Part, WholeStep, captured, streams_for
@@ -393,14 +393,14 @@ def eager_step(at: Run, precision: str) -> Step:
 def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
     """A step of a bank as `ImageClassifier` does it, batch after batch."""
     whole, upcoming = whole_of(at, nets, how)
-    loop, following = Loop(torch.Tensor.backward), itertools.cycle(upcoming)
+    following = itertools.cycle(upcoming)
 
     def looped() -> None:
         batches = [place.gather() for place in next(following).places.values()]
         passes = [Pass(part.member.net, *batches[part.stream], seed=0) for part in whole.parts]
         whole.optimizer.zero_grad()
         with autocast(at.device, precision):
-            answers = loop(passes, 1.0)
+            answers = one_by_one(passes, 1.0, torch.Tensor.backward)
         add_gradients(part.penalty for part in whole.parts)
         whole.optimizer.step()
         for part, each, (risk, logits) in zip(whole.parts, passes, answers):

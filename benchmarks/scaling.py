@@ -45,7 +45,7 @@ from lightning_app.measures import (
     probe_forward,
     spectrum,
 )
-from lightning_app.modules.backends import Loop, Pass
+from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of
 from lightning_app.report.page import write_report
 from lightning_app.runs import RunFolder
@@ -122,11 +122,11 @@ def of_training(images: Tensor, labels: Tensor) -> list[Series]:
     """A step of a bank: full nets by depth, simplified ones by seeds."""
 
     def step(nets: list[torch.nn.Module]) -> Work:
-        loop, passes = Loop(Tensor.backward), [Pass(net, images, labels, seed) for seed, net in enumerate(nets)]
+        passes = [Pass(net, images, labels, seed) for seed, net in enumerate(nets)]
         optimizer = sgd([w for net in nets for w in net.parameters()])
 
         def work() -> None:
-            loop(passes, 1.0)
+            one_by_one(passes, 1.0, Tensor.backward)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -1,6 +1,6 @@
 """How the members' gradients are computed: one net after the other. `whole_step` does the same in a CUDA graph.
 
-The loop is called with a step's `Pass` for each member. It leaves d(weight * risk)/dw in every parameter's ``.grad`` and
+`one_by_one` is called with a step's `Pass` for each member. It leaves d(weight * risk)/dw in every parameter's ``.grad`` and
 returns each member's risk and logits. Whether the nets are compiled is another matter: nets of one architecture share one
 compiled graph, whatever their seed.
 """
@@ -58,33 +58,31 @@ class Pass:
 Answer = tuple[Tensor, Tensor]  # risk () and logits (B, classes), both without a graph
 
 
-class Loop:
+def one_by_one(
+    passes: Sequence[Pass], weight: float, backward: Callable[[Tensor], None], at_once: bool = False
+) -> list[Answer]:
     """One net after the other, kernel by kernel: bit by bit what each net would be if trained alone.
 
     Args:
+        passes: one of each member.
+        weight: of the risk in the backward pass.
         backward: of a cost; Lightning's ``manual_backward``.
         at_once: one backward pass over the sum of all costs, which DistributedDataParallel needs. Otherwise each net's
             comes right after its forward pass, so that only one net's activations are alive.
     """
-
-    def __init__(self, backward: Callable[[Tensor], None], at_once: bool = False) -> None:
-        self.backward = backward
-        self.at_once = at_once
-
-    def __call__(self, passes: Sequence[Pass], weight: float) -> list[Answer]:
-        answers, costs = [], []
-        for each in passes:
-            seed_draws(each.seed, each.images.device)
-            logits = each.net(each.images)
-            risk = each.loss(logits, each.labels)
-            answers.append((risk.detach(), logits.detach()))
-            if self.at_once:
-                costs.append(risk * weight)
-            else:
-                self.backward(risk * weight)
-        if self.at_once:
-            self.backward(torch.stack(costs).sum())
-        return answers
+    answers, costs = [], []
+    for each in passes:
+        seed_draws(each.seed, each.images.device)
+        logits = each.net(each.images)
+        risk = each.loss(logits, each.labels)
+        answers.append((risk.detach(), logits.detach()))
+        if at_once:
+            costs.append(risk * weight)
+        else:
+            backward(risk * weight)
+    if at_once:
+        backward(torch.stack(costs).sum())
+    return answers
 
 
 def side_by_side(passes: Sequence[Callable[[], None]], streams: Sequence[torch.cuda.Stream]) -> None:

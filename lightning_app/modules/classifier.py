@@ -28,7 +28,7 @@ from lightning_app.common.isolation import Float32, evaluating, use_float32
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
-from lightning_app.modules.backends import Answer, BackendName, Loop, Pass, possible, side_by_side
+from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import (
@@ -207,7 +207,6 @@ class ImageClassifier(pl.LightningModule):
             self._steps = Graphs("training step", strict=self.backend == "graph")
             self._evaluations = Graphs("evaluation", strict=False)
         if stage == "fit":
-            self._gradients = Loop(self.manual_backward, at_once=self._shares_batches)
             self._looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
@@ -367,13 +366,15 @@ class ImageClassifier(pl.LightningModule):
         """The step in one launch, or at first in both ways; risks of the members."""
         if self._whole is None:
             self._whole = self._make_whole(batch)
+        from lightning_app.modules.whole_step import Work
+
         whole, rows = self._whole, next(iter(batch.places.values())).rows
         whole.feed.place(batch)
         risks: list[Tensor] = []
         count = rows.stop - rows.start
-        work, plain = partial(whole, count), lambda: risks.extend(self._looped(batch))
+        step, plain = partial(whole, count), lambda: risks.extend(self._looped(batch))
         assert self._steps is not None
-        if not self._steps(count, work, plain, whole.weights, whole.others, whole.variant()):
+        if not self._steps(Work(count, step, plain, whole.weights, whole.others, whole.variant())):
             return risks
         whole.feed.moved(count)
         for member in self.own:
@@ -408,7 +409,7 @@ class ImageClassifier(pl.LightningModule):
         if self._evaluations is None:
             self._evaluate(pairs, batch)
             return
-        from lightning_app.modules.whole_step import streams_for, sums_of
+        from lightning_app.modules.whole_step import Work, streams_for, sums_of
 
         images, labels = self._format(batch)
         shape = dataloader_idx, images.shape
@@ -421,9 +422,8 @@ class ImageClassifier(pl.LightningModule):
         in_graph = partial(self._evaluate, pairs, (held_images, held_labels), self._side)
         sums = partial(sums_of, [metric for *_, metric in pairs])
         plain = partial(self._evaluate, pairs, (images, labels))
-        if self._evaluations(
-            shape, in_graph, plain, sums, lambda: [t for _, net, _ in pairs for t in optimizing.tensors_of(net)]
-        ):
+        others = partial(optimizing.tensors_of, *(net for _, net, _ in pairs))
+        if self._evaluations(Work(shape, in_graph, plain, sums, others)):
             for *_, metric in pairs:
                 metric.added_elsewhere()
 
@@ -522,7 +522,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _answers(self, passes: Sequence[Pass], share: float) -> list[Answer]:
         try:
-            return self._gradients(passes, share)
+            return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
         except (IndexError, RuntimeError) as error:
             for member, each in zip(self.own, passes):
                 if any(words in str(error) for words in LABEL_FAULTS) and (wrong := wrong_labels(each)):
@@ -598,24 +598,18 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if (
-            self.trainer.is_last_batch and self._shares_members
-        ):  # before evaluation and measures, which look at all members
-            self._exchange()
+        if self.trainer.is_last_batch:  # before evaluation and measures, which look at all members
+            self.gather_members()
 
     def gather_members(self) -> None:
         """Between two batches: what each rank has trained for itself, all ranks get. For callbacks that look at members."""
-        if self._shares_members:
-            self._exchange()
-
-    def _exchange(self) -> None:
-        strategy = cast(SeedSharding, self.trainer.strategy)
-        exchange(self.owners, self.members, self.averages, self.trainer.optimizers[0], strategy)
+        if isinstance(self.trainer.strategy, SeedSharding):
+            exchange(self.owners, self.members, self.averages, self.trainer.optimizers[0], self.trainer.strategy)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self._shares_members and self.trainer.optimizers:  # between two batches the ranks have gone their own ways
-            self._exchange()
+            self.gather_members()
             checkpoint["state_dict"] = self.state_dict()
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.trainer.optimizers]
         if self.trainer.state.fn == "fit":

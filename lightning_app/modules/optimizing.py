@@ -158,12 +158,12 @@ class Averages:
 
     def tensors(self) -> list[Tensor]:
         """What a step changes."""
-        return [tensor for average, _ in self.pairs for tensor in tensors_of(average)]
+        return tensors_of(*(average for average, _ in self.pairs))
 
 
-def tensors_of(net: nn.Module) -> list[Tensor]:
-    """Its weights and buffers."""
-    return [*net.parameters(), *net.buffers()]
+def tensors_of(*nets: nn.Module) -> list[Tensor]:
+    """Their weights and buffers."""
+    return [tensor for net in nets for tensor in (*net.parameters(), *net.buffers())]
 
 
 def clip(members: Iterable[Member], limit: float | None, algorithm: Clipping) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.modules import optimizing
 from lightning_app.modules.backends import side_by_side
 from lightning_app.modules.cost import Loss, Penalty, RiskAndError, add_gradients
@@ -200,7 +200,7 @@ class WholeStep:
     def others(self) -> list[Tensor]:
         """Whatever else a step reads or changes, but for gradients."""
         states = [t for state in self.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
-        nets = [t for part in self.parts for t in tensors_of(part.member.net) if not t.requires_grad]
+        nets = [t for t in tensors_of(*(part.member.net for part in self.parts)) if not t.requires_grad]
         averages = self.averages.tensors() if self.averages is not None else []
         return [*states, *nets, *averages, *sums_of(part.sums for part in self.parts), self.feed.position, self.risks]
 
@@ -229,6 +229,18 @@ def _places(tensors: Iterable[Tensor]) -> list[int]:
     return list(map(Tensor.data_ptr, tensors))
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is to be done, in a graph or the plain way."""
+
+    shape: Hashable  # a graph each, compared with the plain way once
+    captured: Callable[[], None]  # on the device alone
+    plain: Callable[[], None]  # the same
+    outcome: Callable[[], list[Tensor]]  # what is compared
+    others: Callable[[], list[Tensor]]  # whatever else it changes or reads
+    variant: Hashable = ()  # what else a graph fixes, such as the learning rate: captured anew when it changes
+
+
 class Graphs:
     """Work of one kind, graphs of it by shape. What fits into none is done the plain way for ever, and the run says why.
 
@@ -243,41 +255,25 @@ class Graphs:
         self._pool: Any = None  # of memory, CUDA's handle: one graph's activations are dead when the next one runs
         self.given_up = False
 
-    def __call__(
-        self,
-        shape: Hashable,
-        work: Callable[[], None],
-        plain: Callable[[], None],
-        outcome: Callable[[], list[Tensor]],
-        others: Callable[[], list[Tensor]],
-        variant: Hashable = (),
-    ) -> bool:
-        """Do it. Whether it was a graph's replay, and not the plain way.
-
-        Args:
-            shape: of the work: a graph each, compared with the plain way once.
-            work: on the device alone.
-            plain: the same.
-            outcome: what is compared.
-            others: whatever else the work changes or reads.
-            variant: what else a graph fixes, such as the learning rate: captured anew when it changes.
-        """
+    def __call__(self, work: Work) -> bool:
+        """Do it. Whether it was a graph's replay, and not the plain way."""
         if self.given_up:
-            plain()
+            work.plain()
             return False
-        known = self._captured.get(shape)
+        known = self._captured.get(work.shape)
         if known is None:
-            self._compare(shape, work, plain, outcome, others, variant)
+            self._compare(work)
             return False
-        if known.variant != variant:
+        if known.variant != work.variant:
             try:
-                graph = captured(work, self._pool, warm_ups=0)
+                graph = captured(work.captured, self._pool, warm_ups=0)
             except (RuntimeError, UserError) as error:
                 torch.cuda.synchronize()  # what was launched before it broke is still running
                 self.give_up(_reason(error))
-                plain()
+                work.plain()
                 return False
-            known = self._captured[shape] = _Captured(variant, graph, known.tensors, _places(known.tensors()))
+            places = _places(known.tensors())
+            known = self._captured[work.shape] = _Captured(work.variant, graph, known.tensors, places)
         known.graph.replay()
         return True
 
@@ -287,38 +283,30 @@ class Graphs:
             shape: each for shape, each in self._captured.items() if _places(each.tensors()) == each.places
         }
 
-    def _compare(
-        self,
-        shape: Hashable,
-        work: Callable[[], None],
-        plain: Callable[[], None],
-        outcome: Callable[[], list[Tensor]],
-        others: Callable[[], list[Tensor]],
-        variant: Hashable,
-    ) -> None:
+    def _compare(self, work: Work) -> None:
         """The plain way, after a graph's first run that leaves no trace but the graph."""
         if not self._captured:  # a pool of which no graph is left cannot be shared again
             self._pool = torch.cuda.graph_pool_handle()
-        start = [tensor.clone() for tensor in outcome()]
-        more = [(tensor, tensor.clone()) for tensor in others()]
+        start = [tensor.clone() for tensor in work.outcome()]
+        more = [(tensor, tensor.clone()) for tensor in work.others()]
         graph, reason = None, ""
 
         @torch.no_grad()
         def put_back() -> None:
-            for tensor, before in (*zip(outcome(), start), *more):
+            for tensor, before in (*zip(work.outcome(), start), *more):
                 tensor.copy_(before)
 
         try:
-            graph = captured(work, self._pool, put_back)
+            graph = captured(work.captured, self._pool, put_back)
             graph.replay()
         except (RuntimeError, UserError) as error:
             reason = _reason(error)
             torch.cuda.synchronize()  # what was launched before it broke is still running
-        found = [tensor.clone() for tensor in outcome()]
+        found = [tensor.clone() for tensor in work.outcome()]
         put_back()
-        plain()
+        work.plain()
         if graph is not None:
-            gap = _gap(found, outcome(), start)
+            gap = _gap(found, work.outcome(), start)
             reason = "" if gap <= AGREEMENT else f"it differs from the loop by {gap:.2g} of the update"  # nan, too
         if graph is None or reason:
             self.give_up(reason)
@@ -327,9 +315,9 @@ class Graphs:
             print(f"{self._what}: one CUDA graph, which differs from the loop by {gap:.2g} of the update", flush=True)
 
         def tensors() -> list[Tensor]:
-            return [*outcome(), *others()]
+            return [*work.outcome(), *work.others()]
 
-        self._captured[shape] = _Captured(variant, graph, tensors, _places(tensors()))
+        self._captured[work.shape] = _Captured(work.variant, graph, tensors, _places(tensors()))
 
     def give_up(self, reason: str) -> None:
         """From now on the plain way.
@@ -346,8 +334,7 @@ class Graphs:
 
 def _reason(error: Exception) -> str:
     """Why a capture broke: it says itself only that it did."""
-    cause = error.__context__ or error
-    return (str(cause).splitlines() or [type(cause).__name__])[0]
+    return first_line(error.__context__ or error)
 
 
 def captured(

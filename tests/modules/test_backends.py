@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from pytorch_lightning.plugins import MixedPrecision
 
 from lightning_app.common.errors import UserError
-from lightning_app.modules.backends import Loop, Pass, possible
+from lightning_app.modules.backends import Pass, one_by_one, possible
 from lightning_app.networks import CifarResNet
 from tests.helpers import arm, classifier, digits, fit, same_weights
 
@@ -23,17 +23,17 @@ def nets(count: int = 3) -> list[torch.nn.Module]:
     return [CifarResNet(8, residual=bool(i % 2)) for i in range(count)]
 
 
-def gradients(backend, given: list[Pass], weight: float = 1.0):
+def gradients(given: list[Pass], weight: float, at_once: bool):
     for each in given:
         each.net.zero_grad()
-    answers = backend(given, weight)
+    answers = one_by_one(given, weight, torch.Tensor.backward, at_once)
     return answers, [[w.grad.clone() for w in each.net.parameters()] for each in given]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_the_loop_leaves_each_nets_own_gradient(at_once):
     given = passes(*nets())
-    answers, found = gradients(Loop(torch.Tensor.backward, at_once), given, weight=0.5)
+    answers, found = gradients(given, 0.5, at_once)
     for each, (risk, logits), grads in zip(given, answers, found):
         expected = F.cross_entropy(each.net(each.images), each.labels)
         own = torch.autograd.grad(0.5 * expected, list(each.net.parameters()))
@@ -53,7 +53,7 @@ def test_only_one_nets_activations_are_alive_at_a_time():
             return out
 
     three = [Watched(3 * 32 * 32, 10) for _ in range(3)]
-    Loop(torch.Tensor.backward)(passes(*three), 1.0)
+    one_by_one(passes(*three), 1.0, torch.Tensor.backward)
     assert most == [1, 1, 1]
 
 
