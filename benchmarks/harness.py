@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.processes import keep_freed_memory
 from lightning_app.common.provenance import commit, processor, versions
 
 LIBRARIES = ("torch", "pytorch-lightning", "torchvision", "numpy")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import synchronize, ticks
-from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.processes import keep_freed_memory
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.networks import CifarResNet, SimplifiedNet

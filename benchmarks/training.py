@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
 from benchmarks.loops import BATCH, Epoch, bank, by_hand, images_of, through_lightning
-from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.processes import keep_freed_memory
 from lightning_app.networks import SimplifiedNet
 
 SWITCHES = ("channels_last", "compile", "bf16")

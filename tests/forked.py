@@ -34,7 +34,7 @@ LIBRARIES = (
     *("rich.console", "jinja2"),
     *("numpy", "scipy.stats", "pandas", "sklearn.datasets", "matplotlib.pyplot", "matplotlib.backends.backend_svg"),
 )
-OURS = ("lightning_app.cli.training", "lightning_app.cli.measure", "lightning_app.report", "lightning_app.reproduce")
+OURS = ("lightning_app.cli.training", "lightning_app.report", "lightning_app.reproduce")
 PR_SET_CHILD_SUBREAPER = 36
 NO_PAGE = "SKIPSCOPE_TESTS_NO_PAGE"  # set for commands whose page nobody looks at: half of what a tiny run takes
 

@@ -3,12 +3,11 @@
 import importlib
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from lightning_app.cli.ranks import LOST, is_lost_rank, lost_rank
+from lightning_app.common.answer import answering
 from lightning_app.common.errors import MachineError, UserError
-from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.processes import LOST, is_lost_rank, keep_freed_memory, lost_rank
 from lightning_app.common.signals import requeue, stopping
 
 __all__ = ["main"]
@@ -67,7 +66,7 @@ def _train(argv: list[str]) -> int:
     keep_freed_memory()
     words = [word for word in argv if word != "--json"]
     try:
-        with _answering(words != argv) as answer:
+        with answering(words != argv) as answer:
             code = _run(words, answer)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
@@ -108,15 +107,6 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
         print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def _answering(asked: bool) -> AbstractContextManager[dict[str, Any]]:
-    """``--json``, which most runs do without: they need not load it."""
-    if not asked:
-        return nullcontext({})
-    from lightning_app.common.answer import answering
-
-    return answering(True)
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_app.common.arguments import Parser
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.seeds import ALONE, spell_seeds
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     except UserError:
         raise
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+        reason = first_line(error)
         raise UserError(
             f"{options.source} contradicts itself ({type(error).__name__}: {reason}): it is damaged, or of another program."
         ) from error

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import yaml
+from jsonargparse import Namespace
 from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
@@ -23,6 +25,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger
 
+MEASURED = "measured"  # folder of measurements among the groups of runs
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
@@ -102,12 +105,38 @@ class RunPlace:
         return RunFolder(path)
 
 
+def claim_measured(out: str | None, place: RunPlace, checkpoint: str | None, model: Namespace) -> RunFolder:
+    """A new folder for the measurement of a configuration's model.
+
+    Raises:
+        UserError: if there is something in the one that was asked for.
+    """
+    if out is None:
+        return RunPlace(str(place.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
+    folder = RunFolder(Path(out).expanduser())
+    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+        raise UserError(
+            f"--out names a new folder, and there is something at {folder.path}: choose another or remove it."
+        )
+    folder.path.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _name_of(checkpoint: str | None, model: Namespace) -> str:
+    """After the checkpoint's run and its file, or after the classes and functions that make the nets, in small letters."""
+    if checkpoint is None:
+        nets = filter(None, (model.net, *(arm["net"] for arm in (model.arms or {}).values())))
+        paths = [net.class_path if isinstance(net, Namespace) else getattr(net, "__name__", str(net)) for net in nets]
+        return "-".join(dict.fromkeys(path.rsplit(".", 1)[-1].lower() for path in paths)) or "nets"
+    file = Path(checkpoint).resolve()
+    run = file.parent.parent.name if file.parent.name == CHECKPOINTS else ""
+    return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"
+
+
 def discard_if_unused(folder: RunFolder) -> None:
     """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind."""
     if folder.path.is_dir() and not (folder.path / LOG).exists() and not folder.checkpoints.exists():
-        for file in sorted(folder.path.rglob("*"), reverse=True):
-            file.unlink() if not file.is_dir() or file.is_symlink() else file.rmdir()
-        folder.path.rmdir()
+        shutil.rmtree(folder.path)
 
 
 class SaveRunConfig(SaveConfigCallback):

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from callbacks.measure import EpochCallback
-from lightning_app.cli.ranks import observe
-from lightning_app.common.errors import UserError
+from lightning_app.cli.console import table
+from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
+from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.loggers import RunLogger
 
@@ -130,7 +132,7 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
         except UserError:
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            reason = str(error).split("\n")[0]
+            reason = first_line(error)
             raise UserError(
                 f"this run cannot go on from the checkpoint ({type(error).__name__}: {reason}): it is damaged, or of another "
                 "program."
@@ -171,3 +173,26 @@ class MeasureOnce(pl.Callback):
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.folder.add_notes(reasons)
+
+
+def print_measured(run: RunFolder) -> None:
+    """Print what was measured in one run: layer by layer, the nets as a whole, and what could not be measured."""
+    from lightning_app.report.page_data import gather
+    from lightning_app.report.sections import layers
+
+    nets = gather([run]).nets
+    for net in nets:
+        print()
+        rows = (layers.layer_cells(net, row) for row in layers.layers_of_net(net))
+        table(f"{net.label}", layers.HEAD, _texts(rows))
+        if blocks := layers.block_cells(net):
+            print()
+            table(f"{net.label}: interlayer cushions", layers.BLOCK_HEAD, _texts(blocks))
+    print()
+    table("the nets as a whole", ["", *(net.label for net in nets)], _texts(layers.of_whole_nets(nets)))
+    for reason in run.notes():
+        print(f"not measured: {reason}")
+
+
+def _texts(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in rows]

@@ -22,9 +22,9 @@ from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
-from lightning_app.cli.place import RunPlace, SaveRunConfig, discard_if_unused
+from lightning_app.cli.place import RunPlace, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
-from lightning_app.cli.trainer import Trainer
+from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import writing
 from lightning_app.common.provenance import configs
@@ -237,11 +237,8 @@ class TrainingCLI(LightningCLI):
             found = place.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
             return found or RunFolder(place.parent / place.name)
         if self.subcommand == "measure":
-            from lightning_app.cli.measure import claim
-
-            folder = claim(
-                self._get(self.config, "out"), place, place.checkpoint(asked), self._get(self.config, "model")
-            )
+            out, model = self._get(self.config, "out"), self._get(self.config, "model")
+            folder = claim_measured(out, place, place.checkpoint(asked), model)
         else:
             folder = place.find(asked, self._is_same)
         with writing(folder.path):
@@ -310,7 +307,6 @@ class TrainingCLI(LightningCLI):
         """The numbers, what could not be measured, and where the page is."""
         if self.trainer.is_global_zero:
             self.folder.finish(self.trainer.current_epoch)
-            from lightning_app.cli.measure import print_measured
             from lightning_app.report import write_report
 
             print_measured(self.folder)

@@ -211,20 +211,15 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         _check_names(made, net)
     else:
         made = Inputs(inputs if isinstance(inputs, (tuple, list)) else [inputs])
-    wrong = [
-        each for each in (*made.placed, *made.named.values()) if each is not None and not _has_rows(each, len(labels))
-    ]
-    if wrong or not made.tensors:
+    rows, given = len(labels), [each for each in (*made.placed, *made.named.values()) if each is not None]
+    wrong = [each for each in given if not (isinstance(each, Tensor) and each.ndim and len(each) == rows)]
+    if wrong or not given:
         got = described(wrong[0]) if wrong else "none"
         raise UserError(
-            f"the inputs of a batch are tensors with a row for each of its {len(labels)} labels, got {got} in "
+            f"the inputs of a batch are tensors with a row for each of its {rows} labels, got {got} in "
             f"{described(batch)}: {PAIRS}"
         )
     return (Inputs(made.placed, made.named | {"labels": labels}) if with_labels else made), labels
-
-
-def _has_rows(value: Any, rows: int) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == rows
 
 
 def _check_names(inputs: Inputs, net: nn.Module) -> None:

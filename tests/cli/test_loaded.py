@@ -34,7 +34,7 @@ except SystemExit as stop:
 assert "torch" not in sys.modules
 sys.exit(ended)
 """
-MOST = 90  # files of lightning_app and callbacks, of which 12 are packages that import lazily
+MOST = 89  # files of lightning_app and callbacks, of which 12 are packages that import lazily
 
 
 def test_fit_loads_what_it_uses_until_the_report_and_needs_no_wandb(tmp_path):

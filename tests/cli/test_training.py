@@ -6,9 +6,9 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import EpochBar, ProgressLines
 from lightning_app.cli import training
-from lightning_app.cli.ranks import is_lost_rank
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.common.errors import UserError
+from lightning_app.common.processes import is_lost_rank
 from tests.helpers import TINY, refused
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the a
 
 STEPS = """
 import resource, torch
-from lightning_app.common.memory import keep_freed_memory
+from lightning_app.common.processes import keep_freed_memory
 print(keep_freed_memory())
 
 def faults() -> int:  # of a step that takes 80 MB in pieces, the last taken given back first

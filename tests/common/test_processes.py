@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from lightning_app.cli.ranks import Observer
+from lightning_app.common.processes import observe
 from tests.helpers import ROOT
 
 STOPPED = """
 import signal, subprocess, sys, time
-from lightning_app.cli.ranks import Observer
+from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
 stopping.received = signal.SIGTERM
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(143)"])
-Observer([child], grace=0.1, period=0.02).start()
+observe([child], grace=0.1, period=0.02)
 child.wait()
 time.sleep(1)
 sys.exit(143)
 """
 MAIN = """
 import subprocess, sys, time
-from lightning_app.cli.ranks import Observer
+from lightning_app.common.processes import observe
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"])
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-Observer([child, sleeper], grace=float(sys.argv[1]), period=0.02).start()
+observe([child, sleeper], grace=float(sys.argv[1]), period=0.02)
 print(sleeper.pid, flush=True)
 time.sleep(float(sys.argv[2]))
 print("ended by itself", flush=True)
@@ -52,8 +52,7 @@ def test_a_failed_process_ends_the_job_with_a_message_after_a_grace_period(grace
 
 def test_processes_that_succeed_are_observed_no_longer():
     process = subprocess.Popen([sys.executable, "-c", ""])
-    observer = Observer([process], period=0.01)
-    observer.start()
+    observer = observe([process], period=0.01)
     observer.join(60)
     assert not observer.is_alive() and process.returncode == 0
 
