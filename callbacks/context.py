@@ -17,6 +17,7 @@ from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, count
 from lightning_app.measures.curvature.hessian import MEMORY
 
 log = logging.getLogger(__name__)
+_warn_once = cache(log.warning)
 
 Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
 State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
@@ -173,13 +174,8 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     if (other := with_float64(device)) is device:
         return net
-    _say_where(device.type, other.type)
+    _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")
     return copy.deepcopy(unwrapped(net)).to(other)
-
-
-@cache
-def _say_where(device: str, other: str) -> None:
-    log.warning(f"the device {device} has no float64: nets are measured on the {other}, on copies.")
 
 
 def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:

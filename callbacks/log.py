@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.runs import Row, RunFolder
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 STATISTICS = ("mean", "sd", "min", "max")  # over seeds, of `lightning_app.statistics.paired.Spread`
 log = logging.getLogger(__name__)
+_warn_once = cache(log.warning)
 
 DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 bins a layer made 3 MB an epoch
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
@@ -190,19 +191,9 @@ def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
     return Histogram(counts, first.edges, sum(part.below for part in parts), sum(part.above for part in parts))
 
 
-@cache
-def _warn_once(message: str) -> None:
-    log.warning(message)
-
-
 @singledispatch
 def log_record(logger: Logger, record: Record) -> None:
-    """Any other logger takes the numbers, over optimizer steps as Lightning's own do."""
-    logger.log_metrics({**record.numbers(), "epoch": record.epoch}, record.step)
-
-
-@log_record.register
-def _(logger: CSVLogger, record: Record) -> None:
+    """Any other logger takes the numbers, over optimizer steps as Lightning's own do, and is asked to save as by Lightning."""
     logger.log_metrics({**record.numbers(), "epoch": record.epoch}, record.step)
     logger.save()
 

@@ -51,13 +51,10 @@ def measure(
     Raises:
         UserError: for inputs that are not as many as the labels, or what is no measure.
     """
-    chosen = shipped() if measures is None else [measures] if isinstance(measures, Measure) else [*measures]
+    chosen = shipped() if measures is None else checked([measures] if isinstance(measures, Measure) else measures)
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
-        if not isinstance(one, Measure):
-            what = f"the class {one.__name__}" if isinstance(one, type) else described(one)
-            raise UserError(f"expected measures such as LayerCushion(), got {what}: see skipscope.callbacks.")
         try:
             found = one.within_memory(MeasureContext(net, batches, loss))
         except Exception as error:  # a foreign net raises what it likes
@@ -74,6 +71,16 @@ def shipped() -> list[Measure]:
     listed = yaml.safe_load((configs() / "measure.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [getattr(callbacks, one["class_path"])(**one.get("init_args", {})) for one in listed]
     return [one for one in made if isinstance(one, Measure)]  # not what reads a trainer's metrics
+
+
+def checked(measures: Iterable[Any]) -> list[Measure]:
+    """Each once. UserError: for what is no measure."""
+    found = [*measures]
+    for one in found:
+        if not isinstance(one, Measure):
+            what = f"the class {one.__name__}" if isinstance(one, type) else described(one)
+            raise UserError(f"expected measures such as LayerCushion(), got {what}: see skipscope.callbacks.")
+    return [*dict.fromkeys(found)]
 
 
 def _tensor(what: str, values: Any) -> Tensor:

@@ -18,9 +18,8 @@ from torch import nn
 
 from callbacks.log import log_results
 from callbacks.measure import Measure, Steps, epochs_done, reason
-from callbacks.notebook import shipped
+from callbacks.notebook import checked, shipped
 from callbacks.signal import Signal
-from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
@@ -109,11 +108,7 @@ class Watch:
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
         self.measures = []
-        for one in [*shipped(), Signal()] if measures is None else dict.fromkeys(measures):
-            if not isinstance(one, Measure):
-                raise UserError(
-                    f"expected measures such as LayerCushion(), got {described(one)}: see skipscope.callbacks."
-                )
+        for one in [*shipped(), Signal()] if measures is None else checked(measures):
             self.measures.append(own := copy.copy(one))
             own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
             own.lenient = True

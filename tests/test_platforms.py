@@ -53,7 +53,7 @@ def test_nets_on_a_device_without_float64_are_measured_on_the_cpu(monkeypatch, c
     images, labels = torch.randn(6, 1, 4, 4), torch.arange(6) % 3
     wanted = skipscope.measure(net, images, labels, LayerCushion())
     monkeypatch.setattr(isolation, "WITHOUT_FLOAT64", ("cpu",))
-    context._say_where.cache_clear()
+    context._warn_once.cache_clear()
     made = [skipscope.MeasureContext(net, [(images, labels)]) for _ in range(2)]
     assert all(one.net is not net and one.net[0].weight.data_ptr() != net[0].weight.data_ptr() for one in made)
     assert skipscope.measure(net, images, labels, LayerCushion()) == wanted

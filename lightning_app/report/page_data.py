@@ -98,7 +98,7 @@ class PageData:
                 at_end = epoch in (epochs[0], epochs[-1])
                 names = {net: {f"{net.name}/{key}": key for key in keys} for net in found if net.run is run}
                 names = {net: own for net, own in names.items() if at_end or net in moving}
-                arrays = run.chosen(family, epoch, frozenset().union(*names.values())) if names else {}
+                arrays = run.arrays(family, epoch, frozenset().union(*names.values())) if names else {}
                 for net, own in names.items():
                     if mine := {key: arrays[name] for name, key in own.items() if name in arrays}:
                         found[net][epoch] = mine

@@ -53,8 +53,7 @@ class Run:
         self._rows = self.log.groupby(["member", "name"], sort=False, observed=True).indices
         self._points: dict[tuple[str, str], Points] = {}
         self._epochs: dict[str, list[float]] = {}
-        self._arrays: dict[tuple[str, float], dict[str, np.ndarray]] = {}
-        self._chosen: dict[tuple[str, float, frozenset[str]], dict[str, np.ndarray]] = {}
+        self._arrays: dict[tuple[str, float, frozenset[str] | None], dict[str, np.ndarray]] = {}
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -111,19 +110,13 @@ class Run:
             self._epochs[family] = self.folder.array_epochs(family)
         return self._epochs[family]
 
-    def arrays(self, family: str, epoch: float) -> dict[str, np.ndarray]:
-        """One family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
-        key = (family, epoch)
-        if key not in self._arrays:
-            self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family), {})
-        return self._arrays[key]
-
-    def chosen(self, family: str, epoch: float, names: frozenset[str]) -> dict[str, np.ndarray]:
-        """Some of a family's arrays of one epoch, kept; none of a damaged file, which `damage` then names."""
+    def arrays(self, family: str, epoch: float, names: frozenset[str] | None = None) -> dict[str, np.ndarray]:
+        """One family's arrays of one epoch, or some of them, kept; none of a damaged file, which `damage` then names."""
         key = (family, epoch, names)
-        if key not in self._chosen:
-            self._chosen[key] = self._undamaged(lambda: self.folder.arrays(epoch, family, names.__contains__), {})
-        return self._chosen[key]
+        if key not in self._arrays:
+            wanted = None if names is None else names.__contains__
+            self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family, wanted), {})
+        return self._arrays[key]
 
     # Each is empty for a damaged file, which `damage` then names.
 
