@@ -22,7 +22,15 @@ OF_RUNS = ("scaling", *PAGES)
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = _parse(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    for option in (*SHARED, "run"):
+        parser.add_argument(f"--{option}")
+    options = parser.parse_args(argv)
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}.")
     failed = []
     for name in options.names or [name for name in NAMES if name not in PAGES or options.run]:
         print(f"\n== {name}", flush=True)
@@ -34,19 +42,6 @@ def main(argv: list[str] | None = None) -> None:
 def _words(name: str, options: argparse.Namespace) -> list[str]:
     asked = {key: getattr(options, key) for key in (*SHARED, *(("run",) if name in OF_RUNS else ()))}
     return [word for key, value in asked.items() if value is not None for word in (f"--{key}", value)]
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    for option in (*SHARED, "run"):
-        parser.add_argument(f"--{option}")
-    options = parser.parse_args(argv)
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}.")
-    return options
 
 
 if __name__ == "__main__":

@@ -13,22 +13,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
 import torch
 
-from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, run
+from benchmarks.harness import MAIN, Comparison, Ratio, Results, Row, interleave, options_of, run, seconds
+from benchmarks.loops import sgd, training_step
 from lightning_app.board.server import WAIT
 from lightning_app.common.errors import UserError
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import Row as Logged
 from lightning_app.runs import RunFolder
-from tests.report.chromium import PROGRAM, Tab, tab
+from tests.report.chromium import PROGRAM, tab
 
-ROOT = Path(__file__).resolve().parent.parent
 PAINT, FIGURE = "first paint", "first figure"
 NUMBERS = {  # what is logged, and the section that shows it
     "new number in a table": ("test/error", "headline"),
@@ -38,12 +39,7 @@ GOALS = {PAINT: 1.0} | dict.fromkeys(NUMBERS, 2.0)
 ALONE, BESIDE = "beside a stopped board", "beside a board that draws"
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 STEPS = 5  # a turn
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, batch=128, depth=20)
-    parser.add_argument("--run", type=Path, required=True, help="a run folder with all measures")
-    return parser
+parser = partial(options_of, __doc__, rounds=5, batch=128, depth=20, run=Path)
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -59,14 +55,14 @@ def measure(options: argparse.Namespace) -> Results:
     found.add("seconds", page, PAINT)
     found.add("step", steps, ALONE)
     found.rows = [Row(name, "1 s", Ratio.of(*values), GOALS.get(name)) for name, values in page.values.items()]
-    found.rows.append(Row(f"training step {BESIDE}", ALONE, steps.ratio(BESIDE, ALONE), 1.01))
+    found.rows.append(steps.row(BESIDE, ALONE, 1.01, f"training step {BESIDE}"))
     return found
 
 
 @contextmanager
 def board(runs: Path) -> Iterator[tuple[subprocess.Popen, str]]:
     """The command, and the address that it has printed."""
-    words: list[str | Path] = [sys.executable, ROOT / "main.py", "board", runs, "--port", "0"]
+    words = [sys.executable, MAIN, "board", str(runs), "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -80,9 +76,7 @@ def watched(folder: RunFolder) -> dict[str, float]:
     blank = folder.path.parent / "blank.html"
     blank.touch()
     with tab(blank) as browser, board(folder.path) as (_, url):
-        start = time.perf_counter()
-        browser.open(url)
-        figure = seconds_until(browser, "document.querySelector('svg.panel')", start)
+        figure, _ = seconds(lambda: browser.open(url) or browser.until("document.querySelector('svg.panel')"))
         times = {PAINT: browser.until(PAINTED) / 1e3, FIGURE: figure}
         net = next(filter(None, folder.log()["member"]))
         for name, (key, section) in NUMBERS.items():
@@ -93,25 +87,26 @@ def watched(folder: RunFolder) -> dict[str, float]:
             epoch, value = (folder.last_epoch or 0) + 1, time.time() / 1e12  # unlike any before it
             folder.append([Logged(net, epoch, 10**6, key, value)])
             shown = f"document.getElementById('{section}').innerHTML.includes('{value!r}')"
-            times[name] = seconds_until(browser, shown, time.perf_counter())
+            times[name] = seconds(partial(browser.until, shown))[0]
     return times
 
 
-def seconds_until(browser: Tab, shown: str, start: float) -> float:
-    browser.until(shown)
-    return time.perf_counter() - start
-
-
 def interleave_steps(folder: RunFolder, options: argparse.Namespace) -> Comparison:
-    steps = training_steps(options.depth, options.batch)
+    net = SimplifiedNet(options.depth, residual=True)
+    images, labels = torch.randn(options.batch, 3, 32, 32), torch.randint(10, (options.batch,))
+    step = partial(training_step, net, sgd(net.parameters()), images, labels)
+
+    def steps() -> float:
+        return seconds(lambda: [step() for _ in range(STEPS)])[0] / STEPS
+
     with board(folder.path) as (process, url):
 
         def alone() -> float:
             wait_for(url)
             process.send_signal(signal.SIGSTOP)
-            seconds = steps()
+            found = steps()
             process.send_signal(signal.SIGCONT)
-            return seconds
+            return found
 
         def beside() -> float:
             log_an_epoch(folder)
@@ -138,23 +133,6 @@ def log_an_epoch(folder: RunFolder) -> None:
     last = log[log["epoch"] == log["epoch"][log["name"] == "train/risk"].max()]
     rows = zip(last["member"], last["name"], last["value"] * (1 + 1e-9), strict=True)
     folder.append([Logged(member, (folder.last_epoch or 0) + 1, 10**6, name, value) for member, name, value in rows])
-
-
-def training_steps(depth: int, batch: int) -> Callable[[], float]:
-    """Seconds of a step, over some."""
-    net = SimplifiedNet(depth, residual=True)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-
-    def steps() -> float:
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(net(images), labels).backward()
-            optimizer.step()
-        return (time.perf_counter() - start) / STEPS
-
-    return steps
 
 
 if __name__ == "__main__":

@@ -8,13 +8,10 @@ The goal for ``main.py --help`` is one second, the one figure here that is no ra
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from benchmarks.harness import Ratio, Results, Row, interleave, options_of, run
+from benchmarks.harness import MAIN, Ratio, Results, Row, interleave, options_of, run
 
-MAIN = str(Path(__file__).resolve().parents[1] / "main.py")
 NOTHING, HELP = "python that does nothing", "main.py --help"
 COMMANDS = {
     NOTHING: ("-c", "pass"),
@@ -23,27 +20,20 @@ COMMANDS = {
     "import pytorch_lightning, torchmetrics": ("-c", "import pytorch_lightning, torchmetrics"),
     "main.py fit --help": (MAIN, "fit", "--help"),
 }
-
-
 parser = partial(options_of, __doc__, rounds=7)
 
 
 def measure(options: argparse.Namespace) -> Results:
     found = Results("processes, from their start to their end")
-    timed = {name: process(*words) for name, words in COMMANDS.items()}
+    timed = {name: partial(wait, *words) for name, words in COMMANDS.items()}
     times = found.add("commands", interleave(timed, options.rounds), NOTHING)
-    found.rows = [
-        Row(HELP, "1 second", Ratio.of(*times.values[HELP]), goal=1),
-        *(Row(name, NOTHING, times.ratio(name, NOTHING)) for name in COMMANDS if name != NOTHING),
-    ]
+    first = Row(HELP, "1 second", Ratio.of(*times.values[HELP]), goal=1)
+    found.rows = [first, *(times.row(name, NOTHING) for name in COMMANDS if name != NOTHING)]
     return found
 
 
-def process(*words: str) -> Callable[[], None]:
-    def wait() -> None:
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    return wait
+def wait(*words: str) -> None:
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ errors of one mean and unlike shapes.
 """
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lightning_app.common.provenance import commit, processor, versions
+from benchmarks.harness import write_csv
 from lightning_app.statistics.sequential import Order, orders, pairs_needed
 
 DRAWS, PAIRS, LONG = 10_000, 26, 400
@@ -31,12 +30,8 @@ UNLIKE: dict[str, Errors] = {  # of mean 1 and other shapes than the exponential
     "exponential against constant": lambda rng, size: np.ones(size),
 }
 HEAD = (
-    "errors",
-    "margin in sd",
-    "share of wrong verdicts, 2 to 26 pairs",
-    "planned pairs",
-    "pairs needed",
-    "of a difference",
+    *("errors", "margin in sd", "share of wrong verdicts, 2 to 26 pairs"),
+    *("planned pairs", "pairs needed", "of a difference"),
 )
 
 
@@ -71,14 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the CSV to write")
     out = parser.parse_args().out
-    with out.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# command: python -m benchmarks.compare_coverage --out {out.name}\n")
-        file.write(f"# commit: {commit()}; {processor()}; {versions(('numpy', 'scipy'))}\n")
-        writer = csv.writer(file)
-        writer.writerow(HEAD)
-        for row in rows():
-            writer.writerow(row)
-            print(*row, sep=", ")
+    write_csv(out, HEAD, rows(), f"python -m benchmarks.compare_coverage --out {out.name}")
 
 
 if __name__ == "__main__":

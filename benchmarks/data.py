@@ -12,6 +12,7 @@ images, because an epoch takes it seconds. All read from all 50,000 images.
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -31,6 +32,7 @@ from lightning_app.datamodules.loaders import EpochLoader
 PIL_PEERS = {f"torchvision, {workers} workers": workers for workers in (0, 1, 2)}
 REFERENCE = "torchvision, 0 workers"
 V2, V2_BATCHES = "torchvision v2 on tensors", "torchvision v2, normalised by batch"
+SAMPLE_PEERS = (REFERENCE, V2, V2_BATCHES)
 OURS = {
     "eager": {},
     "eager, channels_last": {"channels_last": True},
@@ -39,17 +41,16 @@ OURS = {
 }
 GOALS = {"eager": 15, "eager, channels_last": 15, "compiled": 40, "compiled, channels_last": 40}  # x the best with PIL
 BEST = "compiled, channels_last"
-
-
 parser = partial(options_of, __doc__, images=6400, compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
-    data = cifar10(options.root)
     found = Results(f"CIFAR-10, batch {BATCH}; {options.images:,} images a round for peers, an epoch for us")
     found.more["pillow"] = PIL.__version__
-    contenders = {name: rate(loader) for name, loader in peers(data, options.images).items()}
-    contenders |= {name: rate(loader) for name, loader in ours(options.root, options.compile).items()}
+    loaders = peers(cifar10(options.root), options.images)
+    chosen = {name: switches for name, switches in OURS.items() if options.compile or "compile" not in switches}
+    loaders |= {name: cifar10(options.root, **switches).train_dataloader() for name, switches in chosen.items()}
+    contenders = {name: rate(loader) for name, loader in loaders.items()}
     speeds = found.add("batches", interleave(contenders, options.rounds, unit="images/s"), REFERENCE)
     found.rows += speed_rows(speeds)
     return found
@@ -59,13 +60,9 @@ def speed_rows(speeds: Comparison) -> list[Row]:
     """Each goal against the peer with PIL that is the fastest in its median."""
     best = max(PIL_PEERS, key=speeds.median)
     chosen = [name for name in OURS if name in speeds.values]
-    lines = [Row(f"batches, {name}", best, speeds.ratio(name, best), GOALS[name], "more") for name in chosen]
-    fastest = chosen[-1]
-    goal = 75 if fastest == BEST else None
-    lines.append(Row(f"batches, {fastest}", REFERENCE, speeds.ratio(fastest, REFERENCE), goal, "more"))
-    return lines + [
-        Row(f"batches, {fastest}", peer, speeds.ratio(fastest, peer), better="more") for peer in (V2, V2_BATCHES)
-    ]
+    against = [(name, best, GOALS[name]) for name in chosen]
+    against += [(chosen[-1], peer, 75 if (chosen[-1], peer) == (BEST, REFERENCE) else None) for peer in SAMPLE_PEERS]
+    return [Row(f"batches, {name}", peer, speeds.ratio(name, peer), goal, "more") for name, peer, goal in against]
 
 
 class Tensors(Dataset):
@@ -83,7 +80,7 @@ class Tensors(Dataset):
         return self.transform(self.images[index]), self.targets[index]
 
 
-def peers(data: CIFAR10, images: int) -> dict[str, DataLoader]:
+def peers(data: CIFAR10, images: int) -> dict[str, Iterable]:
     augment = v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()])
     normalise = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std)])
 
@@ -104,11 +101,6 @@ def reader(dataset: Dataset, images: int, num_workers: int = 0, **options: Calla
     return DataLoader(dataset, BATCH, sampler=sampler, **options)
 
 
-def ours(root: Path, compile: bool) -> dict[str, EpochLoader]:
-    chosen = {name: options for name, options in OURS.items() if compile or "compile" not in options}
-    return {name: cifar10(root, **options).train_dataloader() for name, options in chosen.items()}
-
-
 def cifar10(root: Path, **options: bool) -> CIFAR10:
     data = CIFAR10(root=str(root), batch_size=BATCH, **options)
     data.prepare_data()
@@ -118,13 +110,11 @@ def cifar10(root: Path, **options: bool) -> CIFAR10:
 
 def rate(loader: Iterable) -> Callable[[], float]:
     """Reads the loader to its end, one epoch further each time, and returns images per second."""
-    epoch = 0
+    epochs = itertools.count(1)
 
     def read() -> float:
-        nonlocal epoch
-        epoch += 1
         if isinstance(loader, EpochLoader):
-            loader.set_epoch(epoch)
+            loader.set_epoch(next(epochs))
         start = time.perf_counter()
         images = sum(len(labels) for _, labels in loader)
         return images / (time.perf_counter() - start)

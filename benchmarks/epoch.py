@@ -10,14 +10,15 @@ the net trains and is evaluated compiled, and that pass too; measures are as bas
 """
 
 import argparse
-import importlib
 from collections.abc import Callable
+from functools import partial
 
 import pytorch_lightning as pl
 import yaml
 
-from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, run, synchronize, ticks
-from benchmarks.loops import KINDS, bank, through_lightning, trainer
+import callbacks
+from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, processor_time, run, ticks
+from benchmarks.loops import KINDS, EpochClock, bank, through_lightning, trainer
 from callbacks import InterlayerCushion, Signal
 from callbacks.measure import Measure
 from callbacks.protocol import contexts_of
@@ -31,15 +32,9 @@ EPOCH = 50_000
 TRAINING, EVALUATION, EVERYTHING = "training", "evaluation", "60,000 images, all cushions"
 MOST = 0.4  # of an epoch, for all that is looked at after every epoch
 GOALS = {"HessianSpectrum": 0.05}
-PROBE = 1000  # images, as base.yaml has it
 MODES = {"eager": False, "compiled": True}
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=5, images=3200, depth=20, probe=PROBE)  # whole batches of 128 and of 50
-    parser.add_argument("--net", default="simplified", choices=KINDS)
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    return parser
+SIZES = {"images": 3200, "depth": 20, "probe": 1000}  # whole batches of 128 and of 50; the probe of base.yaml
+parser = partial(options_of, __doc__, rounds=5, **SIZES, net=tuple(KINDS), modes=list(MODES))
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -47,9 +42,8 @@ def measure(options: argparse.Namespace) -> Results:
         raise SystemExit(
             f"--images must be at least --probe, of which measures are taken, got {options.images} and {options.probe}."
         )
-    found = Results(
-        f"residual {options.net} net of depth {options.depth}, channels_last; an epoch is {EPOCH:,} images; processor time"
-    )
+    net = f"residual {options.net} net of depth {options.depth}, channels_last"
+    found = Results(f"{net}; an epoch is {EPOCH:,} images; processor time")
     for mode in options.modes:
         every, contenders = parts_of_epoch(options, MODES[mode])
         parts = found.add(mode, interleave(contenders, options.rounds), TRAINING)
@@ -69,7 +63,8 @@ def parts_of_epoch(options: argparse.Namespace, compile: bool) -> tuple[dict[str
     whole = {TRAINING: through_lightning(module, data), EVALUATION: evaluation(module, data)}
     whole[EVERYTHING] = everything(begun, module, compile)
     contenders = {name: lambda part=part: part() * scale for name, part in whole.items()}
-    contenders |= {name: timed(each, begun, module) for name, each in measures.items()}
+    (context,) = contexts_of(begun, module, epoch=1)
+    contenders |= {name: processor_time(partial(each.evaluate, context)) for name, each in measures.items()}
     return {name: each.every_n_epochs for name, each in measures.items()}, contenders
 
 
@@ -79,19 +74,16 @@ def lines(parts: Comparison, every: dict[str, int], mode: str) -> list[Row]:
     def line(what: str, names: dict[str, int], goal: float | None = None) -> Row:
         return Row(what, f"a training epoch, {mode}", share(parts, names), goal)
 
-    def when(every: int) -> str:
-        return "" if every == 1 else f", after every {every} epochs"
+    def when(n: int) -> str:
+        return "" if n == 1 else f", after every {n} epochs"
 
     alone = {EVALUATION: 1, EVERYTHING: 1} | every
     inter = InterlayerCushion.__name__
+    usual = {name: n for name, n in alone.items() if name not in (EVERYTHING, inter)}
     return [
         *(line(f"{name}{when(n)}", {name: n}, GOALS.get(name)) for name, n in alone.items()),
         line(f"{EVERYTHING}, and interlayer cushions of the probe", {EVERYTHING: 1, inter: 1}, MOST),
-        line(
-            "evaluation and all measures of base.yaml",
-            {EVALUATION: 1} | {k: n for k, n in every.items() if k != inter},
-            MOST,
-        ),
+        line("evaluation and all measures of base.yaml", usual, MOST),
     ]
 
 
@@ -108,10 +100,7 @@ def share(parts: Comparison, every: dict[str, int]) -> Ratio:
 def measures_of_base() -> list[Measure]:
     """The callbacks of base.yaml that measure nets between steps, as it configures them; `measures` has what a step costs."""
     listed = yaml.safe_load((configs() / "base.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
-    made = [
-        getattr(importlib.import_module("callbacks"), each["class_path"])(**each.get("init_args", {}))
-        for each in listed
-    ]
+    made = [getattr(callbacks, each["class_path"])(**each.get("init_args", {})) for each in listed]
     return [callback for callback in made if isinstance(callback, Measure) and not isinstance(callback, Signal)]
 
 
@@ -119,19 +108,14 @@ def evaluation(module: ImageClassifier, data: CIFAR10) -> Callable[[], float]:
     """Risk and error on training and test images, through Lightning."""
 
     def evaluate() -> float:
-        trainer(callbacks=[clock := EvaluationClock()]).validate(module, datamodule=data, verbose=False)
+        trainer(callbacks=[clock := EvaluationClock(ticks)]).validate(module, datamodule=data, verbose=False)
         return clock.seconds
 
     return evaluate
 
 
-class EvaluationClock(pl.Callback):
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.started = ticks()
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        synchronize()
-        self.seconds = ticks() - self.started
+class EvaluationClock(EpochClock):
+    on_validation_start, on_validation_end = EpochClock.on_train_epoch_start, EpochClock.on_train_epoch_end
 
 
 def everything(trainer: pl.Trainer, module: ImageClassifier, compile: bool) -> Callable[[], float]:
@@ -139,28 +123,13 @@ def everything(trainer: pl.Trainer, module: ImageClassifier, compile: bool) -> C
     ((_, net),) = module.members
     layers = layers_of(net)
 
-    def forward() -> float:
-        started = ticks()
+    def forward() -> None:
         net.eval()
         for loader in trainer.datamodule.val_dataloader():
             cushions(layers, probe_forward(net, layers, loader, compile).layers)
         net.train()
-        synchronize()
-        return ticks() - started
 
-    return forward
-
-
-def timed(callback: Measure, trainer: pl.Trainer, module: ImageClassifier) -> Callable[[], float]:
-    (context,) = contexts_of(trainer, module, epoch=1)
-
-    def once() -> float:
-        started = ticks()
-        callback.evaluate(context)
-        synchronize()
-        return ticks() - started
-
-    return once
+    return processor_time(forward)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import loops
 from benchmarks.harness import (
     Comparison,
     Ratio,
@@ -58,12 +59,12 @@ from benchmarks.harness import (
     synchronize,
     ticks,
 )
-from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, Resident, bank, by_hand, public_script, sgd, through_lightning
+from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, bank, named, sgd, through_lightning
 from benchmarks.seeds import stacked_step
 from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import Float32, tensors_in, use_float32
+from lightning_app.common.isolation import tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules import backends, whole_step
@@ -75,7 +76,6 @@ from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
 GRACE = 5.0  # seconds between asking a case to end and ending it
-DEPTH = 20
 MANY = 26
 TRUE = ("32-true", "64-true")
 STREAM_COUNTS = (1, 2, 4, 8, STREAMS)
@@ -90,7 +90,7 @@ class Size:
 
     nets: tuple[int, ...] = (1, 13, MANY)
     seeds: int = 13
-    depth: int = DEPTH
+    depth: int = 20
     batch: int = BATCH
     images: int = 12_800  # of an epoch: a quarter of CIFAR-10, so that all of it fits into minutes
     measured: int = 12_800  # with loss, error and cushions
@@ -102,24 +102,21 @@ class Size:
 QUICK = Size((1, 2), 1, 5, 4, 16, 16, 8, 1, 64)
 
 
-def proof(at: "Run", precision: str, steps: int, compiled: bool) -> Results:
-    options = argparse.Namespace(
-        root=at.root, device=at.device, net="simplified", depth=at.size.depth, seeds=at.size.seeds, precision=precision
-    )
-    backends = ("loop", "graph") if at.graphs else ("loop",)
-    gaps = differences(options, steps, [(backend, compiled) for backend in backends])
+def proof(at: "Run", precision: str, steps: str, compiled: str = "") -> Results:
+    where = {"root": at.root, "device": at.device, "net": "simplified", "precision": precision}
+    options = argparse.Namespace(**where, depth=at.size.depth, seeds=at.size.seeds)
+    ways = [(backend, bool(compiled)) for backend in (("loop", "graph") if at.graphs else ("loop",))]
+    gaps = {way: gap for (way, _), gap in differences(options, int(steps.split()[0]), ways).items()}
     found = Results(f"simplified nets of depth {at.size.depth}, plain and residual, {at.size.seeds} seeds of each")
-    found.more["updates"] = {backend: gap for (backend, _), gap in gaps.items()}
-    for (backend, _), gap in gaps.items():
-        found.rows.append(Row(f"largest gap in a bank, {backend}", "the update alone", Ratio.of(gap["largest"]), 1e-4))
+    found.more["updates"] = gaps
+    largest = {f"largest gap in a bank, {way}": Ratio.of(gap["largest"]) for way, gap in gaps.items()}
+    found.rows = [Row(what, "the update alone", gap, 1e-4) for what, gap in largest.items()]
     return found
 
 
 def roofline(at: "Run", precision: str) -> Results:
-    use_float32(arithmetic(precision))
-    found = Results(
-        f"products of {at.size.matrix} x {at.size.matrix} matrices, copies of as many float32, empty launches"
-    )
+    matrices = f"{at.size.matrix} x {at.size.matrix} matrices"
+    found = Results(f"products of {matrices}, copies of as many float32, empty launches")
     a = torch.empty(1, device=at.device)
     made = {"a launch": at.microseconds(lambda: a.add_(1))}
     if at.graphs:
@@ -140,7 +137,7 @@ def speeds(at: "Run", precision: str) -> tuple[float, float]:
     copy = torch.empty_like(a)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"  # as convolutions have it, for this product alone
     product = at.microseconds(lambda: torch.mm(a, b, out=copy))() / 1e6
-    use_float32(arithmetic(precision))
+    use_float32("tf32")
     copied = at.microseconds(lambda: copy.copy_(a))() / 1e6
     return 2 * size**3 / product, 2 * a.numel() * a.element_size() / copied
 
@@ -168,9 +165,8 @@ class Moved(TorchDispatchMode):
         return out
 
 
-def steps(at: "Run", precision: str, how: str) -> Results:
+def steps(at: "Run", precision: str, how: str = "") -> Results:
     """By ``how``: "", "compiled" (in channels_last), "channels_last" or "benchmark" (cuDNN tries its kernels)."""
-    use_float32(arithmetic(precision))
     torch.backends.cudnn.benchmark = how == "benchmark"
     found = Results(f"a step of residual simplified nets of depth {at.size.depth}, batch {at.size.batch}")
     found.more["left out"] = left_out = {}
@@ -180,8 +176,7 @@ def steps(at: "Run", precision: str, how: str) -> Results:
             with leaving_out(own := f"{named(nets)}, {way}", left_out):
                 made[own] = at.microseconds(bank_step(at, nets, way, precision, how))
     timed = found.add("steps", interleave(made, at.size.rounds, "us"), EAGER)
-    found.rows += rows(timed, ((name, EAGER, None) for name in made if name.endswith("loop")))
-    found.rows += rows(timed, GOALS)
+    found.rows += rows(timed, [*((name, EAGER, None) for name in made if name.endswith("loop")), *GOALS])
     least = least_seconds(at, precision)
     for name in (name for name in made if name.endswith("graph")):
         share = Ratio.of(*(1e6 * least * int(name.split()[0]) / value for value in timed.values[name]))
@@ -190,7 +185,6 @@ def steps(at: "Run", precision: str, how: str) -> Results:
 
 
 def streams(at: "Run", precision: str) -> Results:
-    use_float32(arithmetic(precision))
     nets, usual = at.size.nets[1], STREAMS
     made = {}
     for number in STREAM_COUNTS:
@@ -201,7 +195,7 @@ def streams(at: "Run", precision: str) -> Results:
     with leaving_out(STACKED, left_out):
         made[STACKED] = at.microseconds(stacked(at, nets))
     timed = found.add("streams", interleave(made, at.size.rounds, "us"), f"{usual} streams")
-    found.rows += rows(timed, ((name, f"{usual} streams", None) for name in made))
+    found.rows += rows(timed, [(name, f"{usual} streams", None) for name in made])
     return found
 
 
@@ -214,23 +208,21 @@ def stacked(at: "Run", nets: int) -> Step:
     return captured(work, None).replay
 
 
-def epochs(at: "Run", precision: str, compiled: bool) -> Results:
+def epochs(at: "Run", precision: str, compiled: str = "") -> Results:
     """Goals: 13 nets at most one eager net; 26 nets 20 times faster than 26 runs of the public script; Lightning for 5 %."""
-    use_float32(arithmetic(precision))
     bf16, depth = precision == "bf16", at.size.depth
-    lightning = "bf16-mixed" if bf16 else "32-true"
-    made: dict[str, Epoch] = {EAGER: by_hand(depth, at.data(), at.device, bf16)}
+    switches = dict.fromkeys(("compile", "channels_last"), bool(compiled))
+    made: dict[str, Epoch] = {EAGER: loops.by_hand(depth, at.data(), at.device, bf16)}
     if not compiled:
-        made[PUBLIC] = public_script(depth, at.data(), at.device, bf16)
+        made[PUBLIC] = loops.public_script(depth, at.data(), at.device, bf16)
     for nets in at.size.nets:
-        own = {"compile": compiled, "channels_last": compiled, "float32": arithmetic(precision)}
-        module = bank(nets, depth, backend="graph" if at.graphs else "loop", **own)
+        module = bank(nets, depth, backend=at.backend, float32="tf32", **switches)
+        lightning = "bf16-mixed" if bf16 else "32-true"
         made[f"{named(nets)}, graph"] = through_lightning(module, at.data(), lightning, at.device)
-        made[f"{named(nets)}, {BARE}"] = bare_epoch(at, nets, precision, "compiled" if compiled else "")
+        made[f"{named(nets)}, {BARE}"] = bare_epoch(at, nets, precision, compiled)
     found = Results(f"an epoch of {at.size.images:,} images, simplified nets of depth {depth}, batch {at.size.batch}")
     timed = found.add("epochs", interleave(made, at.size.rounds), EAGER)
-    found.rows += rows(timed, GOALS)
-    found.rows += rows(timed, [(f"{named(n)}, graph", f"{named(n)}, {BARE}", 1.05) for n in at.size.nets])
+    found.rows += rows(timed, [*GOALS, *((f"{named(n)}, graph", f"{named(n)}, {BARE}", 1.05) for n in at.size.nets)])
     if {PUBLIC, many := f"{MANY} nets, graph"} <= timed.values.keys():
         found.rows.append(Row(f"{MANY} runs of the public script", many, timed.ratio(PUBLIC, many) * MANY, 20, "more"))
     return found
@@ -239,7 +231,6 @@ def epochs(at: "Run", precision: str, compiled: bool) -> Results:
 def measuring(at: "Run", kind: str) -> Results:
     """ "every epoch": loss, error and layer cushions, and interlayer cushions of all blocks with 4 probes. "Hessian": the five
     largest eigenvalues from 20 products; 1.05 of an epoch are 5 % at one in 20 epochs."""
-    use_float32("tf32")
     net = KINDS[kind](at.size.depth, residual=True).to(at.device).eval()
     images = load_cifar10(at.root, at.size.measured, min(1000, at.size.measured), at.device)
     probed = load_cifar10(at.root, at.size.probed, min(250, at.size.probed), at.device)
@@ -250,11 +241,10 @@ def measuring(at: "Run", kind: str) -> Results:
             cushions(net.layers(), probe_forward(net, net.layers(), images).layers)
             interlayer_cushions(net, blocks_of(net), [x for x, _ in probed], probes=4)
 
-    module = bank(1, at.size.depth, kind, backend="graph" if at.graphs else "loop")
-    made: dict[str, Callable[[], float | None]] = {
-        "epoch": through_lightning(module, at.data(), "32-true", at.device),
+    made: dict[str, Step] = {
+        "epoch": through_lightning(bank(1, at.size.depth, kind, backend=at.backend), at.data(), "32-true", at.device),
         "every epoch": every_epoch,
-        "Hessian": lambda: spectrum(Hessian(net, probed), k=5, steps=20) and None,
+        "Hessian": lambda: spectrum(Hessian(net, probed), k=5, steps=20),
     }
     found = Results(f"residual {kind} net of depth {at.size.depth}, {at.size.images:,} images trained, tf32")
     timed = found.add("measuring", interleave(made, at.size.rounds), "epoch")
@@ -262,10 +252,9 @@ def measuring(at: "Run", kind: str) -> Results:
     return found
 
 
-def rows(found: Comparison, wanted: Sequence[tuple[str, str, float | None]] | Iterator) -> list[Row]:
+def rows(found: Comparison, wanted: Sequence[tuple[str, str, float | None]]) -> list[Row]:
     """Of those contenders that there are."""
-    present = [each for each in wanted if {each[0], each[1]} <= found.values.keys()]
-    return [Row(what, against, found.ratio(what, against), goal) for what, against, goal in present]
+    return [found.row(*each) for each in wanted if {*each[:2]} <= found.values.keys()]
 
 
 @dataclass(frozen=True)
@@ -274,51 +263,35 @@ class Case:
 
     Args:
         minutes: that it takes, estimated for an H100: with less it is not begun.
-        measure: with a `Run`.
+        part: with a `Run` and the words.
     """
 
-    name: str
     minutes: float
-    measure: Callable[["Run"], Results]
+    part: Callable[..., Results]
+    words: tuple[str, ...] = ()
 
     @property
-    def part(self) -> str:
-        return self.name.split(",")[0]
+    def name(self) -> str:
+        return ", ".join((self.part.__name__, *self.words))
 
 
 def _cases() -> Iterator[Case]:
     """By importance, and what compiles, which takes longest, at the end."""
-    for precision in ("tf32", "bf16"):
-        yield Case(f"roofline, {precision}", 0.5, partial(roofline, precision=precision))
-    yield from (_proof(precision, number, False) for precision, number in itertools.product(TRUE, (3, 8)))
-    for precision in ("tf32", "bf16"):
-        yield from (_steps(precision, ""), _epochs(precision, False))
-    yield Case("streams, tf32", 1.0, partial(streams, precision="tf32"))
-    for kind in KINDS:
-        yield Case(f"measuring, {kind}", 1.0, partial(measuring, kind=kind))
-    for how, precision in itertools.product(("benchmark", "channels_last", "compiled"), ("tf32", "bf16")):
-        yield _steps(precision, how)
-    yield from (_epochs(precision, True) for precision in ("tf32", "bf16"))
-    yield from (_proof(precision, number, True) for precision, number in itertools.product(TRUE, (3, 8)))
-
-
-def _proof(precision: str, number: int, compiled: bool) -> Case:
-    name = f"proof, {precision}, {number} steps{', compiled' * compiled}"
-    return Case(name, 1.0, partial(proof, precision=precision, steps=number, compiled=compiled))
-
-
-def _steps(precision: str, how: str) -> Case:
-    return Case(", ".join(filter(None, ("steps", precision, how))), 1.0, partial(steps, precision=precision, how=how))
-
-
-def _epochs(precision: str, compiled: bool) -> Case:
-    return Case(
-        f"epochs, {precision}{', compiled' * compiled}", 2.0, partial(epochs, precision=precision, compiled=compiled)
-    )
+    both, proofs = ("tf32", "bf16"), [*itertools.product(TRUE, ("3 steps", "8 steps"))]
+    yield from (Case(0.5, roofline, (precision,)) for precision in both)
+    yield from (Case(1.0, proof, words) for words in proofs)
+    for precision in both:
+        yield from (Case(1.0, steps, (precision,)), Case(2.0, epochs, (precision,)))
+    yield Case(1.0, streams, ("tf32",))
+    yield from (Case(1.0, measuring, (kind,)) for kind in KINDS)
+    for how, precision in itertools.product(("benchmark", "channels_last", "compiled"), both):
+        yield Case(1.0, steps, (precision, how))
+    yield from (Case(2.0, epochs, (precision, "compiled")) for precision in both)
+    yield from (Case(1.0, proof, (*words, "compiled")) for words in proofs)
 
 
 CASES = {case.name: case for case in _cases()}
-PARTS = list(dict.fromkeys(case.part for case in CASES.values()))
+PARTS = list(dict.fromkeys(case.part.__name__ for case in CASES.values()))
 
 
 @dataclass(frozen=True)
@@ -333,8 +306,12 @@ class Run:
     def graphs(self) -> bool:
         return backends.captures(torch.device(self.device))
 
-    def data(self) -> Resident:
-        made = Resident(root=str(self.root), train_limit=self.size.images, batch_size=self.size.batch)
+    @property
+    def backend(self) -> str:
+        return "graph" if self.graphs else "loop"
+
+    def data(self) -> loops.Resident:
+        made = loops.Resident(root=str(self.root), train_limit=self.size.images, batch_size=self.size.batch)
         made.device = torch.device(self.device)
         return made
 
@@ -359,18 +336,9 @@ class Run:
         return begin.elapsed_time(end) / 1000 / repeats
 
 
-def arithmetic(precision: str) -> Float32:
-    """What `fit` does with float32 numbers at this precision of ours."""
-    return "fp32" if precision == "fp32" else "tf32"
-
-
 def autocast(device: str, precision: str) -> torch.autocast:
     """Without its cache: what a graph captures must cast the weights in every replay."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
-
-
-def named(nets: int) -> str:
-    return f"{nets} net{'s' * (nets > 1)}"
 
 
 def eager_step(at: Run, precision: str) -> Step:
@@ -378,7 +346,7 @@ def eager_step(at: Run, precision: str) -> Step:
     net = SimplifiedNet(at.size.depth, residual=True).to(at.device)
     images = torch.randn(at.size.batch, 3, 32, 32, device=at.device)
     labels = torch.randint(10, (at.size.batch,), device=at.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=DECAY)
+    optimizer = sgd(net.parameters(), DECAY)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -496,67 +464,60 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     command = shlex.join(["python", "-m", "benchmarks.gpu", *(["--device", "cpu", "--quick"] if options.quick else [])])
     if options.case:
-        measure_case(options, command)
-        return 0
+        return measure_case(options, command)
     until = time.monotonic() + 60 * options.minutes - GRACE
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     options.out.mkdir(parents=True, exist_ok=True)
-    states = {}
-    for case in (case for case in CASES.values() if case.part in options.only):
-        states[case.name] = state = run_case(case, options, command, until)
-        print(f"{case.name}: {state}", flush=True)
-    if any(state.startswith("failed") for state in states.values()):
-        return 1
-    return 0 if all(state == "done" for state in states.values()) else AGAIN
+    states = []
+    for name, case in CASES.items():
+        if case.part.__name__ in options.only:
+            states.append(run_case(name, case.minutes, options, command, until))
+            print(f"{name}: {states[-1]}", flush=True)
+    failed, done = any(state.startswith("failed") for state in states), all(state == "done" for state in states)
+    return 1 if failed else 0 if done else AGAIN
 
 
-def run_case(case: Case, options: argparse.Namespace, command: str, until: float) -> str:
+def run_case(name: str, minutes: float, options: argparse.Namespace, command: str, until: float) -> str:
     """In a process, if it is not done and there is time: "done", "left (...)" or "failed (...)"."""
     file = options.out / "gpu.json"
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    made, done = made_by(command), [content[case.name]] if case.name in content else []
+    made, done = made_by(command), [content[name]] if name in content else []
     keys = [(of["command"], of["commit"], of["machine"]["gpu"], of["machine"]["torch"]) for of in (made, *done)]
     if len(set(keys)) < len(keys):
         return "done"
     left = until - time.monotonic()
-    if left < 60 * case.minutes * (not options.quick):
-        return f"left (wants {case.minutes:g} minutes, there were {max(left, 0) / 60:.1f})"
+    if left < 60 * minutes * (not options.quick):
+        return f"left (wants {minutes:g} minutes, there were {max(left, 0) / 60:.1f})"
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "case.json"
-        code = ended(words_of(case, options, result), left)
+        code = ended(words_of(name, options, result), left)
         if code is None:
             return "left (cut off)"
         if code:
             return f"failed (exit code {code})"
-        content[case.name] = json.loads(result.read_text(encoding="utf-8"))
+        content[name] = json.loads(result.read_text(encoding="utf-8"))
     beside = file.with_suffix(".new")
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     beside.replace(file)
     return "done"
 
 
-def words_of(case: Case, options: argparse.Namespace, out: Path) -> list[str]:
+def words_of(name: str, options: argparse.Namespace, out: Path) -> list[str]:
     """The command of one case, which writes the file ``out``."""
-    words = [sys.executable, "-m", "benchmarks.gpu", "--case", case.name, "--root", str(options.root)]
+    words = [sys.executable, "-m", "benchmarks.gpu", "--case", name, "--root", str(options.root)]
     return [*words, "--device", options.device, "--out", str(out), *(["--quick"] if options.quick else [])]
 
 
-def measure_case(options: argparse.Namespace, command: str) -> None:
+def measure_case(options: argparse.Namespace, command: str) -> int:
     """In this process, into the file ``--out``."""
     quiet()
+    use_float32("tf32")  # but in proofs, whose nets say otherwise
     torch.manual_seed(0)
-    made = made_by(command)
-    found = CASES[options.case].measure(Run(options.root, options.device, QUICK if options.quick else Size()))
+    made, case, size = made_by(command), CASES[options.case], QUICK if options.quick else Size()
+    found = case.part(Run(options.root, options.device, size), *case.words)
     print(*found.rows, sep="\n", flush=True)
-    values = {name: {"unit": of.unit, **of.values} for name, of in found.values.items()}
-    rounds = (QUICK if options.quick else Size()).rounds
-    content = made | {
-        "setting": found.setting,
-        "rounds": rounds,
-        "lines": [asdict(row) for row in found.rows],
-        "values": values,
-    }
-    options.out.write_text(json.dumps(content | found.more), encoding="utf-8")
+    options.out.write_text(json.dumps(found.content(made, size.rounds)), encoding="utf-8")
+    return 0
 
 
 def ended(words: list[str], seconds: float) -> int | None:

@@ -6,7 +6,7 @@ them alike. A `Row` is one ratio of that kind, with the goal that was set for it
 """
 
 import argparse
-import atexit
+import csv
 import json
 import logging
 import multiprocessing
@@ -16,10 +16,9 @@ import shlex
 import statistics
 import time
 import warnings
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +30,13 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.common.provenance import commit, processor, versions
 
+ROOT = Path(__file__).resolve().parents[1]
+MAIN = str(ROOT / "main.py")
 LIBRARIES = ("torch", "pytorch-lightning", "torchvision", "numpy")
 NOT_IN_COMMAND = ("root", "out", "work", "command")  # what a file of results does not depend on
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-Run = Callable[[], float | None]
+Run = Callable[[], object]
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -70,6 +71,10 @@ class Comparison:
         """`name` / `reference`, taken round by round."""
         return Ratio.of(*(one / other for one, other in zip(self.values[name], self.values[reference])))
 
+    def row(self, name: str, reference: str, goal: float | None = None, what: str = "", against: str = "") -> "Row":
+        """`name` in units of `reference`, called otherwise where a row needs more words."""
+        return Row(what or name, against or reference, self.ratio(name, reference), goal)
+
     def table(self, reference: str) -> str:
         """A line for each contender: median, and its ratio to `reference` with the range over the rounds."""
         width, rounds = max(map(len, self.values)), len(self.values[reference])
@@ -85,8 +90,8 @@ def interleave(contenders: Mapping[str, Run], rounds: int, unit: str = "s", warm
     """Let contenders take turns.
 
     Args:
-        contenders: name -> what to time. It may return its own value (samples per second, say); where it returns None,
-            its wall time in seconds is taken, after the GPU has finished.
+        contenders: name -> what to time. It may return its own value as a float (samples per second, say); else its wall
+            time in seconds is taken, after the GPU has finished.
         rounds: measured rounds; the order is reversed in every other one.
         unit: of the values.
         warm_up: turns of each contender before the first round that are not counted.
@@ -97,12 +102,17 @@ def interleave(contenders: Mapping[str, Run], rounds: int, unit: str = "s", warm
     values: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name in list(contenders)[:: 1 if number % 2 == 0 else -1]:
-            wall, value = seconds(contenders[name])
-            values[name].append(wall if value is None else value)
+            values[name].append(value_of(contenders[name]))
     return Comparison(values, unit)
 
 
-def seconds(call: Run) -> tuple[float, float | None]:
+def value_of(call: Run) -> float:
+    """What a call returns, if that is a float, else its wall time."""
+    wall, value = seconds(call)
+    return value if isinstance(value, float) else wall
+
+
+def seconds(call: Run) -> tuple[float, object]:
     """Wall time of one call, the GPU's work included, and what it returned."""
     synchronize()
     start = time.perf_counter()
@@ -116,7 +126,7 @@ def ticks() -> float:
     return time.perf_counter() if torch.cuda.is_available() else time.process_time()
 
 
-def processor_time(call: Callable[[], object]) -> Callable[[], float]:
+def processor_time(call: Run) -> Callable[[], float]:
     """For `interleave`: seconds of a call by `ticks`."""
 
     def timed() -> float:
@@ -139,7 +149,8 @@ def in_process(make: Callable[..., Run], *args: object) -> Callable[[], float]:
 
     What a step takes depends on the memory that its process has already: an eager PyTorch loop that starts alone spends a
     tenth of its time on page faults, the same loop after another contender none, or a fifth. So whole training loops are
-    timed each in a process of its own, as their users run them, and still take turns.
+    timed each in a process of its own, as their users run them, and still take turns. The process begins with the first turn:
+    where another contender's fails, none is started for nothing. It ends when nobody can call it any more.
 
     Args:
         make: a function of a module, called once there; what it returns is called at every turn.
@@ -149,47 +160,24 @@ def in_process(make: Callable[..., Run], *args: object) -> Callable[[], float]:
         UserError: at a turn, if making or running it raised one there.
         RuntimeError: at a turn, if the process has ended. Its traceback is on standard error.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    # No daemon, which could not start a DataLoader's workers. It ends when our side of the pipe is closed.
-    process = context.Process(target=_serve, args=(theirs, torch.get_num_threads(), make, args))
-
-    def turn() -> float:
-        if process.pid is None:  # not earlier: where another contender's first turn fails, none is started for nothing
-            process.start()
-            theirs.close()
-        try:
-            ours.send(None)
-            answer = ours.recv()
-        except (EOFError, OSError) as error:
-            process.join(10)
-            raise RuntimeError(f"the process of {make.__name__}{args} ended with code {process.exitcode}.") from error
-        if isinstance(answer, UserError):
-            raise answer
-        return answer
-
-    weakref.finalize(turn, ours.close)
-    atexit.register(ours.close)  # before multiprocessing's own, which waits for processes
-    return turn
+    spawned = multiprocessing.get_context("spawn")
+    process = ProcessPoolExecutor(1, spawned, _begin, (torch.get_num_threads(),))  # no daemon: a DataLoader has workers
+    return lambda: process.submit(_turn, make, args).result()
 
 
-def _serve(requests: Connection, threads: int, make: Callable[..., Run], args: tuple[object, ...]) -> None:
+_made: list[Run] = []  # the contender of this process
+
+
+def _begin(threads: int) -> None:
     quiet()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    contender = None
-    while True:
-        try:
-            requests.recv()
-        except EOFError:
-            return
-        try:
-            contender = contender or make(*args)
-            wall, value = seconds(contender)
-        except UserError as error:
-            requests.send(error)
-        else:
-            requests.send(wall if value is None else value)
+
+
+def _turn(make: Callable[..., Run], args: tuple[object, ...]) -> float:
+    made = _made[0] if _made else make(*args)
+    _made[:] = [made]
+    return value_of(made)
 
 
 @dataclass(frozen=True)
@@ -251,6 +239,17 @@ class Results:
         print(f"\n{name}\n{comparison.table(reference)}", flush=True)
         return comparison
 
+    def content(self, made: dict[str, Any], rounds: int) -> dict[str, Any]:
+        """What goes into a file: how it was made, and all of this."""
+        return {
+            **made,
+            "setting": self.setting,
+            "rounds": rounds,
+            "lines": [asdict(row) for row in self.rows],
+            "values": {key: {"unit": of.unit, **of.values} for key, of in self.values.items()},
+            **self.more,
+        }
+
 
 def rows_of(content: Mapping[str, Any]) -> list[Row]:
     """The rows of a file of results."""
@@ -263,16 +262,24 @@ def options_of(what: str | None, rounds: int = 7, **more: Any) -> argparse.Argum
     Args:
         what: is timed, for --help.
         rounds: by default.
-        more: ``images=1000``; a bool is a switch, a list takes any number of values.
+        more: ``images=1000``; a bool is a switch, a list takes any number of values (of words: of these), a tuple one of its
+            values, by default the first; `Path` must be given.
     """
     parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
     parser.add_argument("--out", type=Path, help="folder for the file of results, named as the benchmark")
     for name, default in {"rounds": rounds, **more}.items():
-        option, switch = "--" + name.replace("_", "-"), isinstance(default, bool)
-        how = {"action": argparse.BooleanOptionalAction} if switch else {"type": int}
-        how |= {"nargs": "*"} if isinstance(default, list) else {}
-        parser.add_argument(option, default=default, **how)
+        words = isinstance(default, list) and isinstance(default[0], str)
+        how: dict[str, Any] = {"default": default, "type": int}
+        if isinstance(default, bool):
+            how = {"default": default, "action": argparse.BooleanOptionalAction}
+        elif isinstance(default, list):
+            how |= {"nargs": "*"} | ({"type": str, "choices": default} if words else {})
+        elif isinstance(default, tuple):
+            how = {"default": default[0], "choices": default}
+        elif default is Path:
+            how = {"type": Path, "required": True}
+        parser.add_argument("--" + name.replace("_", "-"), **how)
     return parser
 
 
@@ -299,21 +306,27 @@ def run(
         parser.exit(2, f"error: {error}\n")
     print("", *found.rows, sep="\n", flush=True)
     if options.out:
-        content = made | {
-            "setting": found.setting,
-            "rounds": options.rounds,
-            "lines": [asdict(row) for row in found.rows],
-            "values": {key: {"unit": of.unit, **of.values} for key, of in found.values.items()},
-            **found.more,
-        }
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        content = json.dumps(found.content(made, options.rounds), indent=1)
+        (options.out / f"{name}.json").write_text(content + "\n", encoding="utf-8")
     return found
 
 
 def made_by(command: str) -> dict[str, Any]:
     """Command, commit, machine and versions: what a file of results says of how it was made."""
     return {"command": command, "commit": commit(), "machine": machine(), "versions": versions(LIBRARIES)}
+
+
+def write_csv(file: Path, head: Sequence[str], rows: Iterable[Sequence[object]], command: str) -> None:
+    """How it was made, in comments, and then the rows, each printed and written as soon as it is there."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        out.writelines(f"# {key}: {value}\n" for key, value in made_by(command).items())
+        writer = csv.writer(out)
+        writer.writerow(head)
+        for row in rows:
+            writer.writerow(row)
+            out.flush()
+            print(*row, sep=", ", flush=True)
 
 
 def command_of(name: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:

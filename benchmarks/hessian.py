@@ -8,7 +8,7 @@ products, and one with the Gauss-Newton matrix, which is curvlinops' with our cu
 """
 
 import argparse
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,52 +16,67 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks import harness
-from benchmarks.harness import Ratio, Results, Row, interleave, run
+from benchmarks.harness import (
+    DEVICE,
+    Batches,
+    Comparison,
+    Ratio,
+    Results,
+    Row,
+    interleave,
+    load_cifar10,
+    options_of,
+    processor_time,
+    run,
+)
+from benchmarks.loops import ARMS, curvlinops_of
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.measures.curvature.gauss_newton import GaussNewton
 from lightning_app.networks import SimplifiedNet
 
 REFERENCE, OURS, THEIRS, GAUSS_NEWTON = "gradient", "H v", "H v, curvlinops", "Gauss-Newton v"
-ARMS, TOKENS = ("plain", "residual"), "tokens"
+TOKENS, SAME = "tokens", "a gradient of the same {}"
 LIGHT_IMAGES = 128  # as base.yaml has it after every second epoch
 LIGHT = f"light spectrum of {LIGHT_IMAGES} images"
 EPOCH = 50_000  # images
-TRUTH = 100  # products
-ERRORS, TWICE = "error of top 5", "twice"
-STEPS = 40
+TRUTH, STEPS = 100, 40  # products
 LAYERS, SEQUENCES, LENGTH, VOCABULARY = 4, 16, 128, 256  # of a GPT-2 of 0.86 million parameters
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = harness.options_of(__doc__, rounds=7, images=128, depth=20)
-    parser.add_argument("--only", nargs="+", choices=[*ARMS, TOKENS], default=[*ARMS, TOKENS])
-    return parser
+parser = partial(options_of, __doc__, rounds=7, images=128, depth=20, only=[*ARMS, TOKENS])
 
 
 def measure(options: argparse.Namespace) -> Results:
-    found = Results(
-        f"simplified nets of depth {options.depth}, as initialised; {options.images:,} images; processor time"
-    )
+    nets = f"simplified nets of depth {options.depth}, as initialised"
+    found = Results(f"{nets}; {options.images:,} images; processor time")
     for arm in (arm for arm in ARMS if arm in options.only):
-        batches = harness.load_cifar10(options.root, options.images, 64)
-        net = SimplifiedNet(options.depth, arm == "residual").eval()
-        net.to(harness.DEVICE, memory_format=torch.channels_last)
-        timed = contenders(net, batches, harness.load_cifar10(options.root, LIGHT_IMAGES, 64))
+        batches, light = (load_cifar10(options.root, images, 64) for images in (options.images, LIGHT_IMAGES))
+        net = SimplifiedNet(options.depth, ARMS[arm]).eval().to(DEVICE, memory_format=torch.channels_last)
+        timed = of_vector(net, batches)
+        timed[LIGHT] = processor_time(partial(light_spectrum, net, light))
         comparison = found.add(arm, interleave(timed, options.rounds), REFERENCE)
         found.more[f"spectra, {arm}"] = errors = accuracy(net, batches)
-        found.rows += rows_of(f"{arm}-{options.depth}", comparison, options.images, errors)
+        name, share = f"{arm}-{options.depth}", comparison.ratio(LIGHT, REFERENCE) * (options.images / EPOCH)
+        wrong, twice = Ratio.of(max(errors["error of top 5"])), Ratio.of(errors["twice"])
+        found.rows += [
+            *rows_of_vector(name, comparison),
+            Row(f"{name}: {LIGHT}", f"the gradients of {EPOCH:,} images", share, goal=0.1),
+            Row(f"{name}: error of the top 5 from 40 products", f"{TRUTH} products", wrong, goal=1e-3),
+            Row(f"{name}: eigenvalues that come out twice", "none", twice, goal=0),
+        ]
     if TOKENS in options.only:
         net, batches = tokens()
         what = f"GPT-2 of {LAYERS} layers, {SEQUENCES} sequences of {LENGTH} tokens"
-        timed = of_vector(net, batches) | of_gauss_newton(net, batches)
+        timed = of_vector(net, batches, GaussNewton)
         comparison = found.add(what, interleave(timed, options.rounds), REFERENCE)
-        share = comparison.ratio(GAUSS_NEWTON, REFERENCE)
-        found.rows += [
-            *rows_of_vector(TOKENS, comparison),
-            Row(f"{TOKENS}: {GAUSS_NEWTON}", "a gradient of the same samples", share),
-        ]
+        of_tokens = (f"{TOKENS}: {GAUSS_NEWTON}", SAME.format("samples"))
+        found.rows += [*rows_of_vector(TOKENS, comparison), comparison.row(GAUSS_NEWTON, REFERENCE, None, *of_tokens)]
     return found
+
+
+def rows_of_vector(name: str, comparison: Comparison) -> list[Row]:
+    return [
+        comparison.row(OURS, REFERENCE, 2.2, f"{name}: H v", SAME.format("images")),
+        comparison.row(OURS, THEIRS, 0.7, f"{name}: H v", "curvlinops' product"),
+    ]
 
 
 class OfTokens(nn.Module):
@@ -80,74 +95,41 @@ class OfTokens(nn.Module):
         return self.net(x).logits.transpose(1, 2)
 
 
-def tokens() -> tuple[nn.Module, harness.Batches]:
+def tokens() -> tuple[nn.Module, Batches]:
     """A net and random sequences, each with the next token as its label."""
     drawn = torch.randint(VOCABULARY, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(0))
-    x, y = (part.to(harness.DEVICE) for part in (drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()))
-    return OfTokens().eval().to(harness.DEVICE), [(x, y)]
+    x, y = (part.to(DEVICE) for part in (drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()))
+    return OfTokens().eval().to(DEVICE), [(x, y)]
 
 
-def rows_of(name: str, comparison: harness.Comparison, images: int, spectrum_errors: dict[str, Any]) -> list[Row]:
-    wrong = Ratio.of(max(spectrum_errors[ERRORS]))
-    share = comparison.ratio(LIGHT, REFERENCE) * (images / EPOCH)
-    return [
-        *rows_of_vector(name, comparison),
-        Row(f"{name}: {LIGHT}", f"the gradients of {EPOCH:,} images", share, goal=0.1),
-        Row(f"{name}: error of the top 5 from 40 products", f"{TRUTH} products", wrong, goal=1e-3),
-        Row(f"{name}: eigenvalues that come out twice", "none", Ratio.of(spectrum_errors[TWICE]), goal=0),
-    ]
-
-
-def rows_of_vector(name: str, comparison: harness.Comparison) -> list[Row]:
-    return [
-        Row(f"{name}: H v", "a gradient of the same images", comparison.ratio(OURS, REFERENCE), goal=2.2),
-        Row(f"{name}: H v", "curvlinops' product", comparison.ratio(OURS, THEIRS), goal=0.7),
-    ]
-
-
-def contenders(
-    net: nn.Module, batches: harness.Batches, light: harness.Batches
-) -> dict[str, Callable[[], float | None]]:
-    more = {LIGHT: harness.processor_time(lambda: spectrum(Hessian(net, light), k=2, steps=12))}
-    return of_vector(net, batches) | more
-
-
-def of_vector(net: nn.Module, batches: harness.Batches) -> dict[str, Callable[[], float | None]]:
-    """One gradient and one product, ours and theirs."""
-    import curvlinops  # here: a machine that has none can import the rest
-
-    weights = dict(net.named_parameters())
-    ours = Hessian(net, batches)
-    theirs = curvlinops.HessianLinearOperator(
-        net, nn.CrossEntropyLoss(), list(weights.values()), batches, check_deterministic=False
-    )
-    vector = torch.randn(ours.size, generator=torch.Generator().manual_seed(1)).to(ours.like)
+def of_vector(net: nn.Module, batches: Batches, gauss_newton: type[GaussNewton] | None = None) -> dict[str, Any]:
+    """One gradient, and one product of each kind."""
+    made = {OURS: Hessian(net, batches), THEIRS: curvlinops_of(net, batches)}
+    made |= {GAUSS_NEWTON: gauss_newton(net, batches)} if gauss_newton else {}
+    vector = torch.randn(made[OURS].size, generator=torch.Generator().manual_seed(1)).to(made[OURS].like)
+    products = {name: partial(matrix.__matmul__, vector) for name, matrix in made.items()}
     return {
-        REFERENCE: harness.processor_time(lambda: _gradient(net, batches)),
-        OURS: harness.processor_time(lambda: ours @ vector),
-        THEIRS: harness.processor_time(lambda: theirs @ vector),
+        name: processor_time(work) for name, work in ({REFERENCE: partial(gradient, net, batches)} | products).items()
     }
 
 
-def of_gauss_newton(net: nn.Module, batches: harness.Batches) -> dict[str, Callable[[], float | None]]:
-    matrix = GaussNewton(net, batches)
-    vector = torch.randn(matrix.size, generator=torch.Generator().manual_seed(1)).to(matrix.like)
-    return {GAUSS_NEWTON: harness.processor_time(lambda: matrix @ vector)}
-
-
-def _gradient(net: nn.Module, batches: harness.Batches) -> None:
+def gradient(net: nn.Module, batches: Batches) -> None:
     for images, labels in batches:
         torch.autograd.grad(F.cross_entropy(net(images), labels), list(net.parameters()))
 
 
-def accuracy(net: nn.Module, batches: harness.Batches) -> dict[str, Any]:
+def light_spectrum(net: nn.Module, batches: Batches) -> None:
+    spectrum(Hessian(net, batches), k=2, steps=12)
+
+
+def accuracy(net: nn.Module, batches: Batches) -> dict[str, Any]:
     """Of the spectrum from `STEPS` products: relative errors against `TRUTH`, repeated values, what it states of itself."""
     hessian = Hessian(net, batches)
     truth, found = spectrum(hessian, k=5, steps=TRUTH)[0].top, spectrum(hessian, k=5, steps=STEPS, seed=1)[0]
     errors = ((found.top - truth) / truth).abs().numpy()
     return {
-        ERRORS: [float(f"{error:.1e}") for error in errors],
-        TWICE: int((np.abs(np.diff(found.top.numpy())) < 1e-3 * found.top.numpy()[:-1]).sum()),
+        "error of top 5": [float(f"{error:.1e}") for error in errors],
+        "twice": int((np.abs(np.diff(found.top.numpy())) < 1e-3 * found.top.numpy()[:-1]).sum()),
         "unconverged of 10": found.unconverged,
         "trace": f"{found.trace:.4g} +- {found.trace_error:.2g}",
         "frobenius": f"{found.frobenius:.4g} +- {found.frobenius_error:.2g}",

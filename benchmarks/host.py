@@ -12,7 +12,6 @@ import time
 from functools import partial
 from unittest import mock
 
-import pytorch_lightning as pl
 import torch
 
 from benchmarks.harness import Results, interleave, options_of, run
@@ -21,20 +20,18 @@ from lightning_app.datamodules import Digits
 from lightning_app.modules import backends, whole_step
 
 parser = partial(options_of, __doc__, rounds=3, nets=[1, 13, 26], depth=20)
+CUDA = {"graph_pool_handle": lambda: None, "synchronize": lambda: None}
+REPLAYS = {"captured": lambda *_, **__: mock.Mock(replay=lambda: None), "streams_for": lambda passes: []}
 
 
 def step_of(nets: int, depth: int) -> float:
     """Of an epoch after the first, in which both batches' graphs would be captured."""
-    nothing = mock.Mock(replay=lambda: None)
-    cuda = {"graph_pool_handle": lambda: None, "synchronize": lambda: None}
-    gone = {"captured": lambda *_, **__: nothing, "streams_for": lambda passes: [], "AGREEMENT": float("inf")}
-    clock = EpochClock(time.process_time)
+    fit = trainer(max_epochs=2, limit_val_batches=0, callbacks=[clock := EpochClock(time.process_time)])
     with (
-        mock.patch.multiple(torch.cuda, **cuda),
-        mock.patch.multiple(whole_step, **gone),
+        mock.patch.multiple(torch.cuda, **CUDA),
+        mock.patch.multiple(whole_step, **REPLAYS, AGREEMENT=float("inf")),
         mock.patch.object(backends, "captures", lambda device: True),
     ):
-        fit: pl.Trainer = trainer(max_epochs=2, limit_val_batches=0, callbacks=[clock])
         fit.fit(bank(nets, depth, backend="graph"), datamodule=Digits(batch_size=4))
     return 1e6 * clock.seconds / int(fit.num_training_batches)
 

@@ -16,80 +16,67 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from benchmarks import harness
-from benchmarks.harness import Ratio, Results, Row, interleave, run
+from benchmarks.harness import DEVICE, Ratio, Results, Row, Run, interleave, load_cifar10, options_of, run, seconds
+from benchmarks.loops import BATCH, training_step
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 
-EPOCH, BATCH = 50_000, 128
+EPOCH = 50_000
 BY_HAND, CUSHIONS, EAGER, COMPILED = "by hand", "cushions", "epoch, eager", "epoch, compiled, channels last"
 HALF = f"{CUSHIONS}, bfloat16 probes"
-
-
-parser = partial(harness.options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)
+parser = partial(options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)
 
 
 def measure(options: argparse.Namespace) -> Results:
-    batches = harness.load_cifar10(options.root, 10_000, BATCH)
+    batches = load_cifar10(options.root, 10_000, BATCH)
     images = torch.cat([x for x, _ in batches])[: options.images]
-    found = Results(
-        f"full nets of depth 20 after {options.steps} training steps; 9 blocks, {options.images:,} images, "
-        f"{options.probes} probes"
-    )
+    nets = f"full nets of depth 20 after {options.steps} training steps"
+    found = Results(f"{nets}; 9 blocks, {options.images:,} images, {options.probes} probes")
     for residual in (True, False):
         torch.manual_seed(0)
-        net = CifarResNet(20, residual).to(harness.DEVICE, memory_format=torch.channels_last)
-        train(net, batches, options.steps)
+        net = CifarResNet(20, residual).to(DEVICE, memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(options.steps):
+            training_step(net, optimizer, *batches[step % (len(batches) - 1)])
         name = f"{'residual' if residual else 'plain'}-20"
         exact_norms(found, name, net.eval(), images, options)
-        whole = found.add(name, interleave(cushion_contenders(net, images, batches, options), options.rounds), EAGER)
-        found.rows += epoch_lines(name, whole)
-        found.more[f"rms relative error of ||J||_F by block, {name}"] = errors = probe_errors(
-            net, images[: options.images // 10], options.probes
-        )
+        made = contenders(net, images, batches[0], options.probes, options.compile)
+        whole = found.add(name, interleave(made, options.rounds), EAGER)
+        what = f"{name}: all interlayer cushions"
+        found.rows += [
+            whole.row(CUSHIONS, EAGER, 0.03, what, "an eager training epoch"),
+            whole.row(HALF, EAGER, 0.03, f"{what}, bfloat16 probes", "an eager training epoch"),
+        ]
+        if options.compile:
+            found.rows.append(whole.row(CUSHIONS, COMPILED, None, what, "a compiled, channels_last epoch"))
+        errors = probe_errors(net, images[: options.images // 10], options.probes)
+        found.more[f"rms relative error of ||J||_F by block, {name}"] = errors
         found.rows.append(Row(f"{name}: ||J||_F from probes, rms error", "exact", Ratio.of(*errors["found"])))
     return found
 
 
 def exact_norms(found: Results, name: str, net: nn.Module, images: Tensor, options: argparse.Namespace) -> None:
-    contenders = norm_contenders(net, images, options.chunks)
-    exact = interleave(contenders, options.rounds, unit="s a sample")
+    span, few = span_of(net, "block05"), images[: max(1, len(images) // 10)]
+    x = block_input(net, images[:4])
+
+    def by_hand() -> float:  # J x, statistics and a forward pass of the net included
+        return seconds(lambda: interlayer_cushions(net, [span], [few]))[0] / len(few)
+
+    chunks = {f"vmap(vjp), chunk {chunk}": chunk for chunk in options.chunks}
+    made = {BY_HAND: by_hand}
+    made |= {of: lambda chunk=chunk: seconds(lambda: rows_norm(span, x[:1], chunk))[0] for of, chunk in chunks.items()}
+    exact = interleave(made, options.rounds, unit="s a sample")
     found.add(f"{name}, exact ||J||_F of block 5", exact, BY_HAND)
-    best = min((chunk for chunk in contenders if chunk != BY_HAND), key=exact.median)
-    gap = difference(net, images[:4])
+    best = min(chunks, key=exact.median)
+    ours = interlayer_cushions(net, [span], [images[:4]])["block05"].norms
+    gap = float((ours / torch.tensor([rows_norm(span, one[None], 512) for one in x]) - 1).abs().max())
     found.rows += [
         Row(f"{name}: exact ||J||_F of a block, {best}", BY_HAND, exact.ratio(best, BY_HAND), goal=60, better="more"),
         Row(f"{name}: exact ||J||_F, relative difference", "vmap(vjp)", Ratio.of(gap), goal=1e-6),
     ]
-
-
-def epoch_lines(name: str, whole: harness.Comparison) -> list[Row]:
-    """Cushions against a training epoch of the net, in float32 and with probes in half precision, and a faster epoch."""
-    what = f"{name}: all interlayer cushions"
-    lines = [
-        Row(what, "an eager training epoch", whole.ratio(CUSHIONS, EAGER), goal=0.03),
-        Row(f"{what}, bfloat16 probes", "an eager training epoch", whole.ratio(HALF, EAGER), goal=0.03),
-    ]
-    if COMPILED in whole.values:
-        lines.append(Row(what, "a compiled, channels_last epoch", whole.ratio(CUSHIONS, COMPILED)))
-    return lines
-
-
-def norm_contenders(net: nn.Module, images: Tensor, chunks: list[int]) -> dict[str, Callable[[], float]]:
-    span, few = span_of(net, "block05"), images[: max(1, len(images) // 10)]
-    x = block_input(net, images[:1])
-
-    def by_hand() -> float:  # J x, statistics and a forward pass of the net included
-        return harness.seconds(lambda: interlayer_cushions(net, [span], [few]))[0] / len(few)
-
-    return {BY_HAND: by_hand} | {
-        f"vmap(vjp), chunk {chunk}": lambda chunk=chunk: harness.seconds(lambda: rows_norm(span, x, chunk))[0]
-        for chunk in chunks
-    }
 
 
 @torch.no_grad()
@@ -105,69 +92,42 @@ def rows_norm(span: Callable[[Tensor], Tensor], x: Tensor, chunk: int) -> float:
     return total**0.5
 
 
+@torch.no_grad()
 def block_input(net: nn.Module, images: Tensor) -> Tensor:
     """What goes into block 5."""
-    seen = []
+    seen: list[Tensor] = []
     handle = span_of(net, "block05").modules[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    with torch.no_grad():
-        net(images)
+    net(images)
     handle.remove()
     return seen[0]
 
 
-def difference(net: nn.Module, images: Tensor) -> float:
-    span = span_of(net, "block05")
-    ours = interlayer_cushions(net, [span], [images])["block05"].norms
-    theirs = torch.tensor([rows_norm(span, x[None], 512) for x in block_input(net, images)])
-    return float((ours / theirs - 1).abs().max())
-
-
-def cushion_contenders(
-    net: nn.Module, images: Tensor, batches: harness.Batches, options: argparse.Namespace
-) -> dict[str, Callable[[], float]]:
-    blocks, parts = blocks_of(net), images.split(250)
-
-    def cushions(half: bool) -> float:
-        return harness.seconds(lambda: interlayer_cushions(net, blocks, parts, probes=options.probes, half=half))[0]
-
-    contenders: dict[str, Callable[[], float]] = {
-        CUSHIONS: lambda: cushions(half=False),
-        HALF: lambda: cushions(half=True),
-        EAGER: epoch_of(net, batches[0]),
+def contenders(
+    net: nn.Module, images: Tensor, batch: tuple[Tensor, Tensor], probes: int, compile: bool
+) -> dict[str, Run]:
+    """Cushions in float32 and with probes in half precision, and epochs."""
+    made: dict[str, Run] = {
+        name: partial(interlayer_cushions, net, blocks_of(net), images.split(250), probes=probes, half=name == HALF)
+        for name in (CUSHIONS, HALF)
     }
-    if options.compile:
-        contenders[COMPILED] = epoch_of(net, batches[0], channels_last=True, compile=True)
-    return contenders
+    made[EAGER] = epoch_of(net, batch)
+    return made | ({COMPILED: epoch_of(net, batch, torch.channels_last, compile=True)} if compile else {})
 
 
 def epoch_of(
-    net: nn.Module, batch: tuple[Tensor, Tensor], channels_last: bool = False, compile: bool = False
+    net: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    layout: torch.memory_format = torch.contiguous_format,
+    compile: bool = False,
 ) -> Callable[[], float]:
     """Seconds of a training epoch, from one step."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
     trained = CifarResNet(20, net.residual).to(batch[0].device)
     trained.load_state_dict(net.state_dict())
     trained.to(memory_format=layout)
-    batch = batch[0].contiguous(memory_format=layout), batch[1]
+    images, labels = batch[0].contiguous(memory_format=layout), batch[1]
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.0, momentum=0.9)
     model = torch.compile(trained, dynamic=False) if compile else trained
-
-    def step() -> float:
-        return harness.seconds(lambda: training_step(model, optimizer, *batch))[0] * EPOCH / BATCH
-
-    return step
-
-
-def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def train(net: nn.Module, batches: harness.Batches, steps: int) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    for step in range(steps):
-        training_step(net, optimizer, *batches[step % (len(batches) - 1)])
+    return lambda: seconds(lambda: training_step(model, optimizer, images, labels))[0] * EPOCH / BATCH
 
 
 def probe_errors(net: nn.Module, images: Tensor, probes: int) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import synchronize, ticks
+from benchmarks.harness import Batches, synchronize, ticks
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import Arm, ImageClassifier
@@ -23,11 +23,16 @@ from lightning_app.networks import CifarResNet, SimplifiedNet
 Epoch = Callable[[], float]  # trains for one epoch and returns its seconds
 
 KINDS: dict[str, type[nn.Module]] = {"simplified": SimplifiedNet, "full": CifarResNet}
+ARMS = {"plain": False, "residual": True}
 RATE, MOMENTUM, DECAY, BATCH = 0.01, 0.9, 1e-4, 128
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM)
+def sgd(parameters: Any, decay: float = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, weight_decay=decay)
+
+
+def named(nets: int) -> str:
+    return f"{nets} net{'s' * (nets > 1)}"
 
 
 def bank(
@@ -39,9 +44,16 @@ def bank(
         seeds: how many nets in each arm, or which.
         options: of `ImageClassifier`.
     """
-    chosen = {"plain": False, "residual": True} if arms else {"residual": True}
+    chosen = ARMS if arms else {"residual": True}
     made = {name: Arm(net=lambda own=own: KINDS[kind](depth, residual=own)) for name, own in chosen.items()}
     return ImageClassifier(sgd, arms=made, seeds=seeds, weight_decay=DECAY, **options)
+
+
+def training_step(net: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    """As a user would write it."""
+    optimizer.zero_grad()
+    F.cross_entropy(net(images), labels).backward()
+    optimizer.step()
 
 
 def trainer(device: str = "cpu", **options: Any) -> pl.Trainer:
@@ -49,6 +61,14 @@ def trainer(device: str = "cpu", **options: Any) -> pl.Trainer:
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     quiet: dict[str, Any] = dict.fromkeys(off, False)
     return pl.Trainer(accelerator="gpu" if device == "cuda" else "cpu", devices=1, **quiet | options)
+
+
+def curvlinops_of(net: nn.Module, batches: Batches) -> Any:
+    """Its Hessian of the mean cross-entropy."""
+    import curvlinops  # here: a machine that only trains has none
+
+    loss, weights = nn.CrossEntropyLoss(), list(net.parameters())
+    return curvlinops.HessianLinearOperator(net, loss, weights, batches, check_deterministic=False)
 
 
 def images_of(options: argparse.Namespace) -> CIFAR10:
@@ -117,7 +137,7 @@ def through_lightning(
 def by_hand(depth: int, data: CIFAR10, device: str = "cpu", bf16: bool = False) -> Epoch:
     """One net in the loop that a user would write: batch, risk, gradient, penalty, step, running sums."""
     net = SimplifiedNet(depth, residual=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimizer = sgd(net.parameters())
     epochs = epochs_of(data)
 
     def epoch() -> float:
@@ -167,7 +187,7 @@ def public_script(
     loader = DataLoader(Pictures(data), BATCH, shuffle=True, **options)
     tests = DataLoader(Pictures(data, "test"), BATCH, **options) if evaluate else []
     net = SimplifiedNet(depth, residual=True).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer = sgd(net.parameters(), DECAY)
 
     def epoch() -> float:
         started, seen, right = time.perf_counter(), 0.0, 0

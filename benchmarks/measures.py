@@ -10,7 +10,6 @@ hits both sides; the compiled evaluation is the unit.
 
 import argparse
 import copy
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,81 +19,72 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import skipscope
-from benchmarks.harness import DEVICE, Batches, Results, Row, interleave, load_cifar10, options_of, run
+from benchmarks.harness import DEVICE, Batches, Results, Run, interleave, load_cifar10, options_of, run
+from benchmarks.loops import ARMS, sgd, training_step
 from callbacks.notebook import shipped
 from callbacks.signal import Signal
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.measures.signal import SignalWatch
 from lightning_app.networks import SimplifiedNet
 
-REFERENCE = "evaluation, compiled"
-CUSHIONS = "cushions too, compiled"
+REFERENCE, CUSHIONS = "evaluation, compiled", "cushions too, compiled"
 STEP, WATCHED, IDLE = "a training step", "a step with signals", "a step within watch, nothing due"
-
-
 parser = partial(options_of, __doc__, rounds=9, images=2000, batch=250, depth=20)
 
 
 def measure(options: argparse.Namespace) -> Results:
     batches = load_cifar10(options.root, options.images, options.batch)
     found = Results(f"simplified nets of depth {options.depth}, {options.images:,} images, batch {options.batch}")
-    for residual in (False, True):
+    for arm, residual in ARMS.items():
         net = SimplifiedNet(options.depth, residual).to(DEVICE, memory_format=torch.channels_last)
-        name = f"{'residual' if residual else 'plain'}-{options.depth}"
+        name = f"{arm}-{options.depth}"
         with torch.no_grad():
-            comparison = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
-        ratio = comparison.ratio(CUSHIONS, REFERENCE)
-        found.rows.append(Row(f"{name}: risk, error and all cushions, compiled", REFERENCE, ratio, goal=1.1))
+            whole = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
         with TemporaryDirectory() as folder:
             contending = of_steps(net, *batches[0], Path(folder))
             steps = found.add(f"{name}, a step", interleave(contending, options.rounds, warm_up=2), STEP)
-        found.rows.append(Row(f"{name}: a step that Signal logs", STEP, steps.ratio(WATCHED, STEP), goal=3.0))
-        found.rows.append(Row(f"{name}: a step within watch, nothing due", STEP, steps.ratio(IDLE, STEP), goal=1.02))
+        found.rows += [
+            whole.row(CUSHIONS, REFERENCE, 1.1, f"{name}: risk, error and all cushions, compiled"),
+            steps.row(WATCHED, STEP, 3.0, f"{name}: a step that Signal logs"),
+            steps.row(IDLE, STEP, 1.02, f"{name}: {IDLE}"),
+        ]
     return found
 
 
-def contenders(net: nn.Module, batches: Batches) -> dict[str, Callable[[], None]]:
-    layers = net.layers()
+def contenders(net: nn.Module, batches: Batches) -> dict[str, Run]:
+    layers, compiled = net.layers(), torch.compile(evaluate, dynamic=False)
 
-    def with_cushions() -> None:
-        cushions(layers, probe_forward(net, layers, batches, compile=True).layers)
+    def evaluation() -> None:
+        losses, wrong = zip(*(compiled(net, images, labels) for images, labels in batches))
+        float(torch.stack(losses).sum()), float(torch.stack(wrong).sum())
 
-    compiled = torch.compile(evaluate, dynamic=False)
     return {
-        REFERENCE: lambda: evaluation(compiled, net, batches),
-        CUSHIONS: with_cushions,
+        REFERENCE: evaluation,
+        CUSHIONS: lambda: cushions(layers, probe_forward(net, layers, batches, compile=True).layers),
     }
-
-
-def of_steps(net: nn.Module, images: Tensor, labels: Tensor, folder: Path) -> dict[str, Callable[[], None]]:
-    idle = copy.deepcopy(net)  # whose optimizer has hooks
-    optimizers = {each: torch.optim.SGD(each.parameters(), lr=0.01, momentum=0.9) for each in (net, idle)}
-    measures = [*shipped(), Signal()]
-    for one in measures:
-        one.at_start = False
-    skipscope.watch(
-        idle, [(images, labels)], optimizers[idle], every=10**9, folder=folder, measures=measures
-    ).__enter__()
-
-    def step(trained: nn.Module, watched: bool = False) -> None:
-        watch = SignalWatch(trained) if watched else None
-        optimizers[trained].zero_grad()
-        F.cross_entropy(trained(images), labels).backward()
-        optimizers[trained].step()
-        if watch:
-            watch.stop()
-
-    return {STEP: partial(step, net), WATCHED: partial(step, net, True), IDLE: partial(step, idle)}
-
-
-def evaluation(step: Callable[..., tuple[Tensor, Tensor]], net: nn.Module, batches: Batches) -> None:
-    losses, wrong = zip(*(step(net, images, labels) for images, labels in batches))
-    float(torch.stack(losses).sum()), float(torch.stack(wrong).sum())
 
 
 def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     logits = net(images)
     return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) != labels).sum()
+
+
+def of_steps(net: nn.Module, images: Tensor, labels: Tensor, folder: Path) -> dict[str, Run]:
+    idle = copy.deepcopy(net)  # whose optimizer has hooks
+    optimizers = {each: sgd(each.parameters()) for each in (net, idle)}
+    measures = [*shipped(), Signal()]
+    for one in measures:
+        one.at_start = False
+    watching = {"every": 10**9, "folder": folder, "measures": measures}
+    skipscope.watch(idle, [(images, labels)], optimizers[idle], **watching).__enter__()
+
+    def step(trained: nn.Module, watched: bool = False) -> None:
+        watch = SignalWatch(trained) if watched else None
+        training_step(trained, optimizers[trained], images, labels)
+        if watch:
+            watch.stop()
+
+    return {STEP: partial(step, net), WATCHED: partial(step, net, True), IDLE: partial(step, idle)}
 
 
 if __name__ == "__main__":

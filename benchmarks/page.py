@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Row, rows_of
+from benchmarks.harness import ROOT, Row, rows_of
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "speed"
 PAGE = ROOT / "docs" / "speed.md"
 HEAD = "| what | against | ratio (range over rounds) | goal | |\n|---|---|---|---|---|"
@@ -46,15 +45,9 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
 def section(name: str, content: Mapping[str, Any]) -> str:
     machine = content["machine"]
     made = f"{machine['processor']}, GPU {machine['gpu']}, {machine['torch threads']} thread, load {machine['load']} at the start"
-    return "\n".join(
-        [
-            f"## {name}\n",
-            f"{content['setting']}. {made}; {content['versions']}; {content['rounds']} rounds; commit {content['commit']}.\n",
-            f"    {content['command']}\n",
-            table(rows_of(content)),
-            "",
-        ]
-    )
+    by = f"{made}; {content['versions']}; {content['rounds']} rounds; commit {content['commit']}"
+    lines = (f"## {name}", f"{content['setting']}. {by}.", f"    {content['command']}", table(rows_of(content)))
+    return "\n\n".join(lines) + "\n"
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -19,7 +19,8 @@ import argparse
 import importlib.util
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,36 +28,37 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
 from benchmarks import harness
-from benchmarks.harness import Ratio, Results, Row, interleave, run
-from benchmarks.loops import BATCH, Epoch, bank, public_script, through_lightning
+from benchmarks.harness import Batches, Ratio, Results, Row, interleave, run
+from benchmarks.loops import BATCH, Epoch, bank, curvlinops_of, public_script, through_lightning
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
 
 WORKERS = (0, 1, 2)
-EAGER, COMPILED, HALF = "ours, eager", "ours, compiled", "ours, compiled, bf16"
-OURS = {EAGER: (False, "32-true"), COMPILED: (True, "32-true"), HALF: (True, "bf16-mixed")}  # compile, precision
-
+EAGER = "ours, eager"
+OURS = {  # compile, precision
+    EAGER: (False, "32-true"),
+    "ours, compiled": (True, "32-true"),
+    "ours, compiled, bf16": (True, "bf16-mixed"),
+}
 US, CURVLINOPS, EIGENTHINGS = "ours", "curvlinops", "hessian-eigenthings"
 INSTALL = "pip install --no-deps hessian-eigenthings==1.0.0a5"
 TOP, STEPS, DENSITY_STEPS = 5, 30, 40
 PRODUCT, DENSITY = "product", "density (ours: and the ends)"
 GOALS = {(PRODUCT, CURVLINOPS): 0.7, (DENSITY, CURVLINOPS): 0.4}
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = harness.options_of(__doc__, rounds=5, images=2560, hessian_images=32, depth=20, compile=True)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    return parser
+Library = tuple[Callable[[Tensor], Tensor], Callable[[], Tensor], Callable[[], object]]
+SIZES = {"images": 2560, "hessian_images": 32, "depth": 20}
+parser = partial(harness.options_of, __doc__, rounds=5, **SIZES, compile=True, only=["epoch", "curvature"])
 
 
 def measure(options: argparse.Namespace) -> Results:
-    found = Results(
-        f"residual simplified net of depth {options.depth}; epochs of {options.images:,} images in batches of {BATCH}, "
-        f"Hessians of {options.hessian_images}"
-    )
-    for part in options.only:
-        PARTS[part](found, options)
+    epochs = f"epochs of {options.images:,} images in batches of {BATCH}"
+    net = f"residual simplified net of depth {options.depth}"
+    found = Results(f"{net}; {epochs}, Hessians of {options.hessian_images}")
+    if "epoch" in options.only:
+        training_epoch(found, options)
+    if "curvature" in options.only:
+        curvature(found, options)
     return found
 
 
@@ -67,7 +69,7 @@ def training_epoch(found: Results, options: argparse.Namespace) -> None:
     epochs = interleave(scripts | contenders, options.rounds)
     best = min(scripts, key=epochs.median)
     found.add("training epoch", epochs, best)
-    found.rows += [Row(f"training epoch, {name}", best, epochs.ratio(name, best)) for name in contenders]
+    found.rows += [epochs.row(name, best, None, f"training epoch, {name}") for name in contenders]
 
 
 def theirs(options: argparse.Namespace, workers: int) -> Epoch:
@@ -84,19 +86,9 @@ def images(options: argparse.Namespace) -> CIFAR10:
     return CIFAR10(root=str(options.root), batch_size=BATCH, **limits)
 
 
-@dataclass(frozen=True)
-class Library:
-    """What it takes to get the same numbers from it."""
-
-    product: Callable[[Tensor], Tensor]  # H v, of an operator that is built
-    top: Callable[[], Tensor]  # the largest eigenvalues, descending, operator included
-    density: Callable[[], object]  # likewise
-
-
 def curvature(found: Results, options: argparse.Namespace) -> None:
     batches = harness.load_cifar10(options.root, options.hessian_images, options.hessian_images)
-    net = SimplifiedNet(options.depth).eval()
-    net.to(harness.DEVICE, memory_format=torch.channels_last)
+    net = SimplifiedNet(options.depth).eval().to(harness.DEVICE, memory_format=torch.channels_last)
     libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
     if importlib.util.find_spec("hessian_eigenthings"):
         libraries[EIGENTHINGS] = with_eigenthings(net, batches)
@@ -104,78 +96,62 @@ def curvature(found: Results, options: argparse.Namespace) -> None:
         found.more["left out"] = missing = f"{EIGENTHINGS} is not installed and left out: {INSTALL}"
         print(f"\n{missing}")
     vector = torch.randn(sum(w.numel() for w in net.parameters())).to(harness.DEVICE)
-    work = {
-        PRODUCT: {name: lambda its=its: its.product(vector) for name, its in libraries.items()},
-        f"top {TOP} eigenvalues": {name: its.top for name, its in libraries.items()},
-        DENSITY: {name: its.density for name, its in libraries.items()},
-        f"top {TOP} eigenvalues and density": {  # ours are of one run
-            name: its.density if name == US else lambda its=its: (its.top(), its.density())
-            for name, its in libraries.items()
-        },
-    }
+    work: dict[str, dict[str, harness.Run]] = {PRODUCT: {}, f"top {TOP} eigenvalues": {}, DENSITY: {}}
+    both = work[f"top {TOP} eigenvalues and density"] = {}
+    for name, (product, top, density) in libraries.items():
+        for what, one in zip(work, (partial(product, vector), top, density)):
+            work[what][name] = one
+        both[name] = (
+            density if name == US else lambda top=top, density=density: (top(), density())
+        )  # ours are of one run
     for what, contenders in work.items():
         timed = interleave({name: harness.processor_time(one) for name, one in contenders.items()}, options.rounds)
         found.add(f"Hessian: {what}", timed, US)
-        found.rows += [
-            Row(f"Hessian: {what}, ours", name, timed.ratio(US, name), GOALS.get((what, name)))
-            for name in timed.values
-            if name != US
-        ]
-    found.rows += agreement(libraries, vector)
+        others = (name for name in contenders if name != US)
+        found.rows += [timed.row(US, of, GOALS.get((what, of)), f"Hessian: {what}, ours") for of in others]
+    for name, (product, top, _) in libraries.items():  # do they agree?
+        if name == US:
+            Hv, largest = product(vector), float(top()[0])
+            continue
+        gaps = float((Hv - (their := product(vector))).norm() / their.norm()), abs(largest / float(top()[0]) - 1)
+        of = "Hessian: product, relative difference", "Hessian: largest eigenvalue, relative difference"
+        found.rows += [Row(what, name, Ratio.of(gap), goal) for what, gap, goal in zip(of, gaps, (1e-5, 1e-3))]
 
 
-def ours(net: nn.Module, batches: harness.Batches) -> Library:
-    return Library(
-        product=Hessian(net, batches).__matmul__,
-        top=lambda: spectrum(Hessian(net, batches), k=TOP, steps=STEPS)[0].top,
-        density=lambda: spectrum(Hessian(net, batches), k=TOP, steps=DENSITY_STEPS),
+def ours(net: nn.Module, batches: Batches) -> Library:
+    """H v of an operator that is built; the largest eigenvalues, descending; the density. Both build an operator."""
+    return (
+        Hessian(net, batches).__matmul__,
+        lambda: spectrum(Hessian(net, batches), k=TOP, steps=STEPS)[0].top,
+        lambda: spectrum(Hessian(net, batches), k=TOP, steps=DENSITY_STEPS),
     )
 
 
-def with_curvlinops(net: nn.Module, batches: harness.Batches) -> Library:
+def with_curvlinops(net: nn.Module, batches: Batches) -> Library:
     """Its manual takes eigenvalues from scipy, and its own Lanczos for the density."""
-    import curvlinops  # here: a machine that only trains has none
+    import curvlinops
 
-    def operator() -> "curvlinops.HessianLinearOperator":
-        weights = list(net.parameters())
-        return curvlinops.HessianLinearOperator(net, nn.CrossEntropyLoss(), weights, batches, check_deterministic=False)
+    operator = partial(curvlinops_of, net, batches)
 
     def top() -> Tensor:
         values = eigsh(operator().to_scipy(), k=TOP, which="LA", tol=1e-3, return_eigenvectors=False)
         return torch.from_numpy(values.copy()).sort(descending=True).values
 
-    return Library(
-        operator().__matmul__, top, lambda: curvlinops.lanczos_approximate_spectrum(operator(), DENSITY_STEPS)
-    )
+    return operator().__matmul__, top, lambda: curvlinops.lanczos_approximate_spectrum(operator(), DENSITY_STEPS)
 
 
-def with_eigenthings(net: nn.Module, batches: harness.Batches) -> Library:
+def with_eigenthings(net: nn.Module, batches: Batches) -> Library:
     import hessian_eigenthings as theirs
 
-    def operator() -> "theirs.HessianOperator":
+    def operator() -> Any:
         return theirs.HessianOperator(net, batches, theirs.supervised_loss(F.cross_entropy))
 
-    return Library(
+    return (
         operator().matvec,
         lambda: theirs.lanczos(operator(), k=TOP, max_iter=STEPS, which="LA", seed=0).eigenvalues,
         lambda: theirs.spectral_density(operator(), num_runs=1, lanczos_steps=DENSITY_STEPS, seed=0),
     )
 
-
-def agreement(libraries: dict[str, Library], vector: Tensor) -> list[Row]:
-    """Relative differences of products and of the largest eigenvalue."""
-    products = {name: its.product(vector) for name, its in libraries.items()}
-    largest = {name: float(its.top()[0]) for name, its in libraries.items()}
-    rows = []
-    for name in (name for name in libraries if name != US):
-        gap = float((products[US] - products[name]).norm() / products[name].norm())
-        rows.append(Row("Hessian: product, relative difference", name, Ratio.of(gap), goal=1e-5))
-        gap = abs(largest[US] / largest[name] - 1)
-        rows.append(Row("Hessian: largest eigenvalue, relative difference", name, Ratio.of(gap), goal=1e-3))
-    return rows
-
-
-PARTS: dict[str, Callable[[Results, argparse.Namespace], None]] = {"epoch": training_epoch, "curvature": curvature}
 
 if __name__ == "__main__":
     run(measure, parser())

@@ -1,6 +1,6 @@
 """How cost grows: with depth, seeds, probe images, Lanczos steps, path lengths, and runs on a page. Exponents, not seconds.
 
-    python -m benchmarks.scaling --root data [--run runs/digits/quickstart] [--only "seeds: training step" ...] [--quick]
+    python -m benchmarks.scaling --root data [--run runs/digits/quickstart] [--only "seeds: training step" ...]
 
 A series times one thing at several sizes n, which take turns, in processor time (on a CPU, whatever else there is). The
 exponent a of t ~ n^a is fitted by least squares in logarithms to the three largest sizes, where constants matter least, round
@@ -23,7 +23,7 @@ import argparse
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import Ratio, Results, Row, interleave, run
+from benchmarks.harness import Batches, Ratio, Results, Row, Run, interleave, run
 from benchmarks.loops import bank, sgd, trainer
 from benchmarks.report import stretch
 from lightning_app.datamodules import CIFAR10
@@ -50,11 +50,10 @@ from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of
 from lightning_app.report.page import write_report
 from lightning_app.runs import RunFolder
 
-Work = Callable[[], object]
-
 DEPTHS = (20, 32, 44, 56, 110)
 PATH_DEPTHS = (11, 20, 32, 44)
 SEEDS = (1, 2, 4, 13, 26)
+BANKS = (1, 13, 26)  # seeds, for memory
 PROBES = (100, 200, 400, 800, 1600)
 STEPS = (10, 20, 40, 80)
 RUNS = (2, 6, 14, 26)  # half of them plain
@@ -71,12 +70,8 @@ class Series:
 
     name: str
     sizes: Sequence[int]
-    at: Callable[[int], Work]  # prepares a size; the work alone is timed
+    at: Callable[[int], Run]  # prepares a size; the work alone is timed
     expected: int = 1  # the exponent that the mathematics says
-
-    @property
-    def contenders(self) -> dict[str, Callable[[], float | None]]:
-        return {f"{size}": harness.processor_time(self.at(size)) for size in self.sizes}
 
     def row(self, measured: harness.Comparison) -> Row:
         fitted = exponents(self.sizes, measured)
@@ -87,7 +82,6 @@ def parser() -> argparse.ArgumentParser:
     parser = harness.options_of(__doc__, rounds=3, images=32)  # the batch of a step and of a product
     parser.add_argument("--run", type=Path, help="a run with one plain and one residual net, as quickstart leaves one")
     parser.add_argument("--only", nargs="+", metavar="SERIES", help="names of series, or memory")
-    parser.add_argument("--quick", action="store_true", help="two sizes of each, to see that it works")
     return parser
 
 
@@ -99,12 +93,11 @@ def measure(options: argparse.Namespace) -> Results:
     (probe,) = harness.load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
     with tempfile.TemporaryDirectory() as folder:
         series = [*of_training(images, labels), *of_probes(*probe), *of_depth(images, labels)]
-        series += [of_lanczos(images, labels)]
         series += of_report(options.run, Path(folder)) if options.run else []
         for each in (each for each in series if options.only is None or each.name in options.only):
-            sized = replace(each, sizes=each.sizes[:2]) if options.quick else each
-            measured = found.add(each.name, interleave(sized.contenders, options.rounds), f"{sized.sizes[0]}")
-            found.rows.append(sized.row(measured))
+            contenders = {f"{size}": harness.processor_time(each.at(size)) for size in each.sizes}
+            measured = found.add(each.name, interleave(contenders, options.rounds), f"{each.sizes[0]}")
+            found.rows.append(each.row(measured))
     return found
 
 
@@ -121,7 +114,7 @@ def exponents(sizes: Sequence[int], measured: harness.Comparison) -> list[float]
 def of_training(images: Tensor, labels: Tensor) -> list[Series]:
     """A step of a bank: full nets by depth, simplified ones by seeds."""
 
-    def step(nets: list[torch.nn.Module]) -> Work:
+    def step(nets: list[torch.nn.Module]) -> Run:
         passes = [Pass(net, images, labels, seed) for seed, net in enumerate(nets)]
         optimizer = sgd([w for net in nets for w in net.parameters()])
 
@@ -142,12 +135,11 @@ def of_probes(images: Tensor, labels: Tensor) -> list[Series]:
     simplified, full = SimplifiedNet(20).eval(), CifarResNet(20).eval()
     blocks = blocks_of(full)[::3]  # one a stage
 
-    def pairs(count: int) -> list[tuple[Tensor, Tensor]]:
+    def pairs(count: int) -> Batches:
         return list(zip(images[:count].split(100), labels[:count].split(100)))
 
-    def interlayer(count: int) -> Work:
-        parts = [part for part, _ in pairs(count)]
-        return lambda: interlayer_cushions(full, blocks, parts, probes=1)
+    def interlayer(count: int) -> Run:
+        return partial(interlayer_cushions, full, blocks, images[:count].split(100), probes=1)
 
     return [
         Series("probe images: layer cushions", PROBES, lambda count: layer_cushions(simplified, pairs(count))),
@@ -155,35 +147,30 @@ def of_probes(images: Tensor, labels: Tensor) -> list[Series]:
     ]
 
 
-def layer_cushions(net: SimplifiedNet, pairs: list[tuple[Tensor, Tensor]]) -> Work:
+def layer_cushions(net: SimplifiedNet, pairs: Batches) -> Run:
     layers = net.layers()
     return lambda: cushions(layers, probe_forward(net, layers, pairs, compile=False).layers)
 
 
 def of_depth(images: Tensor, labels: Tensor) -> list[Series]:
-    """Cushions of simplified nets, and their paths on a few images."""
+    """Cushions of simplified nets, their paths on a few images, and a spectrum."""
 
-    def cushioned(depth: int) -> Work:
-        return layer_cushions(SimplifiedNet(depth).eval(), [(images, labels)])
+    def net(depth: int) -> SimplifiedNet:
+        return SimplifiedNet(depth).eval()
 
-    def outputs(depth: int) -> Work:
-        net = SimplifiedNet(depth).eval()
-        return lambda: path_outputs(net, images[:4])
+    def outputs(depth: int) -> Run:
+        return partial(path_outputs, net(depth), images[:4])
 
-    def gradients(depth: int) -> Work:
-        net = SimplifiedNet(depth).eval()
-        return lambda: path_gradients(net, images[:2], labels[:2])
+    def gradients(depth: int) -> Run:
+        return partial(path_gradients, net(depth), images[:2], labels[:2])
 
+    hessian = partial(Hessian, net(8), [(images, labels)])
     return [
-        Series("depth: layer cushions", DEPTHS, cushioned),
+        Series("depth: layer cushions", DEPTHS, lambda depth: layer_cushions(net(depth), [(images, labels)])),
         Series("depth: outputs by path length", PATH_DEPTHS, outputs, expected=2),
         Series("depth: gradients by path length", PATH_DEPTHS, gradients, expected=2),
+        Series("Lanczos steps: spectrum", STEPS, lambda steps: lambda: spectrum(hessian(), k=2, steps=steps)),
     ]
-
-
-def of_lanczos(images: Tensor, labels: Tensor) -> Series:
-    hessian = partial(Hessian, SimplifiedNet(8).eval(), [(images, labels)])
-    return Series("Lanczos steps: spectrum", STEPS, lambda steps: lambda: spectrum(hessian(), k=2, steps=steps))
 
 
 def of_report(short: Path, folder: Path, epochs: int = 20) -> list[Series]:
@@ -203,10 +190,9 @@ def of_report(short: Path, folder: Path, epochs: int = 20) -> list[Series]:
 
 def memory(found: Results, options: argparse.Namespace) -> None:
     """Keep megabytes by seeds, and compare what a seed adds with the training images on the device, padded and mirrored."""
-    sizes = (1, 3) if options.quick else (1, 13, 26)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        grown = {seeds: pool.apply(growth, (options.root, seeds, options.images)) for seeds in sizes}
-    data, most = CIFAR10(root=str(options.root)), sizes[-1]
+        grown = {seeds: pool.apply(growth, (options.root, seeds, options.images)) for seeds in BANKS}
+    data, most = CIFAR10(root=str(options.root)), BANKS[-1]
     count, (channels, height, width), around = len(data.splits.train_images), data.sample_shape, 2 * data.padding
     images = count * channels * (height + around) * (width + around) * (1 + data.flip) / BYTES
     each = (grown[most]["kept"] - grown[1]["kept"]) / (most - 1)
@@ -223,22 +209,18 @@ def growth(root: Path, seeds: int, batch: int) -> dict[str, float]:
 
     "kept" is after these steps, in which the bank's weights, gradients and momentum are made.
     """
+    import resource
+
+    def resident() -> float:
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+        return pages * resource.getpagesize() / BYTES
+
     harness.quiet()
-    before = _resident()
+    before = resident()
     data, module = CIFAR10(root=str(root), batch_size=batch), bank(seeds)
     trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0).fit(module, datamodule=data)
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / BYTES
-    return {"peak": peak - before, "kept": _resident() - before}
-
-
-def _resident() -> float:
-    """Megabytes now."""
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * resource.getpagesize() / BYTES
+    return {"peak": peak - before, "kept": resident() - before}
 
 
 if __name__ == "__main__":

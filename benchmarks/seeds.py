@@ -9,6 +9,7 @@ all nets' weights in one tensor, torch.func.vmap (grouped convolutions). Each is
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -17,15 +18,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from benchmarks.harness import Comparison, Results, Row, in_process, interleave, options_of, run, ticks
-from benchmarks.loops import BATCH, DECAY, MOMENTUM, RATE, Epoch, bank, by_hand, epochs_of, images_of, through_lightning
+from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
+from benchmarks.loops import (
+    BATCH,
+    DECAY,
+    Epoch,
+    bank,
+    by_hand,
+    epochs_of,
+    images_of,
+    named,
+    sgd,
+    through_lightning,
+)
 from lightning_app.networks import SimplifiedNet
 
 ONE = "one net, eager"
 BANKS = {"": (False, None), ", contiguous": (False, False), ", compiled": (True, None)}  # compile, channels_last
 GOALS = {"": 0.85, ", compiled": 0.80}  # of as many eager nets
-
-
 parser = partial(options_of, __doc__, rounds=5, images=640, nets=[1, 13], stacked=[13], depth=20)
 
 
@@ -46,7 +56,7 @@ def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = Fal
     made = [SimplifiedNet(depth, residual=True).to(device) for _ in range(nets)]
     base = SimplifiedNet(depth, residual=True).to("meta")
     weights = {name: nn.Parameter(w.detach()) for name, w in stack_module_state(made)[0].items()}
-    optimizer = torch.optim.SGD(weights.values(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer = sgd(weights.values(), DECAY)
 
     def risk(own: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(base, own, images), labels)
@@ -78,32 +88,22 @@ def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
 
 def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
     made = {ONE: in_process(one, options)}
-    for nets in options.nets:
-        for name, switches in BANKS.items():
-            made[f"{counted(nets)}{name}"] = in_process(many, options, nets, *switches)
-    for nets in options.stacked:
-        for compile in (False, True):
-            name = f"{counted(nets)}, stacked" + (", compiled" if compile else "")
-            made[name] = in_process(stacked, options, nets, compile)
+    for nets, (name, switches) in itertools.product(options.nets, BANKS.items()):
+        made[f"{named(nets)}{name}"] = in_process(many, options, nets, *switches)
+    for nets, compile in itertools.product(options.stacked, (False, True)):
+        made[f"{named(nets)}, stacked{', compiled' * compile}"] = in_process(stacked, options, nets, compile)
     return made
-
-
-def counted(nets: int) -> str:
-    return "1 net" if nets == 1 else f"{nets} nets"
-
-
-def against(found: Comparison, name: str) -> Row:
-    """A bank in units of as many eager nets, one after the other."""
-    nets = int(name.split()[0])
-    goal = GOALS.get(name.split(" nets", 1)[1]) if nets > 1 else None
-    return Row(f"training epoch of {name}", f"{nets} x {ONE}", found.ratio(name, ONE) * (1 / nets), goal)
 
 
 def measure(options: argparse.Namespace) -> Results:
     nets = f"residual simplified nets of depth {options.depth}"
     found = Results(f"{nets}, {options.images:,} images in batches of {BATCH}; processor time")
     timed = found.add("epochs", interleave(contenders(options), options.rounds), ONE)
-    found.rows += [against(timed, name) for name in timed.values if name != ONE]
+    for name in (name for name in timed.values if name != ONE):
+        nets = int(name.split()[0])  # a bank in units of as many eager nets, one after the other
+        goal = GOALS.get(name.split(" nets", 1)[1]) if nets > 1 else None
+        ratio = timed.ratio(name, ONE) * (1 / nets)
+        found.rows.append(Row(f"training epoch of {name}", f"{nets} x {ONE}", ratio, goal))
     return found
 
 

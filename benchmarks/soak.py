@@ -24,30 +24,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.harness import machine
+from benchmarks.harness import MAIN, ROOT, machine
 from lightning_app.common.provenance import commit
 from lightning_app.runs import RunFolder
 
-ROOT = Path(__file__).resolve().parents[1]
 SIGNALS = {"SIGKILL": 6, "SIGTERM": 2, "SIGUSR1": 2}  # how often, of ten
 TIMES = ("time/", "cost/")  # numbers that no two runs share
 GRACE = 60  # seconds in which a run has to answer a signal
-
-
-@dataclass(frozen=True)
-class Killed:
-    """One life of a run: how long it was, what ended it, and what it was at."""
-
-    signal: str
-    seconds: float
-    at: str  # "starting", "training", "measuring", "saving"
-    code: int
 
 
 def main() -> None:
@@ -61,11 +49,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = soak(Path(folder), options)
     at = ", ".join(f"{number} {what}" for what, number in found["at"].most_common())
-    many = f"{len(found['different'])} differ: {found['different'][:5]}"
-    print(
-        f"{found['kills']} kills ({at}) of {found['runs']} runs; {found['compared']} things compared in each with the "
-        f"undisturbed run: {many if found['different'] else 'all equal, bit for bit'}"
-    )
+    differ = found["different"]
+    same = f"{len(differ)} differ: {differ[:5]}" if differ else "all equal, bit for bit"
+    kills = f"{found['kills']} kills ({at}) of {found['runs']} runs"
+    print(f"{kills}; {found['compared']} things compared in each with the undisturbed run: {same}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     sys.exit(bool(found["different"]))
@@ -81,25 +68,19 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     finish(folder, "undisturbed", ranks)
     whole = time.monotonic() - started
     expected = contents(folder / "runs" / "soak" / "undisturbed")
-    killed: list[Killed] = []
+    killed: list[tuple[str, str]] = []  # by which signal, and what it was at
     different: list[str] = []
     runs = 0
     while len(killed) < options.kills:
         runs += 1
         name = f"killed{runs}"
         while len(killed) < options.kills:
-            life = live(
-                folder,
-                name,
-                ranks,
-                draw.uniform(0, whole),
-                signal.Signals[draw.choices([*SIGNALS], SIGNALS.values())[0]],
-            )
-            if life is None:
+            seconds, which = draw.uniform(0, whole), signal.Signals[draw.choices([*SIGNALS], SIGNALS.values())[0]]
+            at = live(folder, name, ranks, seconds, which)
+            if at is None:
                 break
-            killed.append(life)
-            said = f"{life.signal} after {life.seconds:.1f} s, {life.at}, exit code {life.code}"
-            print(f"kill {len(killed)}: {said}", flush=True)
+            killed.append((which.name, at))
+            print(f"kill {len(killed)}: {which.name} after {seconds:.1f} s, {at}", flush=True)
         else:
             finish(folder, name, ranks)
         left = contents(folder / "runs" / "soak" / name)
@@ -113,8 +94,8 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "machine": machine(),
         "kills": len(killed),
         "runs": runs,
-        "by signal": Counter(life.signal for life in killed),
-        "at": Counter(life.at for life in killed),
+        "by signal": Counter(name for name, _ in killed),
+        "at": Counter(at for _, at in killed),
         "compared": len(expected),
         "different": different,
         "seconds of an undisturbed run": round(whole, 1),
@@ -122,7 +103,7 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(folder: Path, name: str, ranks: tuple[str, ...]) -> subprocess.Popen:
-    words = [sys.executable, "-u", str(ROOT / "main.py"), "fit", "--config", str(ROOT / "benchmarks" / "soak.yaml")]
+    words = [sys.executable, "-u", MAIN, "fit", "--config", str(ROOT / "benchmarks" / "soak.yaml")]
     words += ["--run.root", "runs", "--run.name", name, "--ckpt_path", "last", *ranks]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (folder / f"{name}.out").open("w", encoding="utf-8") as out:
@@ -131,23 +112,24 @@ def start(folder: Path, name: str, ranks: tuple[str, ...]) -> subprocess.Popen:
 
 def finish(folder: Path, name: str, ranks: tuple[str, ...]) -> None:
     if code := start(folder, name, ranks).wait():
-        raise SystemExit(
-            f"the run {name} ended with exit code {code}:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}"
-        )
+        raise SystemExit(f"the run {name} ended with exit code {code}:\n{text(folder / f'{name}.out')}")
 
 
-def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which: signal.Signals) -> Killed | None:
-    """One life of a run; None if it came to its end before its time."""
-    run = folder / "runs" / "soak" / name
-    logged = len((run / "log.csv").read_text(encoding="utf-8")) if (run / "log.csv").exists() else 0
+def text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which: signal.Signals) -> str | None:
+    """One life of a run: what it was at when it ended, or None if it came to its end before its time."""
+    run, out = folder / "runs" / "soak" / name, folder / f"{name}.out"
+    logged = len(text(run / "log.csv"))
     process = start(folder, name, ranks)
     try:
         if process.wait(seconds):
-            raise SystemExit(f"the run {name} ended by itself:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}")
+            raise SystemExit(f"the run {name} ended by itself:\n{text(out)}")
         return None
     except subprocess.TimeoutExpired:
-        log = (run / "log.csv").read_text(encoding="utf-8") if (run / "log.csv").exists() else ""
-        at = doing((folder / f"{name}.out").read_text(encoding="utf-8"), log[logged:])
+        at = doing(text(out), text(run / "log.csv")[logged:])
     if which is signal.SIGKILL:
         os.killpg(process.pid, which)
     else:
@@ -156,11 +138,8 @@ def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which:
     if code == 0:
         return None  # it was about to end
     if code not in (-which, 128 + which):  # the first, too, of a Python that has not come to our handlers yet
-        raise SystemExit(
-            f"{which.name} ended {name} with {code}:\n{(folder / f'{name}.out').read_text(encoding='utf-8')}"
-        )
-    torn = any((run / "checkpoints").glob(".*.tmp"))
-    return Killed(which.name, seconds, "saving" if torn else at, code)
+        raise SystemExit(f"{which.name} ended {name} with {code}:\n{text(out)}")
+    return "saving" if any((run / "checkpoints").glob(".*.tmp")) else at
 
 
 def doing(said: str, logged: str) -> str:
@@ -190,12 +169,9 @@ def contents(run: Path) -> dict[str, str]:
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Tensors as hashes, everything else as text."""
-    if isinstance(node, dict):
-        for key, child in node.items():
+    if isinstance(node, dict | list | tuple):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
             yield from leaves(child, f"{path}/{key}")
-    elif isinstance(node, (list, tuple)):
-        for place, child in enumerate(node):
-            yield from leaves(child, f"{path}/{place}")
     elif isinstance(node, torch.Tensor):
         bits = node.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         yield path, f"{tuple(node.shape)} {hashlib.sha256(bits).hexdigest()}"

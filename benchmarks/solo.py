@@ -12,6 +12,7 @@ back end that adds in another order flips the sign of a ReLU here and there, whi
 import argparse
 import itertools
 import statistics
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch import Tensor
 from benchmarks.harness import Ratio, Results, Row, options_of, run
 from benchmarks.loops import BATCH, KINDS, bank, trainer
 from lightning_app.datamodules import CIFAR10
+
+CHOICES = {"device": ("cpu", "cuda"), "net": tuple(KINDS), "precision": ("32-true", "64-true")}
+parser = partial(options_of, __doc__, rounds=1, depth=20, seeds=13, steps=20, skip_compiled=False, **CHOICES)
 
 
 def trained(
@@ -48,14 +52,6 @@ def compare(bank: dict[str, Tensor], alone: dict[str, Tensor], start: dict[str, 
     }
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = options_of(__doc__, rounds=1, depth=20, seeds=13, steps=20, skip_compiled=False)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--net", default="simplified", choices=KINDS)
-    parser.add_argument("--precision", default="32-true", help="Lightning's word")
-    return parser
-
-
 def measure(options: argparse.Namespace) -> Results:
     found = Results(f"{options.net} nets of depth {options.depth}, plain and residual, {options.precision}")
     backends = ("loop", "graph") if options.device == "cuda" else ("loop",)
@@ -66,7 +62,8 @@ def measure(options: argparse.Namespace) -> Results:
             found.more[name] = gaps
             print(f"{name}: {gaps}", flush=True)
             what = f"update of a member, {name}: largest relative difference"
-            goal = goal_of(backend, compile, steps, options.device)
+            exact = (backend, compile, options.device) == ("loop", False, "cpu")
+            goal = 0.0 if exact else None if compile and steps > 1 else 1e-4  # None: there ReLUs will have switched
             found.rows.append(Row(what, "trained alone", Ratio.of(gaps["largest"]), goal))
     return found
 
@@ -79,13 +76,6 @@ def differences(
     start = trained(options, seeds, 0)
     alone = {name: weights for seed in seeds for name, weights in trained(options, [seed], steps).items()}
     return {way: compare(trained(options, seeds, steps, *way), alone, start) for way in ways}
-
-
-def goal_of(backend: str, compile: bool, steps: int, device: str) -> float | None:
-    """Of the relative difference: 0 is every bit. None where ReLUs will have switched, whatever the rounding."""
-    if (backend, compile, device) == ("loop", False, "cpu"):
-        return 0.0
-    return None if compile and steps > 1 else 1e-4
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
+from benchmarks.harness import Results, in_process, interleave, options_of, run, ticks
 from benchmarks.loops import BATCH, Epoch, bank, by_hand, images_of, through_lightning
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.networks import SimplifiedNet
@@ -31,8 +31,6 @@ OURS = "through Lightning"
 FAST, FASTEST = "channels_last + compile", "channels_last + compile + bf16"
 GOALS = {FAST: 1 / 1.6, FASTEST: 1 / 3}
 FLOORS = {"convolutions alone": FAST, "convolutions alone, bf16": FASTEST}  # of which loop each is the floor
-
-
 parser = partial(options_of, __doc__, rounds=7, images=2560, depth=20, skip_switches=False)
 
 
@@ -91,12 +89,11 @@ def measure(options: argparse.Namespace) -> Results:
     net = f"residual simplified net of depth {options.depth}"
     found = Results(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; processor time")
     epochs = found.add("epochs", interleave(contenders(options), options.rounds), BARE)
-    found.rows.append(Row(f"training epoch {OURS}", KEPT, epochs.ratio(OURS, KEPT), goal=1.03))
-    for name in (name for name in epochs.values if name not in (BARE, OURS, *FLOORS)):
-        found.rows.append(Row(f"training epoch, {name}", BARE, epochs.ratio(name, BARE), GOALS.get(name)))
-    for name, loop in FLOORS.items():
-        if name in epochs.values:
-            found.rows.append(Row(name, f"training epoch, {loop}", epochs.ratio(name, loop)))
+    found.rows.append(epochs.row(OURS, KEPT, 1.03, f"training epoch {OURS}"))
+    loops = (name for name in epochs.values if name not in (BARE, OURS, *FLOORS))
+    found.rows += [epochs.row(name, BARE, GOALS.get(name), f"training epoch, {name}") for name in loops]
+    floors = {} if options.skip_switches else FLOORS
+    found.rows += [epochs.row(name, of, against=f"training epoch, {of}") for name, of in floors.items()]
     return found
 
 

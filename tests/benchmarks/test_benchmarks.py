@@ -210,6 +210,11 @@ def short(tmp_path_factory) -> RunFolder:
     return run
 
 
+def forked(words, check: bool) -> None:
+    with Popen([*map(str, words)]) as process:
+        assert process.wait(120) == 0
+
+
 def grown(*powers: float) -> Comparison:
     """t = 3 n^a, a round for each a."""
     return Comparison({f"{n}": [3 * n**power for power in powers] for n in SIZES})
@@ -229,24 +234,29 @@ def test_growth_worse_than_the_mathematics_misses_its_goal(power, expected, met)
 
 @pytest.mark.slow
 def test_every_series_runs(found, short, monkeypatch):
-    sizes = {"DEPTHS": (8, 14), "PATH_DEPTHS": (5, 8), "SEEDS": (1, 2), "PROBES": (4, 8), "RUNS": (2, 4)}
-    for name, values in sizes.items():
+    sizes = {
+        "DEPTHS": (8, 14),
+        "PATH_DEPTHS": (5, 8),
+        "SEEDS": (1, 2),
+        "PROBES": (4, 8),
+        "STEPS": (3, 6),
+        "RUNS": (2, 4),
+    }
+    for name, values in (sizes | {"BANKS": (1, 3)}).items():
         monkeypatch.setattr(scaling, name, values)
-    results = found(scaling, "--run", str(short.path), "--quick", "--rounds", "1", "--images", "4")
+    results = found(scaling, "--run", str(short.path), "--rounds", "1", "--images", "4")
     assert [row.what for row in results.rows[3:]] == [f"{name}, exponent" for name in results.values]
     assert len(results.values) == 10 and results.rows[0].what == "memory that a seed adds"
 
 
 @pytest.mark.slow  # writes the page by its command
 def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, short, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "PROGRAM", None)  # no browser: this page has nothing to slide
-    work = tmp_path / "work"
-    words = ("--run", str(short.path), "--seeds", "2", "--epochs", "1", "--rounds", "1", "--work", str(work))
-    results = found(report, *words)
-    assert results.more["runs"] == 4 and results.more["rows"] == 4 * 2 * 2
+    monkeypatch.setattr(report.subprocess, "run", forked)
+    results = found(report, "--run", str(short.path), "--seeds", "2", "--epochs", "1", "--rounds", "1")
+    assert results.more["runs"] == 4 and results.more["rows"] == 4 * 2 * 2 and results.more["megabytes of page"] > 0
     assert results.rows[0].ratio.median == results.values["page"].values[report.WALL][0]
-    assert (work / "report.html").exists()
-    values = [value for log in work.rglob("log.csv") for value in RunFolder(log.parent).log()["value"]]
+    report.stretch(short, tmp_path, seeds=2, epochs=1)
+    values = [value for log in tmp_path.rglob("log.csv") for value in RunFolder(log.parent).log()["value"]]
     assert len(values) == len(set(values)) == 16
 
 

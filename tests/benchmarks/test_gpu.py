@@ -43,12 +43,10 @@ def call(tmp_path, monkeypatch):
     """call(minutes, code): exit code of a command whose one case is a line of Python."""
 
     def command(minutes: float, code: str) -> int:
-        case = gpu.Case("made", 0.0, lambda at: None)
-        monkeypatch.setattr(gpu, "CASES", {"made": case})
-        monkeypatch.setattr(gpu, "PARTS", ["made"])
+        monkeypatch.setattr(gpu, "CASES", {"made": gpu.Case(0.0, gpu.steps)})
         monkeypatch.setattr(gpu, "GRACE", 1.0)
         monkeypatch.setattr(gpu.signal, "signal", lambda *_: None)
-        monkeypatch.setattr(gpu, "words_of", lambda case, options, out: [sys.executable, "-c", code, str(out)])
+        monkeypatch.setattr(gpu, "words_of", lambda name, options, out: [sys.executable, "-c", code, str(out)])
         return gpu.main(["--out", str(tmp_path), "--minutes", str(minutes), "--device", "cpu", "--quick"])
 
     return command

@@ -61,7 +61,7 @@ def test_a_contender_in_a_process_is_made_once_and_has_our_threads():
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
-    [(mistaken, UserError, "no data there"), (dying, RuntimeError, r"dying\(\) ended with code 7")],
+    [(mistaken, UserError, "no data there"), (dying, RuntimeError, "terminated abruptly")],
 )
 def test_errors_of_a_process_are_raised_here(make, error, message):
     with pytest.raises(error, match=message):

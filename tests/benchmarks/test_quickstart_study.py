@@ -1,35 +1,47 @@
 """The scan behind the quickstart: what its settings vary, and what its files say."""
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 import yaml
 
 from benchmarks import quickstart_study as study
-from tests.helpers import ROOT
+from tests.helpers import ROOT, built
 
-RESULTS = ROOT / "docs" / "results"
-
-
-@pytest.mark.parametrize("setting", study.SCREEN)
-def test_arms_differ_in_their_skips_alone(setting):
-    plain, residual = setting.config("0", Path("runs"))["model"]["arms"].values()
-    assert (plain["net"]["init_args"].pop("residual"), residual["net"]["init_args"].pop("residual")) == (False, True)
-    assert plain == residual
-    words = setting.other.split()
-    of_plain, of_residual = ([word for word in words if f".{arm}." in word] for arm in study.ARMS)
-    assert [word.replace("plain", "residual") for word in of_plain] == of_residual
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
 
-def test_the_quickstart_is_the_chosen_setting():
-    shipped = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
-    chosen = study.CHOSEN.config("3", Path("runs"))
-    assert shipped["model"] == chosen["model"] | {"seeds": 3}
-    assert shipped["data"]["init_args"].items() >= chosen["data"]["init_args"].items()
-    assert shipped["trainer"]["max_epochs"] == chosen["trainer"]["max_epochs"]
+def settings(stage: str) -> list:
+    return [*study.committed(stage)[study.SETTING].drop_duplicates().itertuples(index=False)]
+
+
+def test_arms_differ_in_their_skips_alone(tmp_path):
+    """In all 23 settings; two of them, of other nets, are built."""
+    assert len(settings("screen")) == 23
+    for setting in settings("screen"):
+        words = [word for word in study.words_of(setting) if word not in ("True", "False")]
+        plain, residual = ([word for word in words if f".{arm}." in word] for arm in study.ARMS)
+        assert [word.replace("plain", "residual") for word in plain] == residual != []
+    for setting in (
+        each for each in settings("screen") if each.depth == 56 or (each.lr == 0.0001 and each.epochs == 4)
+    ):
+        config = built("fit", "--config", QUICKSTART, *study.words_of(setting), cwd=tmp_path).config.fit
+        plain, residual = (arm.net for arm in config.model.arms.values())
+        assert plain.class_path.endswith(setting.net.rpartition(".")[2]) and plain.init_args.depth == setting.depth
+        assert (plain.init_args.pop("residual"), residual.init_args.pop("residual")) == (False, True)
+        assert plain == residual
+
+
+def test_the_quickstart_is_the_second_setting():
+    (chosen,), shipped = settings("second-test"), yaml.safe_load(QUICKSTART.read_text())
+    net = {"class_path": chosen.net, "init_args": {"depth": chosen.depth, "width": chosen.width}}
+    for arm, residual in study.ARMS.items():
+        assert shipped["model"]["arms"][arm]["net"] == net | {"init_args": net["init_args"] | {"residual": residual}}
+    optimizer = {"class_path": f"torch.optim.{chosen.optimizer}", "init_args": {"lr": chosen.lr}}
+    assert (shipped["model"]["optimizer"], shipped["model"]["scheduler"]) == (optimizer, None)
+    data = {"image_size": chosen.image_size, "batch_size": chosen.batch_size, "augment": False}
+    assert shipped["data"]["init_args"].items() >= data.items()
+    assert shipped["trainer"]["max_epochs"] == chosen.epochs and not chosen.other
 
 
 def test_corrected_kernels_make_up_for_the_border():
@@ -46,12 +58,8 @@ def test_corrected_kernels_make_up_for_the_border():
         size = inside.shape[-1]
 
 
-@pytest.mark.parametrize(("stage", "holds"), [("test", False), ("second-test", True)])
-def test_the_outcomes_are_those_of_the_page(stage, holds):
-    (setting,) = study.STAGES[stage][1]
-    table = pd.read_csv(RESULTS / f"2026-11-23-quickstart-{stage}.csv", comment="#")
-    assert set(table["lr"]) == {setting.lr}
-    ends = table[table["epoch"] == setting.epochs].groupby("arm")["test/error"]
-    assert ends.count().to_dict() == {"plain": 13, "residual": 13}
-    low, high = ends.min()["plain"], ends.max()["residual"]
-    assert (low > study.PLAIN_ABOVE and high < study.RESIDUAL_BELOW) == holds
+@pytest.mark.parametrize(("stage", "holds", "rate"), [("test", False, 0.001), ("second-test", True, 0.0003)])
+def test_the_outcomes_are_those_of_the_page(stage, holds, rate):
+    table = study.committed(stage)
+    assert set(table["lr"]) == {rate} and study.holds(table) == holds
+    assert table.groupby("arm")["seed"].nunique().to_dict() == {"plain": 13, "residual": 13}
