@@ -113,7 +113,8 @@ def interleave_steps(folder: RunFolder, options: argparse.Namespace) -> Comparis
             read(url)
             return steps()
 
-        return interleave({ALONE: alone, BESIDE: beside}, options.rounds)
+        steps()  # warm: a warm-up of the contenders would draw an epoch more
+        return interleave({ALONE: alone, BESIDE: beside}, options.rounds, warm_up=0)
 
 
 def wait_for(url: str) -> None:

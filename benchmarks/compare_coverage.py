@@ -8,12 +8,13 @@ errors of one mean and unlike shapes.
 """
 
 import argparse
+import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import write_csv
+from benchmarks.harness import made_by
 from lightning_app.statistics.sequential import Order, orders, pairs_needed
 
 DRAWS, PAIRS, LONG = 10_000, 26, 400
@@ -66,7 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the CSV to write")
     out = parser.parse_args().out
-    write_csv(out, HEAD, rows(), f"python -m benchmarks.compare_coverage --out {out.name}")
+    made = made_by(f"python -m benchmarks.compare_coverage --out {out.name}")
+    with out.open("w", newline="", encoding="utf-8") as file:
+        file.writelines(f"# {key}: {value}\n" for key, value in made.items())
+        csv.writer(file).writerows([HEAD, *rows()])
 
 
 if __name__ == "__main__":

@@ -46,20 +46,9 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import loops
-from benchmarks.harness import (
-    Comparison,
-    Ratio,
-    Results,
-    Row,
-    interleave,
-    load_cifar10,
-    made_by,
-    quiet,
-    synchronize,
-    ticks,
-)
-from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, bank, named, sgd, through_lightning
+from benchmarks import harness, loops
+from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, made_by, synchronize
+from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, bank, load_cifar10, named, sgd, through_lightning
 from benchmarks.seeds import stacked_step
 from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
@@ -316,24 +305,13 @@ class Run:
         return made
 
     def microseconds(self, step: Step) -> Callable[[], float]:
-        """For `interleave`: of a call, by the GPU's own events, on average of as many as take 0.1 s."""
-        step()
-        repeats = max(1, math.ceil((1e-3 if self.size is QUICK else 0.1) / self._seconds(step, 1)))
-        return lambda: 1e6 * self._seconds(step, repeats)
+        """For `interleave`: of a call, on average of as many, one after the other, as take 0.1 s."""
 
-    def _seconds(self, step: Step, repeats: int) -> float:
-        if self.device == "cpu":
-            started = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            return (time.perf_counter() - started) / repeats
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(repeats):
-            step()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1000 / repeats
+        def many(repeats: int) -> float:
+            return 1e6 * harness.seconds(lambda: [step() for _ in range(repeats)])[0] / repeats
+
+        step()
+        return partial(many, max(1, math.ceil((1e3 if self.size is QUICK else 1e5) / many(1))))
 
 
 def autocast(device: str, precision: str) -> torch.autocast:
@@ -430,11 +408,7 @@ def bare_epoch(at: Run, nets: int, precision: str, how: str) -> Epoch:
         # Anew each time: a Trainer that starts or ends frees the workspaces of cuBLAS that a graph points to.
         replay = replays(at, whole, precision)
         synchronize()
-        started = ticks()
-        for each in upcoming:
-            replay(each)
-        synchronize()
-        return ticks() - started
+        return harness.processor_time(lambda: [replay(each) for each in upcoming])()
 
     return epoch
 
@@ -510,7 +484,7 @@ def words_of(name: str, options: argparse.Namespace, out: Path) -> list[str]:
 
 def measure_case(options: argparse.Namespace, command: str) -> int:
     """In this process, into the file ``--out``."""
-    quiet()
+    harness.quiet()
     use_float32("tf32")  # but in proofs, whose nets say otherwise
     torch.manual_seed(0)
     made, case, size = made_by(command), CASES[options.case], QUICK if options.quick else Size()

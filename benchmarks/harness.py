@@ -6,7 +6,6 @@ them alike. A `Row` is one ratio of that kind, with the goal that was set for it
 """
 
 import argparse
-import csv
 import json
 import logging
 import multiprocessing
@@ -16,13 +15,12 @@ import shlex
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +31,7 @@ from lightning_app.common.provenance import commit, processor, versions
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = str(ROOT / "main.py")
 LIBRARIES = ("torch", "pytorch-lightning", "torchvision", "numpy")
-NOT_IN_COMMAND = ("root", "out", "work", "command")  # what a file of results does not depend on
+NOT_IN_COMMAND = ("root", "out", "command")  # what a file of results does not depend on
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 Run = Callable[[], object]
@@ -160,24 +158,24 @@ def in_process(make: Callable[..., Run], *args: object) -> Callable[[], float]:
         UserError: at a turn, if making or running it raised one there.
         RuntimeError: at a turn, if the process has ended. Its traceback is on standard error.
     """
-    spawned = multiprocessing.get_context("spawn")
-    process = ProcessPoolExecutor(1, spawned, _begin, (torch.get_num_threads(),))  # no daemon: a DataLoader has workers
-    return lambda: process.submit(_turn, make, args).result()
+    process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))  # no daemon: a DataLoader has workers
+    return lambda: process.submit(_turn, torch.get_num_threads(), make, args).result()
 
 
 _made: list[Run] = []  # the contender of this process
+
+
+def _turn(threads: int, make: Callable[..., Run], args: tuple[object, ...]) -> float:
+    if not _made:
+        _begin(threads)
+        _made.append(make(*args))
+    return value_of(_made[0])
 
 
 def _begin(threads: int) -> None:
     quiet()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-
-
-def _turn(make: Callable[..., Run], args: tuple[object, ...]) -> float:
-    made = _made[0] if _made else make(*args)
-    _made[:] = [made]
-    return value_of(made)
 
 
 @dataclass(frozen=True)
@@ -211,10 +209,17 @@ class Row:
         return median <= self.goal * margin if self.better == "less" else median >= self.goal / margin
 
     def __str__(self) -> str:
+        """As Markdown has it.
+
+        >>> print(Row("||J||", "exact", Ratio.of(0.1)))  # a bar would be the end of a cell
+        | \\|\\|J\\|\\| | exact | 0.1 |  |  |
+        """
         ratio = self.ratio
-        goal = {None: "", True: ": met", False: ": MISSED"}[self.met]
-        bound = "" if self.goal is None else f", goal {'<=' if self.better == 'less' else '>='} {self.goal:g}{goal}"
-        return f"{self.what} / {self.against}: {ratio.median:.3g} ({ratio.lowest:.3g} - {ratio.highest:.3g}){bound}"
+        what, against = (text.replace("|", r"\|") for text in (self.what, self.against))
+        span = "" if ratio.lowest == ratio.highest else f" ({ratio.lowest:.3g} - {ratio.highest:.3g})"
+        goal = "" if self.goal is None else f"{'≤' if self.better == 'less' else '≥'} {self.goal:.3g}"
+        met = {None: "", True: "met", False: "**missed**"}[self.met]
+        return f"| {what} | {against} | {ratio.median:.3g}{span} | {goal} | {met} |"
 
 
 @dataclass
@@ -269,12 +274,15 @@ def options_of(what: str | None, rounds: int = 7, **more: Any) -> argparse.Argum
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder with cifar10/train_images.npy")
     parser.add_argument("--out", type=Path, help="folder for the file of results, named as the benchmark")
     for name, default in {"rounds": rounds, **more}.items():
-        words = isinstance(default, list) and isinstance(default[0], str)
         how: dict[str, Any] = {"default": default, "type": int}
         if isinstance(default, bool):
             how = {"default": default, "action": argparse.BooleanOptionalAction}
         elif isinstance(default, list):
-            how |= {"nargs": "*"} | ({"type": str, "choices": default} if words else {})
+            how = {
+                "default": default,
+                "nargs": "*",
+                **({"type": int} if isinstance(default[0], int) else {"choices": default}),
+            }
         elif isinstance(default, tuple):
             how = {"default": default[0], "choices": default}
         elif default is Path:
@@ -317,33 +325,16 @@ def made_by(command: str) -> dict[str, Any]:
     return {"command": command, "commit": commit(), "machine": machine(), "versions": versions(LIBRARIES)}
 
 
-def write_csv(file: Path, head: Sequence[str], rows: Iterable[Sequence[object]], command: str) -> None:
-    """How it was made, in comments, and then the rows, each printed and written as soon as it is there."""
-    with file.open("w", newline="", encoding="utf-8") as out:
-        out.writelines(f"# {key}: {value}\n" for key, value in made_by(command).items())
-        writer = csv.writer(out)
-        writer.writerow(head)
-        for row in rows:
-            writer.writerow(row)
-            out.flush()
-            print(*row, sep=", ", flush=True)
-
-
 def command_of(name: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """What is typed for a benchmark with these options, those by default spelled out, folders left out."""
-    chosen = {key: value for key, value in vars(options).items() if key not in NOT_IN_COMMAND}
-    words = [word for key, value in chosen.items() for word in _spelled(key, value, parser.get_default(key))]
-    return shlex.join(["python", "-m", f"benchmarks.{name}", *words])
-
-
-def _spelled(key: str, value: object, default: object) -> list[str]:
-    """An option as it is typed; switches that are as they are by default are not."""
-    option = "--" + key.replace("_", "-")
-    if isinstance(value, bool):
-        return [] if value == default else [option if value else option.replace("--", "--no-", 1)]
-    if value is None:
-        return []
-    return [option, *map(str, value if isinstance(value, list) else [value])]
+    """What is typed for a benchmark with these options, those by default spelled out, folders and unmoved switches left out."""
+    words = ["python", "-m", f"benchmarks.{name}"]
+    for key, value in vars(options).items():
+        option, switch = key.replace("_", "-"), isinstance(value, bool)
+        if key in NOT_IN_COMMAND or value is None or (switch and value == parser.get_default(key)):
+            continue
+        words.append(f"--{option}" if value or not switch else f"--no-{option}")
+        words += [] if switch else map(str, value if isinstance(value, list) else [value])
+    return shlex.join(words)
 
 
 def quiet() -> None:
@@ -364,22 +355,3 @@ def machine() -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def load_cifar10(root: Path, count: int, batch: int, device: str = DEVICE) -> Batches:
-    """The first images, normalised by their own moments and channels_last, with their labels, in batches.
-
-    Raises:
-        UserError: where there are no arrays.
-    """
-    if not (file := root / "cifar10" / "train_images.npy").exists():
-        raise UserError(
-            f"expected CIFAR-10's arrays in {file.parent}, found none: --root names the folder that has cifar10."
-        )
-    images = torch.from_numpy(np.load(file, mmap_mode="r")[:count].copy())
-    images = (images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images).to(device).float() / 255
-    images = ((images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)).contiguous(
-        memory_format=torch.channels_last
-    )
-    labels = torch.from_numpy(np.load(root / "cifar10" / "train_labels.npy")[:count]).long().to(device)
-    return list(zip(images.split(batch), labels.split(batch)))

@@ -16,20 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.harness import (
-    DEVICE,
-    Batches,
-    Comparison,
-    Ratio,
-    Results,
-    Row,
-    interleave,
-    load_cifar10,
-    options_of,
-    processor_time,
-    run,
-)
-from benchmarks.loops import ARMS, curvlinops_of
+from benchmarks import harness
+from benchmarks.harness import DEVICE, Batches, Comparison, Ratio, Results, Row, interleave, processor_time
+from benchmarks.loops import ARMS, curvlinops_of, load_cifar10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.measures.curvature.gauss_newton import GaussNewton
 from lightning_app.networks import SimplifiedNet
@@ -41,7 +30,7 @@ LIGHT = f"light spectrum of {LIGHT_IMAGES} images"
 EPOCH = 50_000  # images
 TRUTH, STEPS = 100, 40  # products
 LAYERS, SEQUENCES, LENGTH, VOCABULARY = 4, 16, 128, 256  # of a GPT-2 of 0.86 million parameters
-parser = partial(options_of, __doc__, rounds=7, images=128, depth=20, only=[*ARMS, TOKENS])
+parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20, only=[*ARMS, TOKENS])
 
 
 def measure(options: argparse.Namespace) -> Results:
@@ -138,4 +127,4 @@ def accuracy(net: nn.Module, batches: Batches) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(measure, parser())
+    harness.run(measure, parser())

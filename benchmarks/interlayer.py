@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from benchmarks.harness import DEVICE, Ratio, Results, Row, Run, interleave, load_cifar10, options_of, run, seconds
-from benchmarks.loops import BATCH, training_step
+from benchmarks.harness import DEVICE, Ratio, Results, Row, Run, interleave, options_of, run, seconds
+from benchmarks.loops import BATCH, load_cifar10, training_step
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import skipscope
-from benchmarks.harness import DEVICE, Batches, Results, Run, interleave, load_cifar10, options_of, run
-from benchmarks.loops import ARMS, sgd, training_step
+from benchmarks.harness import DEVICE, Batches, Results, Run, interleave, options_of, run
+from benchmarks.loops import ARMS, load_cifar10, sgd, training_step
 from callbacks.notebook import shipped
 from callbacks.signal import Signal
 from lightning_app.measures import cushions, probe_forward

@@ -51,24 +51,7 @@ def section(name: str, content: Mapping[str, Any]) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    return "\n".join([HEAD, *map(line, rows)])
-
-
-def line(row: Row) -> str:
-    """A row as Markdown has it.
-
-    >>> from benchmarks.harness import Ratio
-    >>> line(Row("compiled", "eager", Ratio(0.6, 0.55, 0.7), goal=0.625))
-    '| compiled | eager | 0.6 (0.55 - 0.7) | ≤ 0.625 | met |'
-    >>> print(line(Row("||J||", "exact", Ratio.of(0.1))))  # a bar would be the end of a cell
-    | \\|\\|J\\|\\| | exact | 0.1 |  |  |
-    """
-    ratio = row.ratio
-    what, against = (text.replace("|", r"\|") for text in (row.what, row.against))
-    span = "" if ratio.lowest == ratio.highest else f" ({ratio.lowest:.3g} - {ratio.highest:.3g})"
-    goal = "" if row.goal is None else f"{'≤' if row.better == 'less' else '≥'} {row.goal:.3g}"
-    met = {None: "", True: "met", False: "**missed**"}[row.met]
-    return f"| {what} | {against} | {ratio.median:.3g}{span} | {goal} | {met} |"
+    return "\n".join([HEAD, *map(str, rows)])
 
 
 if __name__ == "__main__":

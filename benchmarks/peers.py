@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmarks import harness
 from benchmarks.harness import Batches, Ratio, Results, Row, interleave, run
-from benchmarks.loops import BATCH, Epoch, bank, curvlinops_of, public_script, through_lightning
+from benchmarks.loops import BATCH, Epoch, bank, curvlinops_of, load_cifar10, public_script, through_lightning
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.networks import SimplifiedNet
@@ -87,7 +87,7 @@ def images(options: argparse.Namespace) -> CIFAR10:
 
 
 def curvature(found: Results, options: argparse.Namespace) -> None:
-    batches = harness.load_cifar10(options.root, options.hessian_images, options.hessian_images)
+    batches = load_cifar10(options.root, options.hessian_images, options.hessian_images)
     net = SimplifiedNet(options.depth).eval().to(harness.DEVICE, memory_format=torch.channels_last)
     libraries = {US: ours(net, batches), CURVLINOPS: with_curvlinops(net, batches)}
     if importlib.util.find_spec("hessian_eigenthings"):

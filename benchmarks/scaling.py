@@ -33,7 +33,7 @@ from torch import Tensor
 
 from benchmarks import harness
 from benchmarks.harness import Batches, Ratio, Results, Row, Run, interleave, run
-from benchmarks.loops import bank, sgd, trainer
+from benchmarks.loops import bank, load_cifar10, sgd, trainer
 from benchmarks.report import stretch
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import (
@@ -89,8 +89,8 @@ def measure(options: argparse.Namespace) -> Results:
     found = Results(f"eager, batches of {options.images} images; processor time")
     if options.only is None or MEMORY in options.only:  # first: of what later series free, nothing would be seen
         memory(found, options)
-    ((images, labels),) = harness.load_cifar10(options.root, options.images, options.images, "cpu")
-    (probe,) = harness.load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
+    ((images, labels),) = load_cifar10(options.root, options.images, options.images, "cpu")
+    (probe,) = load_cifar10(options.root, max(PROBES), max(PROBES), "cpu")
     with tempfile.TemporaryDirectory() as folder:
         series = [*of_training(images, labels), *of_probes(*probe), *of_depth(images, labels)]
         series += of_report(options.run, Path(folder)) if options.run else []

@@ -18,19 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from benchmarks.harness import Results, Row, in_process, interleave, options_of, run, ticks
-from benchmarks.loops import (
-    BATCH,
-    DECAY,
-    Epoch,
-    bank,
-    by_hand,
-    epochs_of,
-    images_of,
-    named,
-    sgd,
-    through_lightning,
-)
+from benchmarks import loops
+from benchmarks.harness import Results, Row, in_process, interleave, options_of, processor_time, run
+from benchmarks.loops import BATCH, DECAY, Epoch, images_of, named
 from lightning_app.networks import SimplifiedNet
 
 ONE = "one net, eager"
@@ -40,15 +30,15 @@ parser = partial(options_of, __doc__, rounds=5, images=640, nets=[1, 13], stacke
 
 
 def one(options: argparse.Namespace) -> Epoch:
-    return by_hand(options.depth, images_of(options))
+    return loops.by_hand(options.depth, images_of(options))
 
 
 def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: bool | None) -> Epoch:
     """Plain and residual nets in turn when there is an even number of them, else residual ones."""
     even = nets % 2 == 0
     switches = {"backend": "loop", "compile": compile, "channels_last": channels_last}
-    module = bank(nets // 2 if even else nets, options.depth, arms=even, **switches)
-    return through_lightning(module, images_of(options))
+    module = loops.bank(nets // 2 if even else nets, options.depth, arms=even, **switches)
+    return loops.through_lightning(module, images_of(options))
 
 
 def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = False) -> Callable[[Tensor, Tensor], None]:
@@ -56,7 +46,7 @@ def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = Fal
     made = [SimplifiedNet(depth, residual=True).to(device) for _ in range(nets)]
     base = SimplifiedNet(depth, residual=True).to("meta")
     weights = {name: nn.Parameter(w.detach()) for name, w in stack_module_state(made)[0].items()}
-    optimizer = sgd(weights.values(), DECAY)
+    optimizer = loops.sgd(weights.values(), DECAY)
 
     def risk(own: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(base, own, images), labels)
@@ -75,15 +65,13 @@ def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = Fal
 
 def stacked(options: argparse.Namespace, nets: int, compile: bool) -> Epoch:
     """Every net has its own batches, here shifted ones of one stream."""
-    step, epochs = stacked_step(nets, options.depth, compile=compile), epochs_of(images_of(options))
+    step, epochs = stacked_step(nets, options.depth, compile=compile), loops.epochs_of(images_of(options))
 
-    def epoch() -> float:
-        started = ticks()
+    def epoch() -> None:
         for images, labels in next(epochs):
             step(*(torch.stack([each.roll(net, 0) for net in range(nets)]) for each in (images, labels)))
-        return ticks() - started
 
-    return epoch
+    return processor_time(epoch)
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
@@ -100,10 +88,10 @@ def measure(options: argparse.Namespace) -> Results:
     found = Results(f"{nets}, {options.images:,} images in batches of {BATCH}; processor time")
     timed = found.add("epochs", interleave(contenders(options), options.rounds), ONE)
     for name in (name for name in timed.values if name != ONE):
-        nets = int(name.split()[0])  # a bank in units of as many eager nets, one after the other
-        goal = GOALS.get(name.split(" nets", 1)[1]) if nets > 1 else None
-        ratio = timed.ratio(name, ONE) * (1 / nets)
-        found.rows.append(Row(f"training epoch of {name}", f"{nets} x {ONE}", ratio, goal))
+        count = int(name.split()[0])  # a bank in units of as many eager nets, one after the other
+        goal = GOALS.get(name.split(" nets", 1)[1]) if count > 1 else None
+        ratio = timed.ratio(name, ONE) * (1 / count)
+        found.rows.append(Row(f"training epoch of {name}", f"{count} x {ONE}", ratio, goal))
     return found
 
 

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -190,6 +191,24 @@ def _leaves(tree: dict, prefix: str = "") -> list[tuple[str, object]]:
         elif not isinstance(value, list):
             found.append((prefix + key, value))
     return found
+
+
+@pytest.mark.parametrize(("stage", "held"), [("test", False), ("second-test", True)])
+def test_the_quickstart_is_the_setting_whose_registered_prediction_held(stage, held):
+    table = pd.read_csv(ROOT / "docs" / "results" / f"2026-11-23-quickstart-{stage}.csv", comment="#")
+    ends = table[table["epoch"] == table["epochs"]].groupby("arm")["test/error"]
+    assert ends.count().to_dict() == {"plain": 13, "residual": 13}
+    assert (ends.min()["plain"] > 0.5 and ends.max()["residual"] < 0.25) == held
+    shipped, (of_all,) = yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text()), table["other"].isna().unique()
+    names = ["net", "depth", "width", "optimizer", "lr", "image_size", "batch_size", "epochs"]
+    (setting,) = table[names].drop_duplicates().itertuples(index=False)
+    model, data, trainer = (shipped[part] for part in ("model", "data", "trainer"))
+    of_run = [model["optimizer"]["class_path"].removeprefix("torch.optim."), model["optimizer"]["init_args"]["lr"]]
+    of_run += [data["init_args"]["image_size"], data["init_args"]["batch_size"], trainer["max_epochs"]]
+    for arm, spec in model["arms"].items():
+        net = spec["net"]["init_args"]
+        found = [spec["net"]["class_path"], net["depth"], net["width"], *of_run] == [*setting]
+        assert of_all and found == held and net["residual"] == (arm == "residual")
 
 
 def test_every_configuration_starts_with_what_it_serves():

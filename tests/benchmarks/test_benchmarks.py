@@ -75,14 +75,13 @@ def test_a_bank_is_counted_in_nets(found, monkeypatch):
     assert [row.goal for row in results.rows] == [None, 0.85]
 
 
-@pytest.mark.slow  # compiles
-def test_a_member_of_the_loop_is_the_net_trained_alone(found):
-    sizes = ("--seeds", "2", "--depth", "5")
-    rows = found(solo, *sizes, "--steps", "2", "--skip-compiled").rows
-    assert [(row.ratio.median, row.goal) for row in rows] == [(0, 0), (0, 0)]
-    alone, compiled = found(solo, *sizes, "--steps", "1").rows
-    assert (alone.ratio.median, alone.goal) == (0, 0)
-    assert 0 < compiled.ratio.median < compiled.goal == 1e-4
+def test_a_member_of_the_loop_is_the_net_trained_alone(found, monkeypatch):
+    """Compiled nets, which are not compiled here, are goals and names: tests/modules has what compiling changes."""
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda net, **_: compiled.append(net))
+    rows = found(solo, "--seeds", "2", "--depth", "5", "--steps", "2").rows
+    assert [(row.ratio.median, row.goal) for row in rows] == [(0, 0), (0, 1e-4), (0, 0), (0, None)]
+    assert [", compiled" in row.what for row in rows] == [False, True] * 2 and len(compiled) == 2 * 4
 
 
 @pytest.mark.slow  # all measures of base.yaml
