@@ -65,16 +65,13 @@ def speed_rows(speeds: Comparison) -> list[Row]:
     return [Row(f"batches, {name}", peer, speeds.ratio(name, peer), goal, "more") for name, peer, goal in against]
 
 
-class Tensors(Dataset):
-    """The arrays as tensors (3, 32, 32) uint8, each through transforms of its own draw."""
+class Tensors(Pictures):
+    """As tensors (3, 32, 32) uint8, each through transforms of its own draw."""
 
     def __init__(self, data: CIFAR10, transform: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(data)
         self.images = data.splits.train_images.permute(0, 3, 1, 2).contiguous()
-        self.targets = data.splits.train_labels.tolist()
         self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.transform(self.images[index]), self.targets[index]

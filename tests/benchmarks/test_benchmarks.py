@@ -30,7 +30,6 @@ from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.runs import Row, RunFolder
 from tests.forked import Popen
 from tests.report.chromium import needs_chromium
-from tests.report.conftest import make_run
 
 TINY = ("--images", "64", "--rounds", "1", "--depth", "5")
 SIZES = (10, 20, 40, 80)
@@ -193,10 +192,10 @@ def test_peers_draw_for_each_sample_and_normalise(root):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> RunFolder:
-    """A run of two nets of which only the training metrics were measured."""
+    """A run of two nets with one number of each kind that a benchmark looks for."""
     run = RunFolder(tmp_path_factory.mktemp("runs") / "short")
     for number in (0, 1):
-        values = {"train/risk": 2.3 - number, "test/error": 0.9 - number / 2}
+        values = {"train/risk": 2.3 - number, "test/error": 0.9 - number / 2, "weight_mass/mean": 0.1 + number}
         members = ("plain", "residual")
         run.append(Row(member, number, number * 10, *item) for member in members for item in values.items())
         run.save_arrays(number, "made", {f"{member}/w": torch.ones(2).numpy() for member in members})
@@ -252,17 +251,16 @@ def test_every_series_runs(found, short, monkeypatch):
 def test_the_page_is_timed_on_runs_of_which_no_two_have_equal_numbers(found, short, tmp_path, monkeypatch):
     monkeypatch.setattr(report.subprocess, "run", forked)
     results = found(report, "--run", str(short.path), "--seeds", "2", "--epochs", "1", "--rounds", "1")
-    assert results.more["runs"] == 4 and results.more["rows"] == 4 * 2 * 2 and results.more["megabytes of page"] > 0
+    assert results.more["runs"] == 4 and results.more["rows"] == 4 * 2 * 3 and results.more["megabytes of page"] > 0
     assert results.rows[0].ratio.median == results.values["page"].values[report.WALL][0]
     report.stretch(short, tmp_path, seeds=2, epochs=1)
     values = [value for log in tmp_path.rglob("log.csv") for value in RunFolder(log.parent).log()["value"]]
-    assert len(values) == len(set(values)) == 16
+    assert len(values) == len(set(values)) == 24
 
 
 @pytest.mark.slow  # starts the command and a browser
 @needs_chromium
-def test_the_board_is_looked_at_until_it_shows_what_was_logged(found, tmp_path, monkeypatch):
-    short = make_run(tmp_path / "short", ["plain"], epochs=1)
+def test_the_board_is_looked_at_until_it_shows_what_was_logged(found, short, monkeypatch):
     monkeypatch.setattr(board, "STEPS", 1)
     monkeypatch.setattr(board, "WAIT", 0.5)
     monkeypatch.setattr(board.subprocess, "Popen", Popen)
