@@ -118,7 +118,8 @@ def test_the_process_that_draws_gives_way_to_other_sessions_too():
     code = f"from lightning_app.board.worker import _give_way; _give_way(); {ask}"
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"  # leads no group
     said = subprocess.run([sys.executable, "-c", child, code], check=True, cwd=ROOT, capture_output=True, text=True)
-    assert said.stdout.startswith("10 True ") and said.stdout.rstrip().endswith(" nice 10")
+    own = min(os.nice(0) + 10, 19)  # the tests may have given way themselves
+    assert said.stdout.startswith(f"{own} True ") and said.stdout.rstrip().endswith(" nice 10")
 
 
 def test_what_is_not_looked_at_is_forgotten(board):

@@ -17,7 +17,7 @@ ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 def shown(tmp_path_factory) -> tuple[str, RunFolder]:
     """What a fit says on a terminal, and its run."""
     cwd = tmp_path_factory.mktemp("terminal")
-    slowly = ("--data.eval_batch_size", "1")  # a bar is drawn by time
+    slowly = ("--data.eval_batch_size", "1", "--data.test_limit", "300")  # a bar is drawn by time
     words = [sys.executable, ROOT / "main.py", *TINY, *LEARNING, *slowly]
     code, said = on_terminal(*words, cwd=cwd, columns=110)
     assert code == 0, said
