@@ -1,6 +1,7 @@
 """Every YAML parses, builds what it says, and survives --print_config."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,9 +37,15 @@ def build(tmp_path_factory) -> Callable[..., TrainingCLI]:
     return lambda config, *words: once(ROOT / config, *words)
 
 
-@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
+def but_for_integers(config: Path) -> str:
+    """Its content without comments, names and whole numbers, which no parser spells otherwise."""
+    content = "\n".join(re.sub(r"(^| )#.*", "", line).rstrip() for line in config.read_text().splitlines())
+    return re.sub(r"(?<![\w.])\d+(?![\w.])", "N", re.sub(r"\b(name|group): .*", "", content))
+
+
+@pytest.mark.parametrize("config", {but_for_integers(path): path for path in RUNS}.values(), ids=lambda path: path.stem)
 def test_what_a_run_saves_is_what_is_printed_of_it(config, build, capsys, tmp_path):
-    """Parsed again, a configuration is the same to the letter."""
+    """Parsed again, a configuration is the same to the letter. One of each that differ in their whole numbers alone."""
     (save,) = (each for each in build(config).trainer.callbacks if isinstance(each, SaveRunConfig))
     (tmp_path / "saved.yaml").write_text(save.parser.dump(save.config, skip_none=False, format="yaml"))
     with pytest.raises(SystemExit) as stop:
