@@ -1,17 +1,18 @@
 """What `fit` imports until the report is written: no papers, no theory, no nets and measures that nobody asked for."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.deploy.test_image import copied
 from tests.helpers import ROOT, TINY
 
 COUNT = """
-import sys
+import runpy, sys
 sys.modules["wandb"] = None  # as if it were not installed
-from lightning_app.cli import main
 from lightning_app.cli.training import TrainingCLI
 
 after_fit = TrainingCLI.after_fit
@@ -23,7 +24,7 @@ def note(self):
     after_fit(self)
 
 TrainingCLI.after_fit = note
-sys.exit(main(sys.argv[1:]))
+runpy.run_path("main.py", run_name="__main__")
 """
 EARLY = """
 import sys, main
@@ -37,9 +38,15 @@ sys.exit(ended)
 MOST = 89  # files of lightning_app and callbacks, of which 12 are packages that import lazily
 
 
-def test_fit_loads_what_it_uses_until_the_report_and_needs_no_wandb(tmp_path):
-    words = [sys.executable, "-c", COUNT, *TINY, "--trainer.max_epochs", "1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+@pytest.mark.slow
+def test_what_the_image_copies_is_enough_and_fit_loads_what_it_uses_until_the_report_and_needs_no_wandb(tmp_path):
+    for source in copied():
+        target = tmp_path / source
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, target)
+    tiny = ["configs/quickstart.yaml" if word.endswith("quickstart.yaml") else word for word in TINY]
+    words = [sys.executable, "-c", COUNT, *tiny, "--trainer.max_epochs", "1"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     loaded = (tmp_path / "loaded.txt").read_text().split()

@@ -18,7 +18,7 @@ import pytest
 
 from lightning_app.runs import find_runs
 from tests.deploy.support import DIGITS
-from tests.helpers import LEARNING, ROOT
+from tests.helpers import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 LOCK = (ROOT / "deploy" / "requirements.lock").read_text()
@@ -59,20 +59,6 @@ def test_what_the_image_copies_is_there_and_nothing_else_is_sent():
     assert rules[0] == "*"
     assert {line[1:] for line in rules if line.startswith("!")} == copied()
     assert all((ROOT / source).exists() for source in copied())
-
-
-@pytest.mark.slow
-def test_what_is_copied_is_enough_to_train_and_report(tmp_path):
-    for source in copied():
-        target = tmp_path / source
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, target)
-    call = [sys.executable, tmp_path / "main.py", "fit", "--config", "configs/res20.yaml", *DIGITS]
-    call += ["--model.net.init_args.depth", "5", *LEARNING]
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(call, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/cifar10/res20/report.html").exists()
 
 
 def test_the_lock_has_every_dependency_with_hashes_and_no_address():
