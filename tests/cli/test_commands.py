@@ -97,21 +97,15 @@ def stop(
 LONG = ("--trainer.max_epochs", "4", "--data.batch_size", "2", *LEARNING, "--trainer.callbacks+=LayerCushion")
 
 
-@pytest.fixture(scope="module")
-def unstopped(tmp_path_factory) -> Path:
-    cwd = tmp_path_factory.mktemp("unstopped")
-    assert command(*TINY, *LONG, cwd=cwd).returncode == 0
-    return cwd / RUN
-
-
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(unstopped, tmp_path, which):
-    stopped = stop(tmp_path, "epoch 2/4", which, *LONG)
-    assert stopped.returncode == (143 if which == signal.SIGTERM else -9), stopped.said
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path):
+    """Killed, it does so too: tests/runs/test_wandb_online.py, and the run of transformers below."""
+    whole = command(*TINY, *LONG, "--run.root", "whole", cwd=tmp_path)
+    stopped = stop(tmp_path, "epoch 2/4", signal.SIGTERM, *LONG)
+    assert stopped.returncode == 143, stopped.said
     assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
     resumed = command(*TINY, *LONG, "--ckpt_path", "last", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    assert_same_run(unstopped, tmp_path / RUN)
+    assert whole.returncode == resumed.returncode == 0, whole.stderr + resumed.stderr
+    assert_same_run(tmp_path / "whole" / "digits" / "quickstart", tmp_path / RUN)
 
 
 def test_a_killed_run_of_transformers_on_tokens_resumes_to_the_same_end(tmp_path):
