@@ -19,8 +19,6 @@ from lightning_app.compare.sides import Sides, sides_of
 from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
 
-__all__ = ["findings_json", "main"]
-
 CODES = {  # of the first number's verdict; 2 is a mistake
     Verdict.BETTER: 0,
     Verdict.LARGER: 0,

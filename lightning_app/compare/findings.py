@@ -14,8 +14,6 @@ from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-__all__ = ["Finding", "Verdict", "compare", "errors_at_equal_risk", "judged", "latex", "questions", "text"]
-
 FEWER_IS_BETTER = re.compile(r"(error|risk|cost)(_running|_ema|_paper)?")  # last parts of names
 
 

@@ -17,8 +17,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.runs import Net, find_runs, read_runs
 from lightning_app.runs.configuration import compared
 
-__all__ = ["Sides", "matched", "sides_of"]
-
 RISKS = ("train/risk", "train/risk_running")
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")

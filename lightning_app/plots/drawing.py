@@ -14,10 +14,6 @@ from numpy.typing import ArrayLike
 
 from lightning_app.plots.style import Style
 
-__all__ = ["SEEDS_FOR_A_BAND", "TICKS", "curve", "dots", "filled", "finite", "group_mean", "histogram", "line_style"]
-__all__ += ["median_mark", "over_seeds", "spread_of"]
-__all__ += ["from_zero", "reach", "rescale", "symmetric_log", "with_zero"]  # axes
-
 SEEDS_FOR_A_BAND = 3
 TICKS = 6  # intervals between them, at most: panels are small
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them

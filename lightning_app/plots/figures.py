@@ -13,10 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_app.plots.drawing import histogram, over_seeds
-from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style
-
-__all__ = ["COLOURS", "FORMATS", "INK", "Axes", "Figure"]
-__all__ += ["band", "canvas", "colour", "legend", "note", "outlines", "save", "stairs", "styled"]
+from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
+from lightning_app.plots.style import INK as INK
 
 FORMATS = ("pdf", "svg", "png")
 PANEL = (3.6, 2.9)  # inches

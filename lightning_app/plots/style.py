@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["AXES", "COLOURS", "GRID", "INK", "UNDATED", "Style", "styles"]
-
 INK, GRID = "#20252b", "#d5d9de"
 
 # name -> (on light, on dark). Blue and red as in Yu & Tomasi; both pairs differ in lightness too, which is what remains

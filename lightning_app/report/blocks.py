@@ -18,9 +18,6 @@ from lightning_app.common.numbers import number, with_sd
 from lightning_app.common.text import neutral, visible
 from lightning_app.plots.style import Style
 
-__all__ = ["Block", "Cell", "Data", "Entry", "Figure", "Panel", "Rows", "Section", "Sentences", "Table", "Text"]
-__all__ += ["cell", "csv_name", "csv_text", "mean_cell", "seeds_csv"]
-
 SHOWN = 1000  # lines of a table of data on the page itself
 LONG = 200_000  # characters from which data is compressed: seventeen random digits a number fill pages
 

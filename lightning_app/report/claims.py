@@ -23,8 +23,6 @@ from lightning_app.report.blocks import Cell, Section, Table, mean_cell
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
 
-__all__ = ["TESTED", "Tested", "section"]
-
 TITLE = "What the papers claim"
 WHAT = (
     "Counts are by what a claim is about: formulas, nets at initialisation, trained nets. Reproduced: the test holds "

@@ -12,8 +12,6 @@ from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import run_folders
 
-__all__ = ["main", "report"]
-
 EPILOG = """\
 examples:
   python main.py report runs/cifar10/res20                        one run: runs/cifar10/res20/report.html

@@ -18,9 +18,6 @@ from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import paired_curve
 
-__all__ = ["ALIKE", "LARGER", "SMALLER", "UNRESOLVED", "Compared", "Comparison", "Convention", "Quantity"]
-__all__ += ["compare", "quantities", "typical", "values_of"]
-
 # Residual nets against plain ones. Unresolved: the interval contains 0, which is no sign that there is no difference.
 LARGER, SMALLER, UNRESOLVED, UNKNOWN = "larger", "smaller", "unresolved", "–"
 ALIKE = 0.05  # relative: a difference of one seed that is left unresolved, where there is no spread to compare with

@@ -14,8 +14,6 @@ from lightning_app.common.files import write_atomically
 from lightning_app.common.text import escaped_latex, file_name
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
 
-__all__ = ["FORMATS", "formats", "write_exports"]
-
 FORMATS = ("pdf", "svg", "csv", "latex")
 
 

@@ -16,10 +16,6 @@ from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, se
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["Curve", "curve_panel", "figure_of_curves"]
-__all__ += ["Histogram", "View", "figure_of_histograms", "first_and_last"]
-__all__ += ["FIRST_SEED", "Frame", "frames_csv", "group_legend", "joined"]
-
 FIRST_SEED = (
     "Of several seeds the first is shown. With the page's script it is the one whose button is pointed at, or else the first "
     "that is not switched off; of more than six nets the others have the first and the last epoch only."

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from lightning_app.report.page_data import Final, gather
+from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.runs import RunFolder
-
-__all__ = ["findings"]
+from lightning_app.runs.reader import Final
 
 TEST, TRAIN = "test/error", "train/error"
 

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from lightning_app.report.page_data import Final, Net, PageData
+from lightning_app.report.page_data import Net, PageData
+from lightning_app.runs.reader import Final
 from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
-
-__all__ = ["GAPS", "LEVEL", "WAYS", "FinalMeasures", "Prediction", "final_measures", "predict"]
 
 GAPS = {"error": ("test/error", "train/error"), "risk": ("test/risk", "train/risk")}
 # What the gap is made of, what training was configured to do, and what it cost; of twins their distance is rounding.

@@ -53,8 +53,6 @@ from lightning_app.plots.style import COLOURS, Style
 from lightning_app.report.blocks import Rows, csv_name
 from lightning_app.report.page_data import Net
 
-__all__ = ["arms", "arms_attribute", "axes_attribute", "legend_attribute", "policy", "rows_attribute", "script"]
-
 INCH = 72  # units of the SVG
 # What stays as it is in a script (texts, templates with templates one deep, regular expressions: no space after their first
 # slash), comments, the last semicolon of a block, signs with the spaces around them, other spaces. "a - -b" is no "a--b".

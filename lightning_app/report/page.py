@@ -40,8 +40,6 @@ from lightning_app.report.sections import (
 from lightning_app.runs import RunFolder
 from lightning_app.runs.naming import parent_of
 
-__all__ = ["export_folder", "seldom_collected", "write_report"]
-
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
 BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
 AFTER = (prediction, claims, conventions, layers, costs, configs)

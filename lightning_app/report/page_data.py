@@ -14,10 +14,7 @@ from lightning_app.common.numbers import whole
 from lightning_app.plots.style import Style, styles
 from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets
-from lightning_app.runs.reader import Final, Run, read_runs
-
-__all__ = ["PageData", "Final", "Net", "Run", "gather", "page_of"]
-
+from lightning_app.runs.reader import Run, read_runs
 
 MOST_MOVING = 6
 Arrays = dict[str, np.ndarray]  # by key

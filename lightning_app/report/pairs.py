@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs.configuration import compared, flatten
 
-__all__ = ["Pair", "counterparts", "pairs"]
-
 KIND = re.compile(r"(?<![a-z])(plain|pln|residual|res)(net)?(?![a-z])", re.IGNORECASE)
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys

@@ -24,8 +24,6 @@ from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel, Rows
 from lightning_app.report.interactive import axes_attribute, rows_attribute
 
-__all__ = ["legend", "panel"]
-
 RC: Any = AXES | {
     "text.parse_math": False,  # a net may be called "$x$"
     "font.size": 9.5,

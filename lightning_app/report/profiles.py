@@ -16,8 +16,6 @@ from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
 
-__all__ = ["by_layer", "by_layer_keys", "layers_with", "positions", "profiles", "several_seeds", "stages"]
-
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
     0.25: ("s", 0.45),

@@ -10,8 +10,6 @@ from lightning_app.papers.verdicts import Verdict
 from lightning_app.report.blocks import Cell, Table
 from lightning_app.runs.folder import searched
 
-__all__ = ["artefacts", "tables"]
-
 HEAD = ["claim", "class", "reading", "paper", "ours", "verdict", "why"]
 CAPTION = (
     "Made by the command reproduce from runs of its own, and read from its record; the command verify judges it again."

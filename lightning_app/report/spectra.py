@@ -9,8 +9,6 @@ from dataclasses import replace
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
 from lightning_app.report.page_data import Net, PageData
 
-__all__ = ["last_epoch", "parts", "prefixes", "requested_samples", "table", "tables_of_parts"]
-
 MARK = "/unconverged"  # every spectrum logs it, and nothing else does
 CALLBACK = "HessianSpectrum"
 ENDS = {"top": "largest", "bottom": "most negative"}

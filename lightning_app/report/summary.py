@@ -8,8 +8,6 @@ from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.weights import id_mass
 from lightning_app.runs import RunFolder
 
-__all__ = ["Summary", "summary"]
-
 NOT_MEASURED = "-"
 
 

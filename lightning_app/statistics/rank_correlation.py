@@ -28,8 +28,6 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-__all__ = ["ENOUGH_PAIRS", "Kendall", "adjusted", "kendall", "largest_by_chance"]
-
 CONFIDENCE = 0.95
 # Three strata of three nets, or five nets; with fewer, coverage means little: so few orders are possible.
 ENOUGH_PAIRS = 9

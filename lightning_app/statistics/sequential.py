@@ -23,8 +23,6 @@ import numpy as np
 
 from lightning_app.statistics.paired import CONFIDENCE, Interval
 
-__all__ = ["PLANNED", "Order", "confidence_sequence", "evidence", "order", "orders", "pairs_needed"]
-
 # How much is staked on the next difference having the same sign: little where the effect is small against the spread, all but
 # everything where it is large. The mean over these is within a tenth of the best single one for effects of 0.3 to 5 sd.
 STAKES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Block, Cell, Section, Table, Text, csv_text
-from lightning_app.report.page_data import PageData, Run
+from lightning_app.report.page_data import PageData
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import CONFIG, MEMBERS
-
-__all__ = ["section"]
+from lightning_app.runs.reader import Run
 
 ABSENT = "–"
 

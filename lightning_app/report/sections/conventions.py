@@ -29,8 +29,6 @@ from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.paired import ENOUGH
 
-__all__ = ["section"]
-
 TITLE = "Conventions"
 LINES = 8  # of one panel
 CONCLUSIONS = (LARGER, UNRESOLVED, SMALLER)

@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
 from lightning_app.plots.style import styles
 from lightning_app.report.blocks import Cell, Figure, Rows, Section, Table, cell, csv_text
-from lightning_app.report.page_data import PageData, Run
+from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
-
-__all__ = ["COST", "EPOCH", "section"]
+from lightning_app.runs.reader import Run
 
 EPOCH = "time/epoch"
 COST = "cost/"

@@ -35,8 +35,6 @@ from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
 
-__all__ = ["key_of", "section"]
-
 TITLE = "Curvature"
 WHAT = (
     "Eigenvalues λ of H, the second derivative of the mean loss in all trained parameters: over {samples}, without weight "

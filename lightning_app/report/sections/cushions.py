@@ -14,8 +14,6 @@ from lightning_app.report.blocks import Figure, Rows, Section, csv_text
 from lightning_app.report.figures import Histogram, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
 
-__all__ = ["choose_layer", "measured_layers", "section"]
-
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
 MEDIANS = (

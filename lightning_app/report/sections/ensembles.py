@@ -14,8 +14,6 @@ from lightning_app.report.figures import Curve, Frame, curve_panel, figure_of_cu
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import layers_with, profiles, several_seeds, stages
 
-__all__ = ["section"]
-
 TITLE = "Ensembles of paths"
 WHAT = (
     "A residual net is the sum of the paths through it, short and long ones (Littwin & Wolf, 2016). The larger the factors λ of "

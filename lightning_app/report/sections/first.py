@@ -25,8 +25,6 @@ from lightning_app.report.spectra import prefixes
 from lightning_app.statistics.paired import CONFIDENCE, common_levels, first_reached
 from lightning_app.statistics.sequential import evidence
 
-__all__ = ["section"]
-
 TITLE = "What happened"
 THUMBNAILS = ("learning-test-error", "learning-test-risk", "learning-train-risk", "learning-val-error")
 MOST = 7  # sentences

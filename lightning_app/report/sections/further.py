@@ -7,8 +7,6 @@ from lightning_app.report.figures import Curve, figure_of_curves
 from lightning_app.report.page_data import PageData
 from lightning_app.report.profiles import by_layer_keys, profiles, several_seeds
 
-__all__ = ["section"]
-
 TITLE = "Further measures"
 MOST = 12  # panels of one family
 REST = " {0} further numbers are not drawn; the last value of each is at the end of the page."

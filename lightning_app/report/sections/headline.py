@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
-from lightning_app.report.page_data import Final, Net, PageData
-
-__all__ = ["failures", "section", "spell_epochs"]
+from lightning_app.report.page_data import Net, PageData
+from lightning_app.runs.reader import Final
 
 TITLE = "Where each net ended"
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed

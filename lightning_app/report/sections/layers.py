@@ -7,8 +7,6 @@ from lightning_app.report.blocks import Cell, Section, Table, cell
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs import LayerRow
 
-__all__ = ["BLOCK_HEAD", "COLUMNS", "HEAD", "block_cells", "layer_cells", "layers_of_net", "of_whole_nets", "section"]
-
 COLUMNS = {  # of a layer: head -> key, at the layer's name
     "cushion, median": "cushion/{}/median",
     "‖W‖": "weight_norm/{}/own",

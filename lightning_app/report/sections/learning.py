@@ -5,8 +5,6 @@ from lightning_app.report.blocks import Section
 from lightning_app.report.figures import Curve, figure_of_curves
 from lightning_app.report.page_data import PageData
 
-__all__ = ["section"]
-
 TITLES = {
     "train/risk_running": "Training risk, during the epoch",
     "train/risk": "Training risk L",

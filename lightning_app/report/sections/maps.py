@@ -8,8 +8,6 @@ from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import by_layer_keys
 from lightning_app.report.sections.signals import FAMILY as SIGNAL
 
-__all__ = ["section"]
-
 TITLE = "Layer by epoch"
 MOST = 70_000  # numbers: one takes nine bytes of the page
 CAPTION = (

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from lightning_app.common.numbers import brief, duration, plural
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Final, Net, PageData, Run
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
-
-__all__ = ["outcome"]
+from lightning_app.runs.reader import Final, Run
 
 ERROR = "test/error"
 MOST = 4  # runs or groups named

@@ -20,8 +20,6 @@ from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
-__all__ = ["section"]
-
 DRAWN = 8  # measures in the panel of intervals
 LOOKS = {"all": Style(INK, "-", "o"), "within": Style(INK, "-", "X"), "across": Style(INK, "-", "^")}
 GAP = "gap: test − train error"

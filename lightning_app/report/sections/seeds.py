@@ -24,8 +24,6 @@ from lightning_app.statistics.paired import (
     spread,
 )
 
-__all__ = ["section"]
-
 RISK, ERROR = "train/risk", "test/error"
 QUANTITIES = {
     RISK: "training risk L (nats)",

@@ -4,8 +4,6 @@ from lightning_app.report.blocks import Section
 from lightning_app.report.page_data import PageData
 from lightning_app.report.profiles import profiles, several_seeds
 
-__all__ = ["section"]
-
 FAMILY = "signal"
 TITLE = "Signals by layer"
 WHAT = (

@@ -15,8 +15,6 @@ from lightning_app.report.figures import curve_panel, group_legend
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend
 
-__all__ = ["section"]
-
 FAMILY = "twin"
 SHOWN = 200  # points of a curve: a long run has a hundred thousand steps
 COLUMNS = ["divergence", "divergence_id", "risk_original", "risk_twin", "risk_difference"]

@@ -20,8 +20,6 @@ from lightning_app.report.figures import (
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import stages
 
-__all__ = ["TRANSFERRED", "WEIGHTS", "id_mass", "section"]
-
 WEIGHTS, TRANSFERRED = "weight_mass", "weight_mass_transferred"
 OBJECTS = {WEIGHTS: "w", TRANSFERRED: "t"}
 FIELDS = {
