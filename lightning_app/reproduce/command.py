@@ -19,13 +19,13 @@ from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
-from lightning_app.papers.parts import PAPER, REDUCED, SCALES, Scale
-from lightning_app.papers.records import RECORD, counts_of, read_record
+from lightning_app.papers.parts import PAPER, REDUCED, SCALES
+from lightning_app.papers.records import counts_of, read_record
 from lightning_app.papers.verdicts import Verdict, in_words
 from lightning_app.runs.configuration import MACHINE_OPTIONS
 
 if TYPE_CHECKING:
-    from lightning_app.papers.parts import Artefact, Paper
+    from lightning_app.reproduce.evidence import Reproduction
     from lightning_app.reproduce.making import Made
 
 DATA = Path("data")  # where `fit` looks too
@@ -124,6 +124,7 @@ def _seconds(text: str) -> float:
 
 def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     from lightning_app.papers import find
+    from lightning_app.reproduce.evidence import Reproduction
     from lightning_app.reproduce.job import Work
     from lightning_app.reproduce.making import make
     from lightning_app.reproduce.training import RunFailed
@@ -132,7 +133,7 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
         answer["artefacts"] = _list(options)
         return 0
     named = [pair for name in options.artefacts for pair in find(name)]
-    chosen = [(paper, artefact) for paper, artefact in named if artefact.has(options.scale)]
+    chosen = [Reproduction(*pair, options.scale, options.out) for pair in named if pair[1].has(options.scale)]
     if not chosen:
         said = f"cannot be made at {options.scale.name} scale: use smoke or paper."
         raise UserError(f"{', '.join(options.artefacts)} {said}")
@@ -142,22 +143,19 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
         raise UserError(f"--no-train: {said}")
     work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
     found = []
-    for paper, artefact in chosen:
+    for asked in chosen:
         try:
-            made = make(paper, artefact, options.scale, options.runs, options.out, work)
+            made = make(asked, options.runs, work)
         except RunFailed as failure:
             by_signal = failure.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
             print(f"{'stopped' if by_signal else 'error'}: {failure}", file=sys.stderr)
             return failure.code if failure.code > 0 else 128 - failure.code
-        _say(f"{paper.key}/{artefact.key}", artefact.title, made)
-        found.append(_as_data(paper, artefact, options.scale, made))
+        _say(asked.key, asked.artefact.title, made)
+        of = {"artefact": asked.key, "title": asked.artefact.title, "scale": asked.scale.name}
+        rows = read_record(made.folder)["rows"]
+        found.append(of | {"folder": made.folder, "standing": made.standing, "rows": rows})
     answer["artefacts"] = found
     return 0
-
-
-def _as_data(paper: "Paper", artefact: "Artefact", scale: Scale, made: "Made") -> dict[str, Any]:
-    of = {"artefact": f"{paper.key}/{artefact.key}", "title": artefact.title, "scale": scale.name}
-    return of | {"folder": made.folder, "standing": made.standing, "rows": read_record(made.folder)["rows"]}
 
 
 def _say(key: str, title: str, made: "Made") -> None:
@@ -168,15 +166,13 @@ def _say(key: str, title: str, made: "Made") -> None:
     print(f"{key}: {made.counts}. Evidence, {made.standing}. Files: {made.folder}\n", flush=True)
 
 
-def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Paper, Artefact]]") -> None:
+def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[Reproduction]") -> None:
     """Names and seeds that nothing plans, and options of place that a plan has decided."""
-    from lightning_app.reproduce.evidence import trainings_of
-
-    known = [name for _, artefact in chosen for name in artefact.parts]
+    known = [name for asked in chosen for name in asked.artefact.parts]
     if wrong := [name for name in options.only or () if name not in known]:
         names = ", ".join(dict.fromkeys(known))
         raise UserError(f"--only names runs of what is reproduced: {names}; got '{wrong[0]}'.")
-    plans = [job for paper, artefact in chosen for job in trainings_of(paper, artefact, options.scale)]
+    plans = [job for asked in chosen for job in asked.trainings]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
         planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
         seeds = spell_seeds(options.seeds)
@@ -190,34 +186,32 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[tuple[Pa
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A table a paper, a line an artefact: the verdicts at each scale, by class, and how far what is open is."""
     from lightning_app.papers import PAPERS, find
+    from lightning_app.reproduce.evidence import Reproduction
 
     by_paper: dict[str, list[list[str]]] = {}
     found = []
     for name in options.artefacts or PAPERS:
         for paper, artefact in find(name):
-            states = {scale.name: _state(paper, artefact, scale, options) for scale in (PAPER, REDUCED)}
-            rows = by_paper.setdefault(paper.title, [])
-            rows.append([f"{paper.key}/{artefact.key}", *map(_in_words, states.values()), artefact.title])
-            found.append({"artefact": f"{paper.key}/{artefact.key}", "title": artefact.title, "states": states})
+            asked = [Reproduction(paper, artefact, scale, options.out) for scale in (PAPER, REDUCED)]
+            states = {each.scale.name: _state(each, options.runs) for each in asked}
+            rows, key = by_paper.setdefault(paper.title, []), asked[0].key
+            rows.append([key, *map(_in_words, states.values()), artefact.title])
+            found.append({"artefact": key, "title": artefact.title, "states": states})
     for number, (title, rows) in enumerate(by_paper.items()):
         print(end="\n" if number else "")
         table(title, ["artefact", "paper scale", "reduced scale", "what"], rows, LOOKS)
     return found
 
 
-def _state(paper: "Paper", artefact: "Artefact", scale: Scale, options: argparse.Namespace) -> dict[str, Any] | None:
+def _state(asked: "Reproduction", runs: Path) -> dict[str, Any] | None:
     """Of each run or computation how far it is, and the verdicts as recorded; None where there is no such scale."""
-    from lightning_app.reproduce.evidence import jobs_of
-    from lightning_app.reproduce.making import folder_of
-
-    if not artefact.has(scale):
+    if not asked.artefact.has(asked.scale):
         return None
-    jobs = {job.name: job.state(options.runs, options.out) for job in jobs_of(paper, artefact, scale)}
+    jobs = {job.name: job.state(runs, asked.out) for job in asked.jobs}
     state: dict[str, Any] = {"jobs": jobs, "verdicts": None, "problem": ""}
-    folder = folder_of(options.out, paper, artefact, scale)
-    if (folder / RECORD).exists():
+    if asked.recorded:
         try:
-            state["verdicts"] = counts_of(read_record(folder)["rows"])
+            state["verdicts"] = counts_of(read_record(asked.folder)["rows"])
         except ValueError as error:  # of one artefact: the list goes on
             state["problem"] = str(error)
     return state

@@ -1,11 +1,12 @@
-"""What there is of an artefact's runs and computations, and reading access to it for claims and figures."""
+"""A reproduction of an artefact, what there is of its runs and computations, and reading access to it for claims and figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_app.papers.parts import SMOKE, Artefact, Paper, Scale
+from lightning_app.papers.parts import PAPER, SMOKE, Artefact, Paper, Scale
+from lightning_app.papers.records import RECORD
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob, Computed
 from lightning_app.reproduce.job import Job
@@ -13,34 +14,82 @@ from lightning_app.reproduce.training import Found, TrainingJob
 from lightning_app.runs.reader import Net, Run
 
 
-def trainings_of(paper: Paper, artefact: Artefact, scale: Scale) -> list[TrainingJob]:
-    return [TrainingJob(paper.key, run, scale) for run in artefact.runs]
+@dataclass(frozen=True)
+class Reproduction:
+    """An artefact at a scale, and the folder of all results."""
 
+    paper: Paper
+    artefact: Artefact
+    scale: Scale
+    out: Path
 
-def jobs_of(paper: Paper, artefact: Artefact, scale: Scale) -> list[Job]:
-    """Everything that an artefact rests on; computations first, as they take minutes."""
-    computations = [ComputationJob(paper.key, computation, scale) for computation in artefact.computations]
-    return [*computations, *trainings_of(paper, artefact, scale)]
+    @property
+    def key(self) -> str:
+        return f"{self.paper.key}/{self.artefact.key}"
+
+    @property
+    def command(self) -> str:
+        return f"python main.py reproduce {self.key} --scale {self.scale.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its results lie: those of smoke scale apart, in a folder that git ignores."""
+        return self.out / self.key / ("" if self.scale is PAPER else self.scale.name)
+
+    @property
+    def recorded(self) -> bool:
+        return (self.folder / RECORD).exists()
+
+    @property
+    def trainings(self) -> list[TrainingJob]:
+        return [TrainingJob(self.paper.key, run, self.scale) for run in self.artefact.runs]
+
+    @property
+    def computations(self) -> list[ComputationJob]:
+        return [ComputationJob(self.paper.key, each, self.scale) for each in self.artefact.computations]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Everything that it rests on; computations first, as they take minutes."""
+        return [*self.computations, *self.trainings]
+
+    def evidence(self, root: Path | None = None, computed: Sequence[Computed] | None = None) -> "Evidence":
+        """What its claims read.
+
+        Args:
+            root: folder of all runs; None: only what is kept among the results.
+            computed: instead of the computations that there are.
+        """
+        root = root or self.out / ".none"  # no run is ever there
+        trainings = self.trainings
+        runs = {job.name: job.found(root, self.out) for job in trainings}
+        if computed is None:
+            computed = [job.found(root, self.out) for job in self.computations]
+        trained = {job.name: _read(job, runs[job.name]) for job in trainings}
+        pieces = {found.job.name: found.pieces for found in computed}
+        results = Results({job.name: job for job in trainings}, trained, self.scale, pieces)
+        return Evidence(self, trainings, [run for found in runs.values() for run in found], computed, results)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is of an artefact's jobs."""
+    """What there is of a reproduction's jobs."""
 
-    scale: Scale
+    of: Reproduction
     trainings: Sequence[TrainingJob]
-    runs: Mapping[str, Sequence[Found]]  # by job
+    runs: Sequence[Found]
     computed: Sequence[Computed]
     results: Results
 
     @property
     def standing(self) -> str:
         """Scale, and how far each job is: "smoke scale (not a test): depth20 2 of 2 epochs, 2 of 2 seeds"."""
-        scale, parts = f"{self.scale.name} scale{' (not a test)' if self.scale is SMOKE else ''}", []
+        scale, parts = f"{self.of.scale.name} scale{' (not a test)' if self.of.scale is SMOKE else ''}", []
         for job in self.trainings:
             last = self.results.last_epoch(job.name)
             seeds = len({seed for arm in job.arms for seed in self.results.seeds(job.name, arm)})
-            progress = f"{last} of {job.epochs} epochs{job.out_of}, {seeds} of {len(job.seeds)} seeds"
+            full = f" (the paper: {job.epochs_of_the_paper})" if job.reduced else ""
+            progress = f"{last} of {job.epochs} epochs{full}, {seeds} of {len(job.seeds)} seeds"
             parts.append(f"{job.name} {'not run' if last is None else progress}")
         parts += [f"{found.job.name} {found.standing}" for found in self.computed]
         return f"{scale}: {'; '.join(parts)}"
@@ -51,43 +100,10 @@ class Evidence:
         asked = {f"{j.epochs} of {j.epochs_of_the_paper} epochs, {len(j.seeds)} seeds" for j in self.trainings}
         return "; ".join(sorted(asked))
 
-    def record(self, out: Path) -> list[dict[str, Any]]:
+    def record(self) -> list[dict[str, Any]]:
         """What the rows rest on: each run and computation, with what made it."""
-        runs = [run.record(out) for found in self.runs.values() for run in found]
-        return runs + [found.record(out) for found in self.computed if found.pieces]
-
-    def folders(self, out: Path) -> set[str]:
-        """Folders of what is kept, below the results."""
-        runs = [run.folder.path for found in self.runs.values() for run in found]
-        pieces = [found.job.home(out) for found in self.computed if found.pieces]
-        return {folder.relative_to(out).as_posix() for folder in [*runs, *pieces]}
-
-
-def evidence_of(
-    paper: Paper,
-    artefact: Artefact,
-    scale: Scale,
-    root: Path | None,
-    out: Path,
-    computed: Sequence[Computed] | None = None,
-) -> Evidence:
-    """What an artefact's claims read.
-
-    Args:
-        root: folder of all runs; None: only what is kept among the results.
-        out: folder of all results.
-        computed: instead of the computations that there are.
-    """
-    root = root or out / paper.key / ".none"  # no run is ever there
-    trainings = trainings_of(paper, artefact, scale)
-    runs = {job.name: job.found(root, out) for job in trainings}
-    if computed is None:
-        jobs = [ComputationJob(paper.key, computation, scale) for computation in artefact.computations]
-        computed = [job.found(root, out) for job in jobs]
-    trained = {job.name: _read(job, runs[job.name]) for job in trainings}
-    pieces = {found.job.name: found.pieces for found in computed}
-    results = Results({job.name: job for job in trainings}, trained, scale, pieces)
-    return Evidence(scale, trainings, runs, computed, results)
+        kept: list[Found | Computed] = [*self.runs, *(found for found in self.computed if found.pieces)]
+        return [each.record(self.of.out) for each in kept]
 
 
 def _read(job: TrainingJob, runs: Sequence[Found]) -> list[Net]:

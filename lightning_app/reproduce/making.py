@@ -1,7 +1,7 @@
 """One artefact, from its runs and computations to its evidence, its record, and the files made of these."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import pandas as pd
 from lightning_app.common.files import write_atomically
 from lightning_app.common.provenance import made_with
 from lightning_app.common.signals import stopping
-from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Artefact, Paper, Scale
+from lightning_app.papers.parts import PAPER, REDUCED, SMOKE
 from lightning_app.papers.records import RECORD, SCHEMA_VERSION, counts_of, read_record, rows_of
 from lightning_app.papers.results import ArraysRead
 from lightning_app.papers.verdicts import in_words
 from lightning_app.plots import figures
 from lightning_app.reproduce import tables
-from lightning_app.reproduce.evidence import Evidence, evidence_of, jobs_of, trainings_of
+from lightning_app.reproduce.evidence import Evidence, Reproduction
 from lightning_app.reproduce.job import Work
 from lightning_app.runs.lock import claimed
 
@@ -31,136 +31,115 @@ class Made:
     standing: str  # "paper scale: depth20 200 of 200 epochs, 2 of 2 seeds"
 
 
-def make(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path, work: Work | None = None) -> Made:
+def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
     """Train and compute what is missing, keep the evidence, judge by it, and write record, tables and figure.
 
     Args:
         runs: folder of all runs.
-        out: folder of all results; this one goes to ``out/<paper>/<artefact>``, at other scales than the paper's to a
-            folder of that name below.
         work: what to make of what is missing; None: nothing, say what is there shows.
 
     Raises:
         RunFailed: if a training process does not end well. What there is by then is kept all the same.
     """
     stopped: BaseException | None = None
+    paper, scale, out = asked.paper, asked.scale, asked.out
     if work is not None:
         try:
-            for job in jobs_of(paper, artefact, scale):
+            for job in asked.jobs:
                 if work.includes(job.name):
                     job.complete(runs, work, out)
         except BaseException as error:  # whatever stops it: what there is by then is kept first
             stopped = error
     # A second signal does not cut what is kept in two, and one process at a time keeps it.
     with stopping.deferred(), claimed(out / paper.key, "results", f"results of {paper.key}"):
-        changed = scale is not SMOKE and keep_evidence(paper, artefact, scale, runs, out)
+        changed = scale is not SMOKE and keep_evidence(asked, runs)
         if stopped is not None and not changed:
             raise stopped  # a mistake, or a stop before there was anything new: no record of nothing
         # Records of other artefacts that rest on the same runs and computations are written anew.
-        for other in paper.artefacts if changed else ():
-            shared = other is not artefact and {*artefact.parts} & {*other.parts}
-            if shared and (folder_of(out, paper, other, scale) / RECORD).exists():
-                judged(paper, other, scale, runs, out)
-        made = judged(paper, artefact, scale, runs, out)
-        if scale is REDUCED and (folder_of(out, paper, artefact, PAPER) / RECORD).exists():
-            judged(paper, artefact, PAPER, runs, out)  # which shows reduced scale beside it
+        for artefact in paper.artefacts if changed else ():
+            shared = artefact is not asked.artefact and {*artefact.parts} & {*asked.artefact.parts}
+            if shared and (other := replace(asked, artefact=artefact)).recorded:
+                judged(other, runs)
+        made = judged(asked, runs)
+        if scale is REDUCED and (in_full := replace(asked, scale=PAPER)).recorded:
+            judged(in_full, runs)  # which shows reduced scale beside it
     if stopped is not None:
         raise stopped
     return made
 
 
-def judged(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> Made:
+def judged(asked: Reproduction, runs: Path) -> Made:
     """Judge by what there is, and write record, tables and figure."""
-    evidence = evidence_of(paper, artefact, scale, runs if scale is SMOKE else None, out)
-    judged_rows = rows(paper, artefact, evidence, out)
-    standing = evidence.standing
-    folder = folder_of(out, paper, artefact, scale)
+    evidence, folder = asked.evidence(runs if asked.scale is SMOKE else None), asked.folder
+    judged_rows, standing = rows(evidence), evidence.standing
     folder.mkdir(parents=True, exist_ok=True)
-    if artefact.draw is not None:
+    if asked.artefact.draw is not None:
         with figures.styled():
-            figure = artefact.draw(evidence.results)
-            figures.note(figure, f"{paper.key}/{artefact.key}, {standing}")
+            figure = asked.artefact.draw(evidence.results)
+            figures.note(figure, f"{asked.key}, {standing}")
             figures.save(figure, folder, "figure")
     table = tables.frame(judged_rows)
-    tables.write_tables(table, folder, head(paper, artefact, scale, standing))
+    for name, text in tables.texts(table, head(asked, standing)).items():
+        write_atomically(folder / name, text.encode())
     counts = counts_of(judged_rows)
-    record = described(paper, artefact, evidence, out)
-    record |= {"rendered": made_with(), "counts": counts, "rows": judged_rows}
+    record = described(evidence) | {"rendered": made_with(), "counts": counts, "rows": judged_rows}
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     return Made(folder, in_words(counts), tables.shown(table), standing)
 
 
-def rows(paper: Paper, artefact: Artefact, evidence: Evidence, out: Path) -> list[dict[str, Any]]:
+def rows(evidence: Evidence) -> list[dict[str, Any]]:
     """An artefact's rows as its record has them: judged, at paper scale with the verdicts of reduced scale beside them."""
-    claims = artefact.claims(evidence.results)
-    found = rows_of(claims, artefact.about, evidence.scale.name, evidence.extent)
-    return _beside_reduced(found, folder_of(out, paper, artefact, REDUCED)) if evidence.scale is PAPER else found
+    asked = evidence.of
+    own = rows_of(asked.artefact.claims(evidence.results), asked.artefact.about, asked.scale.name, evidence.extent)
+    reduced = replace(asked, scale=REDUCED)
+    if asked.scale is not PAPER or not reduced.recorded:
+        return own
+    there = read_record(reduced.folder)["rows"]  # which are counted apart
+    found = {row["quantity"]: {"verdict": row["verdict"], "extent": row.get("extent", "")} for row in there}
+    return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in own]
 
 
-def described(paper: Paper, artefact: Artefact, evidence: Evidence, out: Path) -> dict[str, Any]:
+def described(evidence: Evidence) -> dict[str, Any]:
     """What a record says of itself and of its evidence."""
     return {
         "schema": SCHEMA_VERSION,
-        "artefact": f"{paper.key}/{artefact.key}",
-        "scale": evidence.scale.name,
+        "artefact": evidence.of.key,
+        "scale": evidence.of.scale.name,
         "standing": evidence.standing,
         "extent": evidence.extent,
-        "command": _command(paper, artefact, evidence.scale),
-        "evidence": evidence.record(out),
+        "command": evidence.of.command,
+        "evidence": evidence.record(),
     }
 
 
-def keep_evidence(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> bool:
+def keep_evidence(asked: Reproduction, runs: Path) -> bool:
     """Pack the artefact's runs and pieces among the results, with the arrays that any artefact of the paper reads.
 
     Returns:
         Whether anything is kept that was not kept before.
     """
-    trainings = trainings_of(paper, artefact, scale)
-    alive = {job.name for job in trainings if any(run.lies_in(runs) for run in job.found(runs, out))}
+    found = {job.name: job.found(runs, asked.out) for job in asked.trainings}
+    alive = {name for name, each in found.items() if any(run.lies_in(runs) for run in each)}
     read: ArraysRead = {}
-    for other in paper.artefacts:
-        if other.has(scale) and alive & {*other.parts}:
-            for name, arrays in _arrays_read(paper, other, scale, runs, out).items():
+    for other in asked.paper.artefacts:
+        if other.has(asked.scale) and alive & {*other.parts}:
+            results = replace(asked, artefact=other).evidence(runs).results
+            other.claims(results)
+            if other.draw is not None:
+                with figures.styled():
+                    other.draw(results)
+            for name, arrays in results.arrays_read.items():  # by claims and figure
                 read.setdefault(name, set()).update(arrays)
-    return any([job.keep(runs, out, read.get(job.name, set())) for job in jobs_of(paper, artefact, scale)])
+    return any([job.keep(runs, asked.out, read.get(job.name, set())) for job in asked.jobs])
 
 
-def _arrays_read(paper: Paper, artefact: Artefact, scale: Scale, runs: Path, out: Path) -> ArraysRead:
-    """By run, the (family, epoch) of arrays that an artefact's claims and figure read."""
-    results = evidence_of(paper, artefact, scale, runs, out).results
-    artefact.claims(results)
-    if artefact.draw is not None:
-        with figures.styled():
-            artefact.draw(results)
-    return results.arrays_read
-
-
-def folder_of(out: Path, paper: Paper, artefact: Artefact, scale: Scale) -> Path:
-    """Where a result lies: smoke results apart, in a folder that git ignores."""
-    return out / paper.key / artefact.key / ("" if scale is PAPER else scale.name)
-
-
-def _beside_reduced(own: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """The verdicts of reduced scale beside those of the paper's, where there are some; they are counted apart."""
-    if not (folder / RECORD).exists():
-        return own
-    record = read_record(folder)
-    found = {row["quantity"]: {"verdict": row["verdict"], "extent": row.get("extent", "")} for row in record["rows"]}
-    return [row | ({"reduced": found[row["quantity"]]} if row["quantity"] in found else {}) for row in own]
-
-
-def _command(paper: Paper, artefact: Artefact, scale: Scale) -> str:
-    return f"python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name}"
-
-
-def head(paper: Paper, artefact: Artefact, scale: Scale, standing: str) -> str:
+def head(asked: Reproduction, standing: str) -> str:
     lines = [
-        f"# {paper.key}/{artefact.key}: {artefact.title}",
-        paper.title,
+        f"# {asked.key}: {asked.artefact.title}",
+        asked.paper.title,
         f"Evidence, {standing}.",
-        f"Conventions. {artefact.convention}",
-        f"`{_command(paper, artefact, scale)}`. Numbers of each seed, and which commit trained or computed them on what "
-        f"machine: {RECORD}. `python main.py verify {paper.key}/{artefact.key}` judges again.",
+        f"Conventions. {asked.artefact.convention}",
+        f"`{asked.command}`. Numbers of each seed, and which commit trained or computed them on what "
+        f"machine: {RECORD}. `python main.py verify {asked.key}` judges again.",
     ]
     return "\n\n".join(lines)

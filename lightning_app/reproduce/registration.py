@@ -27,7 +27,7 @@ from lightning_app.common.files import write_atomically
 from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
 from lightning_app.papers.records import rows_of
-from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.evidence import Reproduction
 
 FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,7 +73,7 @@ def _is_silent(node: ast.stmt) -> bool:
 def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[str, Any]]]:
     for scale in (PAPER, REDUCED):
         if artefact.has(scale):
-            results = evidence_of(its_paper, artefact, scale, None, NOWHERE).results
+            results = Reproduction(its_paper, artefact, scale, NOWHERE).evidence().results
             for row in rows_of(artefact.claims(results), artefact.about, scale.name):
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
                 about = {"test": row["test"], "class": row["class"]}

@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lightning_app.common.files import write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.papers.records import number, reduced_of, value, verdict_of, words_of_test
 
@@ -57,12 +55,6 @@ def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
         "table.tex": read.drop(columns=["why", "test"]).to_latex(index=False, escape=True),
     }
-
-
-def write_tables(table: pd.DataFrame, folder: Path, head: str) -> None:
-    """The files of `texts`."""
-    for name, text in texts(table, head).items():
-        write_atomically(folder / name, text.encode())
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

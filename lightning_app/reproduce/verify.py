@@ -17,7 +17,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,12 @@ from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.papers import PAPERS, find
-from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper, Scale
+from lightning_app.papers.parts import PAPER, REDUCED
 from lightning_app.papers.records import RECORD, counts_of, read_record, value
 from lightning_app.papers.verdicts import in_words
 from lightning_app.reproduce import making, tables
-from lightning_app.reproduce.computing import ComputationJob
-from lightning_app.reproduce.evidence import evidence_of, jobs_of
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
-from lightning_app.reproduce.making import described, folder_of
 from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
 
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
@@ -95,75 +93,65 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory() as root:  # of what is computed again: once for all artefacts that share it
         for paper, artefact in named:
             for scale in filter(artefact.has, (PAPER, REDUCED)):
-                key = f"{paper.key}/{artefact.key}{'' if scale is PAPER else f' ({scale.name} scale)'}"
-                if (folder_of(options.results, paper, artefact, scale) / RECORD).exists():
-                    recorded.append((paper.key, artefact.key))
-                for each in _compared(paper, artefact, scale, options, Path(root)):
+                asked = Reproduction(paper, artefact, scale, options.results)
+                key = f"{asked.key}{'' if scale is PAPER else f' ({scale.name} scale)'}"
+                recorded += [asked.key] * asked.recorded
+                anew = options.recompute and asked.recorded
+                again = recompute(asked, options.data_root, Path(root)) if anew else ()
+                for each in itertools.chain(verify(asked), again):
                     print(each.line(key), flush=True)
-                    lines.append({"artefact": f"{paper.key}/{artefact.key}", "scale": scale.name, **asdict(each)})
+                    lines.append({"artefact": asked.key, "scale": scale.name, **asdict(each)})
                     wrong += bool(each.difference)
     if not recorded and not wrong:
         raise UserError(
             f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none."
         )
-    without = len({(paper.key, artefact.key) for paper, artefact in named} - {*recorded})
+    without = len({f"{paper.key}/{artefact.key}" for paper, artefact in named} - {*recorded})
     said = f"{wrong} difference{'s' if wrong > 1 else ''}" if wrong else "all agree"
     print(f"{len(recorded)} records: {said}; {without} artefacts have no record yet.")
     answer |= {"records": len(recorded), "without_record": without, "differences": wrong, "compared": lines}
     return 1 if wrong else 0
 
 
-def _compared(
-    paper: Paper, artefact: Artefact, scale: Scale, options: argparse.Namespace, root: Path
-) -> Iterator[Compared]:
-    folder = folder_of(options.results, paper, artefact, scale)
-    if not (folder / RECORD).exists():
-        yield from _guarded(_without_record(paper, artefact, scale, options.results), folder)
-        return
-    yield from verify(paper, artefact, scale, options.results)
-    if options.recompute:
-        yield from recompute(paper, artefact, scale, options.results, options.data_root, root)
-
-
-def verify(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
+def verify(asked: Reproduction) -> Iterator[Compared]:
     """Files of the evidence, what the record says of it, rows; then what is made of the rows."""
-    folder = folder_of(out, paper, artefact, scale)
+    if not asked.recorded:
+        yield from _guarded(_without_record(asked), asked.folder)
+        return
     try:
-        record = read_record(folder)
+        record = read_record(asked.folder)
     except UserError as error:
         yield Compared("record", str(error))
         return
-    yield from _guarded(_judged_again(paper, artefact, scale, record, out), folder)
-    yield from _guarded(_made_of_rows(paper, artefact, scale, record, folder), folder)
+    yield from _guarded(_judged_again(asked, record), asked.folder)
+    yield from _guarded(_made_of_rows(asked, record), asked.folder)
 
 
-def recompute(paper: Paper, artefact: Artefact, scale: Scale, out: Path, data: Path, root: Path) -> Iterator[Compared]:
+def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Compared]:
     """Rows from computations made anew, and from the runs that are kept.
 
     Args:
         data: folder of all data.
         root: folder that the computations are made in. What is there already is not made again.
     """
-    if not artefact.computations:
+    if not asked.computations:
         yield Compared("not computed again: its nets were trained", note=True)
         return
-    folder = folder_of(out, paper, artefact, scale)
-    if artefact.runs:
+    if asked.trainings:
         yield Compared("its nets are not trained again: their runs are those that are kept", note=True)
-    jobs = [ComputationJob(paper.key, computation, scale) for computation in artefact.computations]
     try:
-        record = read_record(folder)
-        for job in jobs:
+        record = read_record(asked.folder)
+        for job in asked.computations:
             job.complete(root, Work(data))
-        evidence = evidence_of(paper, artefact, scale, None, out, [job.found(root) for job in jobs])
+        evidence = asked.evidence(computed=[job.found(root) for job in asked.computations])
     except (ValueError, OSError) as error:  # missing data, damaged evidence, a full disk
         yield Compared("computing it again", " ".join(str(error).split()))
         return
 
     def compared() -> Iterator[Compared]:  # claims are asked within the guard
-        yield from compare(record, making.rows(paper, artefact, evidence, out), RECOMPUTED, ROUNDING)
+        yield from compare(record, making.rows(evidence), RECOMPUTED, ROUNDING)
 
-    for each in _guarded(compared(), folder):
+    for each in _guarded(compared(), asked.folder):
         yield Compared(f"{each.what} (computed again)", each.difference)
 
 
@@ -178,43 +166,43 @@ def _guarded(lines: Iterable[Compared], folder: Path) -> Iterator[Compared]:
         yield Compared("record", f"{folder / RECORD} is not as `reproduce` writes it ({said}): restore it")
 
 
-def _without_record(paper: Paper, artefact: Artefact, scale: Scale, out: Path) -> Iterator[Compared]:
+def _without_record(asked: Reproduction) -> Iterator[Compared]:
     """A record that was taken away leaves something behind: its tables, or evidence that no other record rests on."""
-    folder = folder_of(out, paper, artefact, scale)
-    again = f"`python main.py reproduce {paper.key}/{artefact.key} --scale {scale.name} --no-train`"
+    folder, out, again = asked.folder, asked.out, f"`{asked.command} --no-train`"
     left = sorted(path.name for path in folder.glob("[!.]*") if path.is_file())
     if left:
         yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
-    states = [job.state(out / ".none", out) for job in jobs_of(paper, artefact, scale)]  # no run is ever there
+    states = [job.state(out / ".none", out) for job in asked.jobs]  # no run is ever there
     if states and all(state == "finished" for state in states):
         yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
-    elif alone := sorted(evidence_of(paper, artefact, scale, None, out).folders(out) - _rested_on(paper, out)):
+    elif alone := sorted(_folders(asked.evidence().record()) - _rested_on(asked)):
         yield Compared("record", f"no record rests on the evidence in {', '.join(alone)}: make one with {again}")
 
 
-def _rested_on(paper: Paper, out: Path) -> set[str]:
+def _rested_on(asked: Reproduction) -> set[str]:
     """Folders of evidence that some record of the paper names. A record that cannot be read is reported as such."""
     found: set[str] = set()
-    for artefact, scale in itertools.product(paper.artefacts, (PAPER, REDUCED)):
+    for artefact, scale in itertools.product(asked.paper.artefacts, (PAPER, REDUCED)):
         with contextlib.suppress(*BROKEN):  # UserError is one: there is no record
-            evidence = read_record(folder_of(out, paper, artefact, scale))["evidence"]
-            found |= {part["folder"] for part in evidence}
+            found |= _folders(read_record(replace(asked, artefact=artefact, scale=scale).folder)["evidence"])
     return found
 
 
-def _judged_again(
-    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], out: Path
-) -> Iterator[Compared]:
+def _folders(evidence: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {part["folder"] for part in evidence}
+
+
+def _judged_again(asked: Reproduction, record: dict[str, Any]) -> Iterator[Compared]:
     """Files, then what the record says of them, then rows: each only where the one before is as it was."""
     other = Compared("rows are not judged again, as the evidence is not that of the record", note=True)
-    files = [*_files(record, out)]
+    files = [*_files(record, asked.out)]
     yield from files
     if any(each.difference for each in files):
         yield other
         return
-    found = evidence_of(paper, artefact, scale, None, out)
-    said = described(paper, artefact, found, out)
+    found = asked.evidence()
+    said = making.described(found)
     evidence = [*_evidence(record["evidence"], said.pop("evidence"))]
     yield from evidence
     if any(each.difference.startswith(OTHER) for each in evidence):
@@ -224,7 +212,7 @@ def _judged_again(
         yield Compared(key, _first_difference(record.get(key), now))
     if more := record.keys() - said.keys() - {"evidence", "rendered", "counts", "rows"}:
         yield Compared(RECORD, f"has {', '.join(sorted(more))}, which `reproduce` does not write")
-    yield from compare(record, making.rows(paper, artefact, found, out), SAME)
+    yield from compare(record, making.rows(found), SAME)
 
 
 def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
@@ -361,15 +349,13 @@ def _is_number(encoded: Any) -> bool:
     return encoded in NO_NUMBERS if isinstance(encoded, str) else type(encoded) in (int, float)
 
 
-def _made_of_rows(
-    paper: Paper, artefact: Artefact, scale: Scale, record: dict[str, Any], folder: Path
-) -> Iterator[Compared]:
+def _made_of_rows(asked: Reproduction, record: dict[str, Any]) -> Iterator[Compared]:
     """Counts and tables, which say nothing of their own."""
     counted, again = record["counts"], counts_of(record["rows"])
     different = f"recorded {in_words(counted)}; its rows say {in_words(again)}"
     yield Compared("counts", "" if _equal(counted, again) else different)
-    texts = tables.texts(tables.frame(record["rows"]), making.head(paper, artefact, scale, record["standing"]))
-    wrong = [said for name, text in texts.items() if (said := _other_text(folder / name, text))]
+    texts = tables.texts(tables.frame(record["rows"]), making.head(asked, record["standing"]))
+    wrong = [said for name, text in texts.items() if (said := _other_text(asked.folder / name, text))]
     yield Compared("tables", "; ".join(wrong))
 
 

@@ -14,7 +14,7 @@ from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies, V
 from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import cushions, interlayer
 from lightning_app.papers.yu_tomasi.table_1 import FAMILY, as_printed, deeper, penalties, printed, smaller
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import id_shares
-from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.registration import NOWHERE
 
 LOST = math.nan
@@ -150,8 +150,8 @@ def test_the_paper_s_column_has_no_bound_of_ours():
 @pytest.mark.parametrize("key", PAPERS)
 def test_what_is_ours_has_nothing_in_the_paper_s_column(key):
     """Of every artefact, without any result."""
-    found = ((each, evidence_of(paper(key), each, PAPER, None, NOWHERE).results) for each in paper(key).artefacts)
-    claims = [claim for artefact, results in found for claim in artefact.claims(results)]
+    asked = [Reproduction(paper(key), each, PAPER, NOWHERE) for each in paper(key).artefacts]
+    claims = [claim for each in asked for claim in each.artefact.claims(each.evidence().results)]
     ours = [claim for claim in claims if claim.basis is Basis.OURS]
     assert ours and {claim.quantity: claim.paper for claim in ours if claim.paper != ""} == {}
 

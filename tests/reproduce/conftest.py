@@ -15,7 +15,7 @@ from lightning_app.papers import find
 from lightning_app.papers.parts import PAPER, Artefact, Computation, Run, Scale
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob
-from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import make, rows
 from lightning_app.reproduce.training import TrainingJob
@@ -90,7 +90,8 @@ def results(tmp_path) -> Callable[..., tuple[Artefact, Results]]:
 
     def results(artefact: str, paper: str, scale: Scale = PAPER) -> tuple[Artefact, Results]:
         ((its_paper, found),) = find(f"{paper}/{artefact}")
-        return found, evidence_of(its_paper, found, scale, tmp_path / "runs", tmp_path / "results").results
+        asked = Reproduction(its_paper, found, scale, tmp_path / "results")
+        return found, asked.evidence(tmp_path / "runs").results
 
     return results
 
@@ -101,10 +102,10 @@ def made(tmp_path) -> Callable[..., dict[str, str]]:
 
     def made(artefact: str, scale: Scale = PAPER, paper: str = "yu-tomasi", files: bool = False) -> dict[str, str]:
         ((its_paper, found),) = find(f"{paper}/{artefact}")
-        runs, results = tmp_path / "runs", tmp_path / "results"
+        runs, asked = tmp_path / "runs", Reproduction(its_paper, found, scale, tmp_path / "results")
         if files:
-            make(its_paper, found, scale, runs, results)
-        judged = rows(its_paper, found, evidence_of(its_paper, found, scale, runs, results), results)
+            make(asked, runs)
+        judged = rows(asked.evidence(runs))
         return {row["quantity"]: row["verdict"] for row in judged}
 
     return made

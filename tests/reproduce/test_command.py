@@ -9,7 +9,7 @@ from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import REDUCED, SCALES, Computation
 from lightning_app.papers.verdicts import Verdict
 from lightning_app.reproduce import main
-from lightning_app.reproduce.evidence import trainings_of
+from lightning_app.reproduce.evidence import Reproduction
 from tests.helpers import command
 
 
@@ -54,7 +54,7 @@ def test_every_artefact_is_listed_with_its_state(tmp_path):
 def test_the_run_s_yaml_exists_for_every_artefact():
     for key, artefact in ALL:
         for scale in SCALES.values():
-            for plan in trainings_of(paper(key), artefact, scale):
+            for plan in Reproduction(paper(key), artefact, scale, Path("results")).trainings:
                 assert plan.config.exists()
                 assert plan.epochs > 0
 

@@ -12,6 +12,7 @@ from lightning_app.papers.parts import PAPER, SMOKE, Artefact, Computation, Pape
 from lightning_app.papers.predicates import Within
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.reproduce.computing import ComputationJob
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import make
 from lightning_app.runs.lock import claimed
@@ -129,9 +130,8 @@ def artefact(compute) -> Artefact:
 
 def test_claims_are_about_pieces_that_are_there(tmp_path):
     def made(work, scale=PAPER):
-        found = make(
-            Paper("paper", "A paper.", ()), artefact(Depths()), scale, tmp_path / "runs", tmp_path / "out", work
-        )
+        asked = Reproduction(Paper("paper", "A paper.", ()), artefact(Depths()), scale, tmp_path / "out")
+        found = make(asked, tmp_path / "runs", work)
         return found.counts, (found.folder / "table.md").read_text()
 
     work = Work(tmp_path)

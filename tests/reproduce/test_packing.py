@@ -21,6 +21,7 @@ from lightning_app.common.seeds import spell_seeds
 from lightning_app.papers import find
 from lightning_app.papers.parts import PAPER, Run
 from lightning_app.reproduce import packing, training
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import keep_evidence
 from lightning_app.reproduce.packing import MANIFEST, PackedRun, damage, pack, restore, unpack
@@ -429,7 +430,7 @@ def test_runs_of_different_seeds_kept_in_folders_of_their_own_all_count(leave, t
 def kept(home: Path) -> dict[str, str | int | None]:
     """Folder -> after how many epochs it finished, as `reproduce` keeps table 3's run."""
     ((paper, artefact),) = find("yu-tomasi/table-3")
-    keep_evidence(paper, artefact, PAPER, home / "runs", home / "results")
+    keep_evidence(Reproduction(paper, artefact, PAPER, home / "results"), home / "runs")
     folders = (home / "results" / "yu-tomasi" / "runs").iterdir()
     return {folder.name: RunFolder(folder).finished for folder in folders}
 

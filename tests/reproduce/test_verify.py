@@ -27,7 +27,8 @@ from lightning_app.papers.verdicts import Class, Sample
 from lightning_app.papers.yu_tomasi.nets import SEED_RUNS
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TABLE_3
 from lightning_app.reproduce import command as reproducing
-from lightning_app.reproduce import verify
+from lightning_app.reproduce import making, verify
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.making import make
 from lightning_app.reproduce.packing import MANIFEST, file_digest
@@ -83,9 +84,9 @@ def original(tmp_path_factory) -> Path:
         patch.setattr(os, "fsync", lambda _: None)
         leave_run(home, SEED_RUNS["depth32"], table_3).identifier()
         ((its_paper, table),) = papers.find(TRAINED)
-        make(its_paper, table, PAPER, home / "runs", home / "results")
+        make(Reproduction(its_paper, table, PAPER, home / "results"), home / "runs")
         its_paper = small_paper()
-        make(its_paper, its_paper.artefacts[0], PAPER, home / "runs", home / "results", Work(home))
+        make(Reproduction(its_paper, its_paper.artefacts[0], PAPER, home / "results"), home / "runs", Work(home))
     return home / "results"
 
 
@@ -169,11 +170,11 @@ def test_what_was_made_keeps_to_the_schema(original):
 def test_a_record_of_smoke_scale_and_one_of_nothing_keep_to_the_schema(tmp_path):
     small = small_paper()
     for scale, work in ((PAPER, None), (SMOKE, Work(tmp_path))):
-        made = make(small, small.artefacts[0], scale, tmp_path / "runs", tmp_path / "results", work)
+        made = make(Reproduction(small, small.artefacts[0], scale, tmp_path / "results"), tmp_path / "runs", work)
         VALID.validate(json.loads((made.folder / "verdict.json").read_text()))
     leave_run(tmp_path, SEED_RUNS["depth32"], table_3, scale=SMOKE)
     ((its_paper, table),) = papers.find(TRAINED)
-    made = make(its_paper, table, SMOKE, tmp_path / "runs", tmp_path / "results")
+    made = make(Reproduction(its_paper, table, SMOKE, tmp_path / "results"), tmp_path / "runs")
     VALID.validate(json.loads((made.folder / "verdict.json").read_text()))
 
 
@@ -378,7 +379,7 @@ def test_evidence_that_another_record_rests_on_is_none(tmp_path, monkeypatch, ca
     leave_run(tmp_path, SEED_RUNS["depth32"], table_3, epochs=(0, 12), finished=False).identifier()
     ((its_paper, table),) = papers.find(TRAINED)
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    make(its_paper, table, PAPER, tmp_path / "runs", tmp_path / "results")
+    make(Reproduction(its_paper, table, PAPER, tmp_path / "results"), tmp_path / "runs")
     assert verify.main(["yu-tomasi", "--results", str(tmp_path / "results")]) == 0
     (tmp_path / "results" / RECORDS[TRAINED]).unlink()
     assert verify.main(["yu-tomasi/fig-7", "--results", str(tmp_path / "results")]) == 1
@@ -495,7 +496,8 @@ def test_computations_that_go_with_runs_are_computed_again_beside_what_is_kept_o
     mixed = mixed_paper()
     leave_run(tmp_path, SEED_RUNS["depth32"], table_3).identifier()
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    make(mixed, mixed.artefacts[0], PAPER, tmp_path / "runs", tmp_path / "results", Work(tmp_path, only={"depths"}))
+    asked = Reproduction(mixed, mixed.artefacts[0], PAPER, tmp_path / "results")
+    make(asked, tmp_path / "runs", Work(tmp_path, only={"depths"}))
     now = mixed_paper(factor)
     monkeypatch.setattr("lightning_app.reproduce.verify.find", lambda _: [(now, now.artefacts[0])])
     code = verify.main(["yu-tomasi/mixed", "--results", str(tmp_path / "results"), "--recompute"])
@@ -525,12 +527,14 @@ def test_what_cannot_be_computed_again_is_a_difference_and_the_others_go_on(said
 def test_claims_that_cannot_be_judged_again_do_not_keep_others_from_it(said, results, monkeypatch):
     """As where the record of reduced scale, which is shown beside the paper's, is damaged."""
 
-    def damaged(rows, folder):
-        if "fig-0" in folder.parts:
-            raise UserError(f"{folder / 'verdict.json'} cannot be read: restore it.")
-        return rows
+    rows = making.rows
 
-    monkeypatch.setattr("lightning_app.reproduce.making._beside_reduced", damaged)
+    def damaged(evidence):
+        if evidence.of.key == COMPUTED:
+            raise UserError(f"{evidence.of.folder / 'reduced' / 'verdict.json'} cannot be read: restore it.")
+        return rows(evidence)
+
+    monkeypatch.setattr(making, "rows", damaged)
     code, output = said(COMPUTED, TRAINED, "--recompute")
     assert code == 1
     assert len(differing(output)) == 2  # judged again, and computed again

@@ -30,7 +30,7 @@ from lightning_app.papers.yu_tomasi.table_3_fig_7 import (
     printed_square,
 )
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TABLE_3
-from lightning_app.reproduce.evidence import evidence_of
+from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.statistics.paired import paired
 
@@ -156,7 +156,7 @@ def test_entries_above_0_7_are_nearly_all_of_the_first_convolution():
 
 
 def claims_of(artefact) -> dict:
-    nothing = evidence_of(PAPER, artefact, PAPER_SCALE, None, NOWHERE).results
+    nothing = Reproduction(PAPER, artefact, PAPER_SCALE, NOWHERE).evidence().results
     claims = artefact.claims(nothing)
     return {claim.quantity: replace(claim, about=claim.about or artefact.about) for claim in claims}
 
