@@ -112,12 +112,6 @@ class Computed:
     made: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece: what computed it, and seconds
 
     @property
-    def missing(self) -> str:
-        """ "3 of 12 pieces"; "" when all are there."""
-        have, want = len(self.pieces), len(self.job.computation.pieces)
-        return f"{have} of {want} pieces" if have < want else ""
-
-    @property
     def data(self) -> str:
         """Names of the data that the pieces were made of."""
         return ", ".join(dict.fromkeys(str(arrays[DATA]) for arrays in self.pieces.values() if DATA in arrays))
@@ -125,7 +119,8 @@ class Computed:
     @property
     def standing(self) -> str:
         """ "computed on MNIST", "3 of 12 pieces on MNIST"."""
-        return f"{self.missing or 'computed'}{f' on {self.data}' if self.data else ''}"
+        have, want = len(self.pieces), len(self.job.computation.pieces)
+        return f"{f'{have} of {want} pieces' if have < want else 'computed'}{f' on {self.data}' if self.data else ''}"
 
     def record(self, out: Path) -> dict[str, Any]:
         """What a verdict rests on, for its record."""

@@ -20,7 +20,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +45,19 @@ def home_of_pieces(out: Path, paper: str, scale: Scale) -> Path:
     return home_of_runs(out, paper, scale).with_name("pieces")
 
 
-@dataclass(frozen=True)
-class PackedRun:
-    """What a run's manifest says."""
-
-    files: Mapping[str, str]  # SHA-256 by path
-    left_out: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: Path) -> "PackedRun":
-        content = read_json(folder / MANIFEST)
-        files, left_out = (content.get("files"), content.get("left_out")) if isinstance(content, dict) else (None, None)
-        if not isinstance(files, dict) or not isinstance(left_out, list):
-            raise UserError(f"{folder / MANIFEST} is no list of packed files: restore it, or pack the run again.")
-        return cls(files, tuple(left_out))
+def _packed(folder: Path) -> dict[str, str]:
+    """What a run's manifest says: SHA-256 by path."""
+    content = read_json(folder / MANIFEST)
+    files, left_out = (content.get("files"), content.get("left_out")) if isinstance(content, dict) else (None, None)
+    if not isinstance(files, dict) or not isinstance(left_out, list):
+        raise UserError(f"{folder / MANIFEST} is no list of packed files: restore it, or pack the run again.")
+    return files
 
 
 def damage(folder: Path) -> list[str]:
     """What of a packed run is not as it was packed, one sentence a file; empty if all is well."""
     try:
-        files = PackedRun.read(folder).files
+        files = _packed(folder)
     except UserError as error:
         return [str(error)]
     # What a reader of run folders takes for a part of the run: a report that somebody made there is none.
@@ -161,7 +153,7 @@ def unpack(folder: Path, target: Path) -> RunFolder:
         raise UserError(f"training cannot go on from {folder}: {found[0]}. Restore it, for example with git checkout.")
     new = _new(target)
     shutil.rmtree(new, ignore_errors=True)
-    for name in PackedRun.read(folder).files:
+    for name in _packed(folder):
         content = read_xz(folder / name) if name == LOG_PACKED else read_bytes(folder / name)
         write_atomically(with_folder(new / (LOG if name == LOG_PACKED else name)), content)
     with writing(target):

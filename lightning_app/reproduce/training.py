@@ -109,11 +109,6 @@ class TrainingJob(Job):
     def epochs_of_the_paper(self) -> int:
         return self.recipe["trainer"]["max_epochs"]
 
-    @property
-    def out_of(self) -> str:
-        """ " (the paper: 200)" where that is more than is asked for at reduced scale."""
-        return f" (the paper: {self.epochs_of_the_paper})" if self.reduced else ""
-
     @cached_property
     def epochs(self) -> int:
         if self.reduced:
@@ -164,11 +159,8 @@ class TrainingJob(Job):
         """Its runs, those kept as evidence first, each of them oldest first."""
         homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
         found = [run for home in [*homes, root / self.group] for run in self._in(home)]
-        furthest: dict[str, Found] = {}  # a run that went on after it was packed is one run: of its copies one counts
-        for run in found:
-            one = _identity(run.folder)
-            if one not in furthest or run.worth >= furthest[one].worth:
-                furthest[one] = run
+        # A run that went on after it was packed is one run: of its copies the one that is worth most counts.
+        furthest = {_identity(run.folder): run for run in sorted(found, key=lambda run: run.worth)}
         return [run for run in found if furthest[_identity(run.folder)] is run]
 
     def _in(self, home: Path) -> Iterator[Found]:
@@ -231,9 +223,8 @@ class TrainingJob(Job):
             raise RunFailed(self, 1)
 
     def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, float]]) -> bool:
-        furthest: dict[str, Found] = {}  # of runs with the same seeds, kept or not, one is kept
-        for run in sorted(self.found(root, kept), key=lambda run: run.worth):
-            furthest[run.packed_name] = run
+        # Of runs with the same seeds, kept or not, one is kept.
+        furthest = {run.packed_name: run for run in sorted(self.found(root, kept), key=lambda run: run.worth)}
         new = {name: run for name, run in furthest.items() if run.lies_in(root)}
         home = home_of_runs(kept, self.paper, self.scale)
         changed = [pack(run.folder, home / name, run.state == "finished", arrays) for name, run in new.items()]

@@ -49,7 +49,7 @@ def test_all_is_computed_once(tmp_path):
     assert task(compute).state(tmp_path) == "finished"
     computed = task(compute).found(tmp_path)
     assert computed.pieces["depth8"]["depths"].tolist() == [0, 8, 16]
-    assert (computed.missing, computed.data) == ("", "three numbers")
+    assert computed.standing == "computed on three numbers"
 
 
 def test_an_interruption_costs_one_piece(tmp_path):
