@@ -170,6 +170,8 @@ def test_pieces_name_every_parameter_that_their_function_takes(key):
     """A parameter with a default would decide numbers without being in the digest."""
     for computation in (each for artefact in paper(key).artefacts for each in artefact.computations):
         takes = set(inspect.signature(computation.compute).parameters) - {"source"}
+        outermost = inspect.signature(computation.compute, follow_wrapped=False).parameters
+        takes |= {"seeds"} & set(outermost)  # which `seed_by_seed` takes itself
         for asked in computation.pieces.values():  # data that are no name are found by source and limit
             wanted = {"limit" if name == "data" and name not in asked else name for name in takes}
             assert {*asked} == wanted, computation.name
