@@ -9,7 +9,7 @@ Shapes: k runs, R units of n matrices, width d, m samples.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,16 +21,6 @@ Activation = Literal["identity", "relu", "tanh"]
 CACHED = 2**22  # numbers that backward needs of one piece: 16 MB in float32, a share of a CPU's last cache
 RUNS = 4  # passed over the samples together: of few runs the pieces are long, and long products are fast ones
 LEAST_PIECE = 128  # samples: below, calls cost more than the cache saves
-
-
-class Problem(Protocol):
-    """A loss over weights (k, R, n, d, d), with gradient."""
-
-    dtype: torch.dtype
-
-    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (k,) in float64 and gradients like ``weights``, of the same dtype."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,16 +38,16 @@ class Descent:
     path: Tensor | None = None  # (k, steps + 1, R, n, d, d) the weights of every column, if they were kept
 
 
+@dataclass(frozen=True)
 class LinearProblem:
     """A linear net's loss 1/2 E||x^R - y||^2, in float64: all it sees of the data are their second moments."""
 
-    dtype = torch.float64
-
-    def __init__(self, moments: Moments, shortcut: bool = True) -> None:
-        self.moments = moments
-        self.shortcut = shortcut
+    moments: Moments
+    shortcut: bool = True
+    dtype: ClassVar[torch.dtype] = torch.float64
 
     def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Of weights (k, R, n, d, d): losses (k,) in float64 and gradients like ``weights``, of the same dtype."""
         return linear.loss_and_gradient(weights, self.moments, self.shortcut)
 
 
@@ -101,6 +91,7 @@ class SampleProblem:
         return x
 
 
+Problem = LinearProblem | SampleProblem
 _ACTIVATIONS = {"identity": lambda x: x, "relu": Tensor.relu_, "tanh": Tensor.tanh_}
 
 
