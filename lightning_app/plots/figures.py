@@ -84,10 +84,11 @@ def _plain_line(arm: str) -> Style:
     return Style(colour(arm), "-", "")
 
 
-def legend(axes: Axes, beside: bool = False) -> None:
-    """A legend, where there is something to explain; beside the axes where it would hide what they show."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(**({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
+def legend(*panels: Axes, beside: bool = False) -> None:
+    """A legend each, where there is something to explain; beside the axes where it would hide what they show."""
+    for axes in panels:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(**({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
 
 
 def note(figure: Figure, words: str) -> None:

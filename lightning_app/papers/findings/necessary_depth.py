@@ -257,8 +257,7 @@ def draw_necessary_depth(of: Computation, results: Results) -> Figure:
         both = [(lesion_depth(arrays)[0, task], arrays["effective_input"][0, task]) for arrays in pieces]
         axes[2].plot(*zip(*both) if both else ([], []), "o", color=figures.COLOURS[shade][0], label=plural(k, "step"))
     axes[2].set(xlabel="lesion depth", ylabel="effective depth, from the input")
-    for ax in axes:
-        figures.legend(ax)
+    figures.legend(*axes)
     return figure
 
 

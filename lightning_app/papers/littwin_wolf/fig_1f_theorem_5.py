@@ -221,8 +221,7 @@ def draw_fig_1f(results: Results) -> figures.Figure:
     right.set(title=f"critical points, Λ = {LAMBDA}, p = {P}", xlabel="β", xscale="log", yscale="log")
     right.set_yticks((2, 5, 10, 20, 50), (2, 5, 10, 20, 50))
     right.minorticks_off()
-    figures.legend(left)
-    figures.legend(right)
+    figures.legend(left, right)
     return figure
 
 

@@ -81,8 +81,7 @@ def _draw(results: Results, by_layer: str, mean: str, words: str) -> figures.Fig
             figures.band(right, over_epochs, "residual", "mean over seeds, ± sd, extremes")
             right.axvline(DROP, color=figures.INK, linewidth=0.8, linestyle=":")
         right.set(title=f"mean over layers, {title}", xlabel="epoch")
-    figures.legend(grid[0][0])
-    figures.legend(grid[0][1])
+    figures.legend(*grid[0])
     return figure
 
 

@@ -64,8 +64,7 @@ def draw_fig_2(results: Results) -> figures.Figure:
     right.set(title="test error E", xlabel="epoch")
     against.set(title="E against L: mean, thin each seed", xlabel="L (nats)", ylabel="E", xscale="log")
     difference.set(title="E of plain minus residual at equal L", xlabel="L (nats)", xscale="log")
-    figures.legend(left)
-    figures.legend(difference)
+    figures.legend(left, difference)
     return figure
 
 
