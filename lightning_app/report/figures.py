@@ -45,6 +45,12 @@ def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     return legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
 
 
+def over_groups(axes: Axes, page: PageData, line: Callable[[Net], pd.Series], every: bool = False) -> None:
+    """`over_seeds` of each group of nets."""
+    for nets in page.groups.values():
+        over_seeds(axes, [line(net) for net in nets], nets[0].style, every)
+
+
 def curve_panel(
     page: PageData,
     key: str,
@@ -71,8 +77,7 @@ def curve_panel(
     def draw(axes: Axes) -> None:
         if before:
             before(axes)
-        for nets in page.groups.values():
-            over_seeds(axes, [line(net) for net in nets], nets[0].style, every)
+        over_groups(axes, page, line, every)
         if after:
             after(axes)
 
@@ -116,6 +121,15 @@ class Histogram(NamedTuple):
     epoch: float
 
 
+class Frame(NamedTuple):
+    """What a panel shows of one net at one epoch."""
+
+    net: Net
+    epoch: float
+    x: np.ndarray  # (n,), or edges (n + 1,) of a histogram
+    y: np.ndarray  # (n,)
+
+
 class View(NamedTuple):
     """One panel of histograms."""
 
@@ -130,14 +144,9 @@ class View(NamedTuple):
         """What it may come to show: its axes reach to their ends."""
         return [*self.of.values(), *chain.from_iterable(self.frames.values())]
 
-
-class Frame(NamedTuple):
-    """What a panel shows of one net at one epoch."""
-
-    net: Net
-    epoch: float
-    x: np.ndarray  # (n,), or edges (n + 1,) of a histogram
-    y: np.ndarray  # (n,)
+    @property
+    def moving(self) -> list[Frame]:
+        return [Frame(net, each.epoch, each.edges, each.counts) for net, found in self.frames.items() for each in found]
 
 
 def frames_csv(panels: Mapping[str, Iterable[Frame]]) -> str:
@@ -235,10 +244,6 @@ def figure_of_histograms(
     *facts, count = columns
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
     caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
-    frames = frames_csv({view.key: _frames(view) for view in views if view.frames})
+    frames = frames_csv({view.key: view.moving for view in views if view.frames})
     legend_ = group_legend(page, first=True)
     return [Figure(key, caption, panels, legend_, data, columns=wide, frames=frames)] if panels else []
-
-
-def _frames(view: View) -> list[Frame]:
-    return [Frame(net, each.epoch, each.edges, each.counts) for net, found in view.frames.items() for each in found]

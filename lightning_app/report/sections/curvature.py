@@ -1,7 +1,7 @@
 """Curvature: the spectrum of the Hessian of the risk, plain against residual, as far as a few dozen products tell it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -10,27 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from lightning_app.plots.drawing import (
-    curve,
-    filled,
-    finite,
-    from_zero,
-    group_mean,
-    over_seeds,
-    reach,
-    symmetric_log,
-    with_zero,
-)
+from lightning_app.plots import drawing
+from lightning_app.report import figures
 from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
-from lightning_app.report.figures import (
-    Frame,
-    View,
-    curve_panel,
-    figure_of_histograms,
-    first_and_last,
-    frames_csv,
-    group_legend,
-)
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
@@ -45,10 +27,12 @@ WHAT = (
     "to tell their sign and size. It is widened by two standard errors of the random starts; neither its ends nor its middle "
     "are estimates. Where all eigenvalues were computed both are exact, and |λ| up to 1e-10 of the largest counts as zero."
 )
-CURVES = ("top1", "bottom1", "trace", "index_low", "index_high", "unresolved", "condition10_low", "condition10_high")
+INDEX, CONDITION = ("index_low", "index_high"), ("condition10_low", "condition10_high")
+CURVES = ("top1", "bottom1", "trace", *INDEX, "unresolved", *CONDITION)
 LEADING = "id/leading"
 # quantity -> its error
 ENDS, TRACE = {"top1": "top1_residual", "bottom1": "bottom1_residual"}, {"trace": "trace_error"}
+NUMBERS = (*ENDS, *TRACE, LEADING)  # and no ends of an interval: these have a spread over seeds
 OVER_EPOCHS = (
     "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the true "
     "ends. Shaded: the norm of the residual, and of the trace one standard error. Index and condition number lie between the "
@@ -92,8 +76,8 @@ def section(page: PageData) -> Section | None:
     for prefix in found:
         key, title = key_of(prefix), prefix if len(found) > 1 else ""
         about = (page, prefix, key, f"{title}: " if title else "")
-        figures = [_over_epochs(*about), *_density(*about), *_by_layer(*about)]
-        blocks += [table(page, prefix, title), *figures, *tables_of_parts(page, prefix)]
+        drawn = [_over_epochs(*about), *_density(*about), *_by_layer(*about)]
+        blocks += [table(page, prefix, title), *drawn, *tables_of_parts(page, prefix)]
     return Section("curvature", TITLE, WHAT.format(samples=_samples(page, found)), blocks, families=found)
 
 
@@ -113,23 +97,25 @@ def _samples(page: PageData, found: Sequence[str]) -> str:
 
 def _over_epochs(page: PageData, prefix: str, key: str, name: str) -> Figure:
     """The ends, trace, index and condition as the nets are trained."""
+
+    def drawn(which: str, title: str, y: str, draw: Callable[..., None], *names: str, log_y: bool = False) -> Panel:
+        rows = Rows({"name": [f"{prefix}/{each}" for each in names]}, line="name" if len(names) > 1 else "")
+        draw = partial(draw, page=page, prefix=prefix)
+        return panel(f"{key}-{which}", name + title, draw, x="epoch", y=y, rows=rows, log_y=log_y, whole_x=True)
+
     panels = [
-        _panel_with_errors(page, prefix, f"{key}-ends", f"{name}Largest and smallest λ", "eigenvalue λ", ENDS),
-        _panel_with_errors(page, prefix, f"{key}-trace", f"{name}Trace", "trace of H", TRACE),
-        _index_panel(page, prefix, key, name),
-        _condition_panel(page, prefix, key, name),
+        drawn("ends", "Largest and smallest λ", "eigenvalue λ", partial(_draw_errors, errors=ENDS), *ENDS),
+        drawn("trace", "Trace", "trace of H", partial(_draw_errors, errors=TRACE), *TRACE),
+        drawn("index", "Share of negative λ: interval", "share of eigenvalues", _draw_index, *INDEX),
+        drawn("condition", "|λ|max / |λ|10 %: interval", "condition number", _draw_condition, *CONDITION, log_y=True),
     ]
-    drawn, spread = [*CURVES], [*ENDS, *TRACE]  # a spread is of what is a number, and no end of an interval
     if page.having(f"{prefix}/{LEADING}").nets:
-        title, leading = f"{name}Leading eigenvector on ID entries", partial(Net.series, name=f"{prefix}/{LEADING}")
-        rows, y = _rows(prefix, LEADING), "share of its square"
-        panels.append(curve_panel(page, f"{key}-id", title, leading, y=y, after=from_zero, rows=rows))
-        drawn, spread = [*drawn, LEADING], [*spread, LEADING]
-    errors = (*ENDS.values(), *TRACE.values())
-    data = csv_text(("net", "name", "epoch", "value"), page.rows(f"{prefix}/{each}" for each in (*drawn, *errors)))
-    more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in spread))
+        panels.append(drawn("id", "Leading eigenvector on ID entries", "share of its square", _draw_leading, LEADING))
+    names = [f"{prefix}/{each}" for each in (*CURVES, LEADING, *ENDS.values(), *TRACE.values())]
+    data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
+    more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in NUMBERS))
     caption = name + " ".join(_caption(page, prefix))
-    return Figure(f"{key}-curves", caption, panels, group_legend(page), data, more=more)
+    return Figure(f"{key}-curves", caption, panels, figures.group_legend(page), data, more=more)
 
 
 def _caption(page: PageData, prefix: str) -> list[str]:
@@ -150,89 +136,72 @@ def _caption(page: PageData, prefix: str) -> list[str]:
     return parts + [ENDLESS.format(", ".join(endless))] * bool(endless)
 
 
-def _panel_with_errors(page: PageData, prefix: str, key: str, title: str, y: str, errors: Mapping[str, str]) -> Panel:
+def _draw_leading(axes: Axes, page: PageData, prefix: str) -> None:
+    figures.over_groups(axes, page, partial(Net.series, name=f"{prefix}/{LEADING}"))
+    drawing.from_zero(axes)
+
+
+def _draw_errors(axes: Axes, page: PageData, prefix: str, errors: Mapping[str, str]) -> None:
     """Curves of quantities, and around those of single nets the errors: what each value may be off."""
-
-    def draw(axes: Axes) -> None:
-        for name, error in errors.items():
-            for nets in page.groups.values():
-                over_seeds(axes, [net.series(f"{prefix}/{name}") for net in nets], nets[0].style)
-            for (net,) in (nets for nets in page.groups.values() if len(nets) == 1):
-                line, off = (finite(net.series(f"{prefix}/{each}")) for each in (name, error))
-                filled(axes, line - off, line + off, net.style)
-        if len(errors) > 1:  # ends on both sides of zero
-            with_zero(axes)
-        _wide(axes, page, [f"{prefix}/{name}" for name in errors])
-
-    return panel(key, title, draw, x="epoch", y=y, rows=_rows(prefix, *errors), whole_x=True)
+    for name, error in errors.items():
+        figures.over_groups(axes, page, partial(Net.series, name=f"{prefix}/{name}"))
+        for (net,) in (nets for nets in page.groups.values() if len(nets) == 1):
+            line, off = (drawing.finite(net.series(f"{prefix}/{each}")) for each in (name, error))
+            drawing.filled(axes, line - off, line + off, net.style)
+    if len(errors) > 1:  # ends on both sides of zero
+        drawing.with_zero(axes)
+    drawing.symmetric_log(axes.yaxis, _values(page, prefix, errors))
 
 
-def _wide(axes: Axes, page: PageData, names: Iterable[str]) -> None:
-    symmetric_log(axes.yaxis, chain.from_iterable(net.series(name) for name in names for net in page.nets))
+def _draw_index(axes: Axes, page: PageData, prefix: str) -> None:
+    _draw_intervals(axes, page, prefix, INDEX, 1.0)
+    drawing.symmetric_log(axes.yaxis, _values(page, prefix, INDEX))
+    if axes.get_yscale() == "linear":
+        drawing.from_zero(axes)
 
 
-def _index_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
-    def draw(axes: Axes) -> None:
-        _intervals(axes, page, f"{prefix}/index", 1.0)
-        _wide(axes, page, [f"{prefix}/index_{end}" for end in ("low", "high")])
-        if axes.get_yscale() == "linear":
-            from_zero(axes)
-
-    title, rows = f"{name}Share of negative λ: interval", _rows(prefix, "index_low", "index_high")
-    return panel(f"{key}-index", title, draw, x="epoch", y="share of eigenvalues", rows=rows, whole_x=True)
-
-
-def _condition_panel(page: PageData, prefix: str, key: str, name: str) -> Panel:
-    lows, highs = (
-        [x for net in page.nets for x in net.series(f"{prefix}/condition10_{end}") if np.isfinite(x) and x > 0]
-        for end in ("low", "high")
-    )
+def _draw_condition(axes: Axes, page: PageData, prefix: str) -> None:
+    lows, highs = ([x for x in _values(page, prefix, [end]) if np.isfinite(x) and x > 0] for end in CONDITION)
     top = 10 * max(chain(lows, highs), default=1.0)
-
-    def draw(axes: Axes) -> None:
-        _intervals(axes, page, f"{prefix}/condition10", top)
-        axes.set_ylim(min(lows, default=1.0) / 2, top)
-
-    title, rows = f"{name}|λ|max / |λ|10 %: interval", _rows(prefix, "condition10_low", "condition10_high")
-    y = "condition number"
-    return panel(f"{key}-condition", title, draw, x="epoch", y=y, rows=rows, log_y=True, whole_x=True)
+    _draw_intervals(axes, page, prefix, CONDITION, top)
+    axes.set_ylim(min(lows, default=1.0) / 2, top)
 
 
-def _rows(prefix: str, *names: str) -> Rows:
-    return Rows({"name": [f"{prefix}/{name}" for name in names]}, line="name" if len(names) > 1 else "")
+def _values(page: PageData, prefix: str, names: Iterable[str]) -> Iterable[float]:
+    return chain.from_iterable(net.series(f"{prefix}/{name}") for name in names for net in page.nets)
 
 
-def _intervals(axes: Axes, page: PageData, name: str, top: float) -> None:
-    """The area from <name>_low to <name>_high; to ``top`` where the upper end is infinite."""
+def _draw_intervals(axes: Axes, page: PageData, prefix: str, ends: tuple[str, str], top: float) -> None:
+    """The area from the lower to the upper end; to ``top`` where that is infinite."""
     for nets in page.groups.values():
-        lows, highs = ([line for net in nets if len(line := net.series(f"{name}_{end}"))] for end in ("low", "high"))
+        lows, highs = ([line for net in nets if len(line := net.series(f"{prefix}/{end}"))] for end in ends)
         if not lows or not highs:
             continue
-        style, low, high = nets[0].style, group_mean(lows), group_mean(highs)
-        filled(axes, finite(low), high.clip(upper=top), style)
-        for ends, outermost in ((lows, "min"), (highs, "max")):
-            curve(axes, finite(group_mean(ends)), style)
-            if len(ends) > 1:
-                line = finite(pd.concat(ends, axis=1, join="inner").agg(outermost, axis=1))
+        style, low, high = nets[0].style, drawing.group_mean(lows), drawing.group_mean(highs)
+        drawing.filled(axes, drawing.finite(low), high.clip(upper=top), style)
+        for lines, outermost in ((lows, "min"), (highs, "max")):
+            drawing.curve(axes, drawing.finite(drawing.group_mean(lines)), style)
+            if len(lines) > 1:
+                line = drawing.finite(pd.concat(lines, axis=1, join="inner").agg(outermost, axis=1))
                 axes.plot(line.index, line, color=style.colour, linewidth=0.7, alpha=0.6, gid=style.arm)
 
 
 def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     """How eigenvalues are distributed, at the first and the last epoch with a spectrum; nothing if no density was saved."""
-    views = first_and_last(
+    views = figures.first_and_last(
         page, prefix, _arrays(prefix), f"{key}-density", f"{name}Density", (), partial(_bins, prefix=prefix)
     )
 
-    def adjust(axes: Axes, view: View) -> None:
+    def adjust(axes: Axes, view: figures.View) -> None:
         drawn = [(each.edges, each.counts >= LEAST) for each in view.all]
         at = np.concatenate([[*edges[:-1][those], *edges[1:][those]] for edges, those in drawn])
-        symmetric_log(axes.xaxis, at, decades=10)
+        drawing.symmetric_log(axes.xaxis, at, decades=10)
         margin = 10**0.25  # a quarter of a decade beyond the outermost bins
         axes.set_xlim(margin * at.min(initial=-LEAST), margin * at.max(initial=LEAST))
         axes.set_ylim(_floor(view), 2 * max(_counts(view).max(initial=0), 10 * _floor(view)))
 
     caption = name + _density_caption(views, prefix)
-    draw = partial(figure_of_histograms, x="eigenvalue λ", y="eigenvalues per bin", log_y=True, wide=2)
+    draw = partial(figures.figure_of_histograms, x="eigenvalue λ", y="eigenvalues per bin", log_y=True, wide=2)
     return draw(page, f"{key}-density", caption, views, ("eigenvalues",), adjust=adjust, floor=_floor)
 
 
@@ -244,16 +213,16 @@ def _bins(arrays: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np
     return (counts, edges) if np.isfinite(counts).all() and np.isfinite(edges).all() else None
 
 
-def _counts(view: View) -> np.ndarray:
+def _counts(view: figures.View) -> np.ndarray:
     return np.concatenate([each.counts for each in view.all])
 
 
-def _floor(view: View) -> float:
+def _floor(view: figures.View) -> float:
     counts = _counts(view)
     return max(LEAST, float(10 ** np.floor(np.log10(counts[counts > 0].min(initial=1.0)))))
 
 
-def _density_caption(views: Sequence[View], prefix: str) -> str:
+def _density_caption(views: Sequence[figures.View], prefix: str) -> str:
     parts = [DENSITY]
     histograms = [(net, each) for view in views for net, each in view.of.items()]
     if any((counts[counts > 0] < LEAST).any() for _, (counts, _, _) in histograms):
@@ -269,14 +238,17 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     """Profiles over layers at the last epoch; nothing without any."""
     lines = {what: _profiles(page, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
     leading = _leading(page, prefix)
-    panels = [
-        _layer_panel(
-            *(page, prefix, {quantity: lines[quantity] for quantity in drawn}, f"{key}-layers-{what}", name + title, y),
-            [frame.y for frame in leading] if what == "leading" else _ever(page, prefix, drawn),
-        )
-        for what, (title, y, drawn) in PANELS.items()
-        if lines[drawn[0]]
-    ]
+    panels = []
+    for what, (title, y, drawn) in PANELS.items():
+        if lines[drawn[0]]:
+            measures = () if what == "leading" else [f"{prefix}/*/{each}" for each in drawn]
+            several = "quantity" if len(drawn) > 1 else ""
+            its = Rows({"quantity": drawn}, x="layer", line=several, measures=measures)
+            ever = [frame.y for frame in leading] if what == "leading" else _ever(page, prefix, drawn)
+            draw = partial(
+                _draw_layers, page=page, lines=[lines[each] for each in drawn], ever=ever, to_zero=not measures
+            )
+            panels.append(panel(f"{key}-layers-{what}", name + title, draw, x="layer", y=y, rows=its, whole_x=True))
     rows = [
         (net.label, what, layer, last_epoch(net, prefix), x)
         for what, by_net in lines.items()
@@ -285,8 +257,8 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     ]
     data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
     caption = name + LAYERS + BLOCKS * bool(lines["trace"])
-    frames = frames_csv({f"{key}-layers-leading": leading})
-    return [Figure(f"{key}-layers", caption, panels, group_legend(page), data, frames=frames)] if panels else []
+    frames = figures.frames_csv({f"{key}-layers-leading": leading})
+    return [Figure(f"{key}-layers", caption, panels, figures.group_legend(page), data, frames=frames)] if panels else []
 
 
 def _ever(page: PageData, prefix: str, drawn: Sequence[str]) -> list[pd.Series]:
@@ -300,12 +272,12 @@ def _ever(page: PageData, prefix: str, drawn: Sequence[str]) -> list[pd.Series]:
     ]
 
 
-def _leading(page: PageData, prefix: str) -> list[Frame]:
+def _leading(page: PageData, prefix: str) -> list[figures.Frame]:
     name = f"{prefix}/leading"
     saved = page.saved(prefix, _arrays(prefix), ends=False)
     found = [(net, *each) for net, epochs in saved.items() for each in epochs.items()]
     values = [(net, epoch, each[name]) for net, epoch, each in found if name in each]
-    return [Frame(net, epoch, np.arange(1, 1 + len(each)), each) for net, epoch, each in values]
+    return [figures.Frame(net, epoch, np.arange(1, 1 + len(each)), each) for net, epoch, each in values]
 
 
 def _arrays(prefix: str) -> list[str]:
@@ -329,28 +301,17 @@ def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
     return found
 
 
-def _layer_panel(
-    page: PageData,
-    prefix: str,
-    lines: Mapping[str, Mapping[Net, pd.Series]],
-    key: str,
-    title: str,
-    y: str,
-    ever: Sequence[ArrayLike],
-) -> Panel:
-    def draw(axes: Axes) -> None:
-        for values in ever:
-            reach(axes, values)
-        for by_net in lines.values():
-            for nets in page.groups.values():
-                shown = [by_net.get(net, pd.Series(dtype=float)) for net in nets]
-                over_seeds(axes, shown, nets[0].style, every=True)
-        if "leading" in lines:
-            from_zero(axes)
-        else:
-            with_zero(axes)  # so that rounding errors of zero are drawn there
-            symmetric_log(axes.yaxis, np.concatenate(ever) if ever else ())
-
-    measures = () if "leading" in lines else [f"{prefix}/*/{what}" for what in lines]
-    rows = Rows({"quantity": [*lines]}, x="layer", line="quantity" if len(lines) > 1 else "", measures=measures)
-    return panel(key, title, draw, x="layer", y=y, rows=rows, whole_x=True)
+def _draw_layers(
+    axes: Axes, page: PageData, lines: Iterable[Mapping[Net, pd.Series]], ever: Sequence[ArrayLike], to_zero: bool
+) -> None:
+    """``ever``: all that may be drawn there later. The axis starts at zero, or is logarithmic to both sides of it."""
+    for values in ever:
+        drawing.reach(axes, values)
+    for by_net in lines:
+        shown = {net: by_net.get(net, pd.Series(dtype=float)) for nets in page.groups.values() for net in nets}
+        figures.over_groups(axes, page, shown.__getitem__, every=True)
+    if to_zero:
+        drawing.from_zero(axes)
+    else:
+        drawing.with_zero(axes)  # so that rounding errors of zero are drawn there
+        drawing.symmetric_log(axes.yaxis, np.concatenate(ever) if ever else ())
