@@ -158,57 +158,34 @@ def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
         values = {each: [values_of(net, each) for net in pair.nets] for each in quantity.conventions}
         values = {convention: table for convention, table in values.items() if _shared(table)}
         tables += [(quantity, values)] * (len(values) > 1)
-    contrasts = iter(_contrasts([_sides(table) for _, each in tables for table in each.values()]))
+    sides = [np.array(np.split(typical(table), 2)) for _, each in tables for table in each.values()]  # (2, S) each
+    # All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one.
+    together = iter(_contrasts([np.log(both) for both in sides if (both > 0).all()]))
+    contrasts = iter([next(together) if (both > 0).all() else _contrasts([both])[0] for both in sides])
     return [
         Comparison(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
         for quantity, each in tables
     ]
 
 
-Table = list[dict[str, float]]  # `values_of` all nets of a pair, plain nets first
-
-
-def _sides(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    plain, residual = np.split(typical(table), 2)
-    return plain, residual
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Residual against plain over seeds: of logarithms where all are positive, else a difference."""
-
-    mean: float
-    low: float
-    high: float
-    of_logarithms: bool
-
-
-def _contrasts(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Contrast]:
-    """All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one."""
-    positive = [bool(np.all((plain > 0) & (residual > 0))) for plain, residual in sides]
-    logarithms = [np.log(values) for values, of in zip(sides, positive, strict=True) if of]
-    together = iter(_contrast(logarithms, True))
-    return [
-        next(together) if of else _contrast([np.asarray(values)], False)[0]
-        for values, of in zip(sides, positive, strict=True)
-    ]
-
-
-def _contrast(sides: Sequence[np.ndarray], of_logarithms: bool) -> list[Contrast]:
+def _contrasts(sides: Sequence[np.ndarray]) -> list[tuple[float, float, float]]:
+    """Residual less plain over seeds, of sides (2, S): mean, low and high."""
     if not sides:
         return []
     plain, residual = np.stack(sides, axis=-1)  # (2, S, E)
     curve = paired_curve(residual, plain)
-    ends = zip(curve.mean, curve.low, curve.high, strict=True)
-    return [Contrast(float(mean), float(low), float(high), of_logarithms) for mean, low, high in ends]
+    return [*zip(curve.mean.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True)]
 
 
-def _compared(pair: Pair, convention: Convention, table: Table, contrast: Contrast) -> Compared:
-    plain, residual = _sides(table)
-    ends = (contrast.mean, contrast.low, contrast.high)
-    ratio, low, high = (math.exp(x) if contrast.of_logarithms else math.nan for x in ends)
+def _compared(
+    pair: Pair, convention: Convention, table: Sequence[dict[str, float]], contrast: tuple[float, float, float]
+) -> Compared:
+    """Of `values_of` all nets of a pair, plain nets first, and their contrast: of logarithms where all are positive."""
+    plain, residual = np.split(typical(table), 2)
+    positive = bool((plain > 0).all() and (residual > 0).all())
+    ratio, low, high = (math.exp(x) if positive else math.nan for x in contrast)
     if len(plain) > 1:
-        conclusion = _conclusion(contrast.low, contrast.high)
+        conclusion = _conclusion(*contrast[1:])
     else:  # of one seed: a difference, or NaN, less what is too small to tell
         (one,), (other,) = plain.tolist(), residual.tolist()
         alike = ALIKE * max(abs(one), abs(other)) if math.isfinite(one) and math.isfinite(other) else math.nan

@@ -9,21 +9,8 @@ from matplotlib.axes import Axes
 from lightning_app.common.numbers import number
 from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style, styles
+from lightning_app.report import conventions
 from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
-from lightning_app.report.conventions import (
-    ALIKE,
-    LARGER,
-    SMALLER,
-    UNRESOLVED,
-    Compared,
-    Comparison,
-    Convention,
-    Quantity,
-    compare,
-    quantities,
-    typical,
-    values_of,
-)
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
@@ -31,7 +18,7 @@ from lightning_app.statistics.paired import ENOUGH
 
 TITLE = "Conventions"
 LINES = 8  # of one panel
-CONCLUSIONS = (LARGER, UNRESOLVED, SMALLER)
+CONCLUSIONS = (conventions.LARGER, conventions.UNRESOLVED, conventions.SMALLER)
 WHAT = (
     "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the identity, "
     "what the penalty counts), all that were logged stand side by side, each at its last measured epoch."
@@ -45,7 +32,7 @@ SEEDS = (
     "leaves zero out; not corrected for many conventions. Where it contains zero the difference is unresolved, not absent. "
 )
 FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences covers less. "
-ONE = f"Of one seed, less than {100 * ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
+ONE = f"Of one seed, less than {100 * conventions.ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
 OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
 OVER_ALONE = "Of each net the median over {}. "
 REVERSED = "Which convention is taken decides whether residual nets have more or less than plain ones: {}."
@@ -61,10 +48,10 @@ RATIOS = (
 def section(page: PageData) -> Section:
     """Tables and a figure of all pairs; without a pair the conventions side by side."""
     found, notices = pairs(page, least=1)
-    entries = [entry for pair in found for entry in compare(pair, quantities())]
-    entries.sort(key=lambda entry: quantities().index(entry.quantity))
+    entries = [entry for pair in found for entry in conventions.compare(pair, conventions.quantities())]
+    entries.sort(key=lambda entry: conventions.quantities().index(entry.quantity))
     compared = [entry.quantity for entry in entries]
-    alone = [table for each in quantities() if each not in compared for table in _side_by_side(page, each)]
+    alone = [table for each in conventions.quantities() if each not in compared for table in _side_by_side(page, each)]
     if not entries and not alone:
         return Section("conventions", TITLE, notices=[NOTHING], folded=True)
     blocks: list[Block] = [_summary(entries), *_figure(entries)] if entries else []
@@ -73,7 +60,7 @@ def section(page: PageData) -> Section:
     return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices], folded=True)
 
 
-def _decided(entries: Sequence[Comparison]) -> list[str]:
+def _decided(entries: Sequence[conventions.Comparison]) -> list[str]:
     """Each quantity once, by the most that its conventions do to any pair."""
     titles = dict.fromkeys(entry.quantity.title for entry in entries)
     reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
@@ -83,7 +70,7 @@ def _decided(entries: Sequence[Comparison]) -> list[str]:
     return [notice.format("; ".join(titles)) for notice, titles in listed.items() if titles]
 
 
-def _summary(entries: Sequence[Comparison]) -> Table:
+def _summary(entries: Sequence[conventions.Comparison]) -> Table:
     several = len({entry.pair for entry in entries}) > 1
     head = ["quantity", *["pair"] * several, "conventions", *CONCLUSIONS, "least ratio", "greatest", "decides"]
     rows = []
@@ -100,21 +87,21 @@ def _summary(entries: Sequence[Comparison]) -> Table:
     return Table(caption, head, rows, title="What the choice of convention does")
 
 
-def _detail(quantity: Quantity, entries: Sequence[Comparison]) -> Table:
+def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.Comparison]) -> Table:
     several = len(entries) > 1
     at = [f"at {quantity.over}"] if quantity.over else []
     head = ["convention", *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
     rows = [_row(each, several) for entry in entries for each in entry.conventions]
     over = OVER.format(quantity.over) if quantity.over else ""
-    conventions = dict.fromkeys(each.convention for entry in entries for each in entry.conventions)
-    return Table(over + _meanings(conventions), head, rows, title=quantity.title)
+    used = dict.fromkeys(each.convention for entry in entries for each in entry.conventions)
+    return Table(over + _meanings(used), head, rows, title=quantity.title)
 
 
-def _meanings(conventions: Iterable[Convention]) -> str:
-    return "; ".join(f"{each.label}: {each.meaning}" for each in conventions) + "."
+def _meanings(used: Iterable[conventions.Convention]) -> str:
+    return "; ".join(f"{each.label}: {each.meaning}" for each in used) + "."
 
 
-def _row(each: Compared, several: bool) -> list[Cell]:
+def _row(each: conventions.Compared, several: bool) -> list[Cell]:
     sides = [mean_cell(side.tolist()) for side in (each.plain, each.residual)]
     at = [Cell(f"{each.above} of {each.items}")] if "*" in each.convention.value else []
     pair = [Cell(each.pair.label)] * several
@@ -123,21 +110,21 @@ def _row(each: Compared, several: bool) -> list[Cell]:
     return [Cell(each.convention.label), *pair, *sides, ratio, Cell(each.conclusion), *at]
 
 
-def _figure(entries: Sequence[Comparison]) -> list[Figure]:
+def _figure(entries: Sequence[conventions.Comparison]) -> list[Figure]:
     """Ratios under all conventions, a line a quantity; none where nothing has a ratio."""
     shown = [entry for entry in entries if len(entry.ratios) > 1]
-    quantities = [*dict.fromkeys(entry.quantity for entry in shown)]
+    asked = [*dict.fromkeys(entry.quantity for entry in shown)]
     found = [*dict.fromkeys(entry.pair for entry in shown)]
     looks = dict(zip(found, styles(["other"] * len(found)), strict=True))
     panels: list[Panel] = []
-    for part in np.array_split(np.arange(len(quantities)), -(-len(quantities) // LINES) or 1):
-        of_part = [entry for entry in shown if quantities.index(entry.quantity) in part]
+    for part in np.array_split(np.arange(len(asked)), -(-len(asked) // LINES) or 1):
+        of_part = [entry for entry in shown if asked.index(entry.quantity) in part]
         panels.append(_panel(len(panels), of_part, looks))
     marks = legend((pair.label, look) for pair, look in looks.items())
     return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)] if shown else []
 
 
-def _panel(part: int, entries: Sequence[Comparison], looks: dict[Pair, Style]) -> Panel:
+def _panel(part: int, entries: Sequence[conventions.Comparison], looks: dict[Pair, Style]) -> Panel:
     lines = [*dict.fromkeys(entry.quantity.title for entry in entries)]
 
     def draw(axes: Axes) -> None:
@@ -152,7 +139,7 @@ def _panel(part: int, entries: Sequence[Comparison], looks: dict[Pair, Style]) -
     return panel(f"conventions-{part}", "Ratio by convention", draw, x="residual / plain", y="", log_x=True)
 
 
-def _csv(entries: Sequence[Comparison]) -> str:
+def _csv(entries: Sequence[conventions.Comparison]) -> str:
     columns = ["quantity", "convention", "keys", "pair", "seeds", "plain", "residual", "ratio", "low", "high"]
     rows: list[tuple[object, ...]] = []
     compared = [(entry, each) for entry in entries for each in entry.conventions]
@@ -164,12 +151,12 @@ def _csv(entries: Sequence[Comparison]) -> str:
     return csv_text((*columns, "conclusion", "residual larger at", "of"), rows)
 
 
-def _side_by_side(page: PageData, quantity: Quantity) -> list[Table]:
+def _side_by_side(page: PageData, quantity: conventions.Quantity) -> list[Table]:
     """All conventions for all groups, without a conclusion; nothing where no group has two."""
-    columns: dict[str, dict[Convention, Cell]] = {}
+    columns: dict[str, dict[conventions.Convention, Cell]] = {}
     for group, nets in page.groups.items():
-        found = {each: [values_of(net, each) for net in nets] for each in quantity.conventions}
-        cells = {each: mean_cell(typical(values).tolist()) for each, values in found.items() if all(values)}
+        found = {each: [conventions.values_of(net, each) for net in nets] for each in quantity.conventions}
+        cells = {each: mean_cell(conventions.typical(values).tolist()) for each, values in found.items() if all(values)}
         columns |= {group: cells} if len(cells) > 1 else {}
     shown = [each for each in quantity.conventions if any(each in cells for cells in columns.values())]
     rows = [[Cell(each.label), *(cells.get(each, Cell("–")) for cells in columns.values())] for each in shown]
