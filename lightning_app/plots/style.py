@@ -56,6 +56,11 @@ class Style:
     alpha: float | None = None
     arm: str = ""  # whose it is: the id of what is drawn in it, by which the page's script finds it
 
+    @property
+    def dashes(self) -> str:
+        """Lengths as SVG has them; "" for a solid line."""
+        return "" if isinstance(self.dash, str) else " ".join(f"{1.6 * length:g}" for length in self.dash[1])
+
 
 def styles(kinds: Iterable[str]) -> list[Style]:
     """One style for each curve of these kinds (plain, residual, other): the first plain is solid blue, the first residual red."""

@@ -61,10 +61,7 @@ class Tested:
 
 YU, LITTWIN, LI = "Yu & Tomasi (2019)", "Littwin & Wolf (2016)", "Li et al. (2016)"
 TESTED = (
-    Tested(YU, "Table 1", "headline", smaller),
-    Tested(YU, "Table 1", "headline", deeper),
-    Tested(YU, "Table 1", "headline", printed),
-    Tested(YU, "Table 1", "headline", penalties),
+    *(Tested(YU, "Table 1", "headline", find) for find in (smaller, deeper, printed, penalties)),
     Tested(YU, "Table 3", "weights", id_shares),
     Tested(YU, "Fig. 3", "cushions", cushions),
     Tested(YU, "section 5", "configs", interlayer),

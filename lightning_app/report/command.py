@@ -71,20 +71,12 @@ def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python main.py report",
-        description="Turn run folders into one self-contained HTML page.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them, or of results"
-    )
+    what = "Turn run folders into one self-contained HTML page."
+    parser = Parser(prog="python main.py report", description=what, epilog=EPILOG)
+    runs, layer = "run folders, or folders of them, or of results", "layer10, or the middle one"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: beside the runs)")
-    parser.add_argument(
-        "--layer", metavar="NAME", help="layer of the cushion histograms (default: layer10, or the middle one)"
-    )
-    parser.add_argument(
-        "--export", metavar="FORMATS", help=f"figures and tables as files beside the page: some of {','.join(FORMATS)}"
-    )
+    parser.add_argument("--layer", metavar="NAME", help=f"layer of the cushion histograms (default: {layer})")
+    files = f"figures and tables as files beside the page: some of {','.join(FORMATS)}"
+    parser.add_argument("--export", metavar="FORMATS", help=files)
     return parser

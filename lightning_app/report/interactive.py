@@ -131,14 +131,11 @@ def legend_attribute(style: Style) -> Markup:
 
 def arms(groups: Mapping[str, Sequence[Net]]) -> list[Arm]:
     """The arms of the page, each with its nets; names as the CSV has them."""
-    return [_arm(group, nets[0].style, nets) for group, nets in groups.items()]
-
-
-def _arm(group: str, style: Style, nets: Sequence[Net]) -> Arm:
-    dash = "" if isinstance(style.dash, str) else " ".join(f"{1.6 * length:g}" for length in style.dash[1])
-    return Arm(
-        csv_name(group), f"var(--{NAMES[style.colour]})", dash, [(csv_name(net.label), net.seed) for net in nets]
-    )
+    looks = {group: nets[0].style for group, nets in groups.items()}
+    named = {group: [(csv_name(net.label), net.seed) for net in nets] for group, nets in groups.items()}
+    return [
+        Arm(csv_name(group), f"var(--{NAMES[look.colour]})", look.dashes, named[group]) for group, look in looks.items()
+    ]
 
 
 def arms_attribute(arms: Sequence[Arm]) -> Markup:

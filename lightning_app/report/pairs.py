@@ -6,15 +6,14 @@ or where there is no configuration; where they are ambiguous nothing is paired: 
 as good as one between the right ones.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from lightning_app.compare.sides import MEASURING
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs.configuration import compared, flatten
+from lightning_app.runs.reader import KIND
 
-KIND = re.compile(r"(?<![a-z])(plain|pln|residual|res)(net)?(?![a-z])", re.IGNORECASE)
-MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys
 Facts = Mapping[str, str]
 Sides = tuple[list[str], list[str]]  # labels of plain and of residual groups

@@ -172,9 +172,7 @@ def swatch(style: Style) -> str:
         for points, code in shape.iter_segments(simplify=False)
     )
     colour, alpha = _css(style.colour), 1 if style.alpha is None else style.alpha
-    dash = (
-        "" if isinstance(style.dash, str) else f' stroke-dasharray="{" ".join(f"{1.6 * x:g}" for x in style.dash[1])}"'
-    )
+    dash = f' stroke-dasharray="{style.dashes}"' if style.dashes else ""
     return (
         f'<svg class="swatch" aria-hidden="true" viewBox="0 0 43 14" style="opacity: {alpha}">'
         f'<path d="M1 7H42" style="fill: none; stroke: {colour}; stroke-width: 1.6"{dash}/>'

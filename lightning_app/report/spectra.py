@@ -115,8 +115,15 @@ def table(page: PageData, prefix: str, title: str) -> Table:
 
 def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
     """A row a part, of the first net of each group; none where no part has a spectrum."""
-    found = [(net, parts([net], prefix)) for net in page.firsts()]
-    return [_of_parts(net, prefix, names) for net, names in found if names]
+    tables = []
+    for net in page.firsts():
+        if names := parts([net], prefix):
+            prefixes = {"all parameters": prefix} | {name: f"{prefix}/{name}" for name in names}
+            epoch = last_epoch(net, prefix)
+            rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
+            title = f"{net.label}, {prefix}, epoch {epoch}"
+            tables.append(Table(PARTS, ["part", *OF_PARTS.values()], rows, title))
+    return tables
 
 
 def _column(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]:
@@ -133,13 +140,6 @@ def _column(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell
         mean = replace(mean_cell(values), note=f"{bad[key]} {NOT_CONVERGED}" if bad[key] else "")
         cells.append(cell(math.inf, NO_BOUND) if math.inf in values else mean)
     return cells
-
-
-def _of_parts(net: Net, prefix: str, names: Sequence[str]) -> Table:
-    epoch = last_epoch(net, prefix)
-    prefixes = {"all parameters": prefix, **{name: f"{prefix}/{name}" for name in names}}
-    rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
-    return Table(PARTS, ["part", *OF_PARTS.values()], rows, title=f"{net.label}, {prefix}, epoch {epoch}")
 
 
 def _entries(net: Net, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:

@@ -55,7 +55,7 @@ def views(run):
     page = gather([run])
     saved = page.saved("cushion", ["cushion/layer10/samples"])
     found = cushions._samples({net: saved[net] for net in page.firsts()}, "cushion/layer10/samples")
-    return [cushions._view("cushion-histogram-samples", "", (), found)]
+    return [cushions._view("cushion-histogram-samples", "", (), found, found)]
 
 
 def test_axes_reach_to_every_epoch(finished):

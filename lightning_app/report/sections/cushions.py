@@ -72,24 +72,21 @@ def _number(layer: str) -> int:
 def _histograms(page: PageData, layer: str) -> list[Figure]:
     """A panel a convention, the first net of each group, at the last epoch that has arrays; nothing if there are none."""
     saved, firsts = page.saved(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()]), page.firsts()
-    found = {title: _samples(saved, _array(layer, end)) for title, end in CONVENTIONS.items()}
-    found = {f"{title}, {layer}": samples for title, samples in found.items() if {*firsts} & samples.keys()}
-    keys = {f"{title}, {layer}": f"samples{end}" for title, end in CONVENTIONS.items()}
-    views = [
-        _view(f"cushion-histogram-{keys[title]}", title, (layer, keys[title]), samples)
-        for title, samples in found.items()
-    ]
-    views = [view._replace(of={net: each for net, each in view.of.items() if net in firsts}) for view in views]
-    shown = [{net: epochs for net, epochs in samples.items() if net in firsts} for samples in found.values()]
+    shown: dict[str, Samples] = {}  # by key of a view
+    views = []
+    for title, end in CONVENTIONS.items():
+        samples, key = _samples(saved, _array(layer, end)), f"cushion-histogram-samples{end}"
+        if of := {net: epochs for net, epochs in samples.items() if net in firsts}:
+            shown[key] = of
+            views.append(_view(key, f"{title}, {layer}", (layer, f"samples{end}"), samples, of))
 
     def adjust(axes: Axes, view: View) -> None:
-        for net in view.of:
-            last = found[view.title][net][view.of[net].epoch]
-            median_mark(axes, float(np.median(_finite(last))), net.style)
+        for net, epochs in shown[view.key].items():
+            median_mark(axes, float(np.median(_finite([*epochs.values()][-1]))), net.style)
         reach(axes, [each.counts.max() for each in view.all])
         from_zero(axes)
 
-    caption, columns = _caption(layer, shown) if shown else "", ("layer", "samples", "count")
+    caption, columns = _caption(layer, [*shown.values()]) if shown else "", ("layer", "samples", "count")
     draw = partial(figure_of_histograms, x="cushion μ", y="samples per bin", adjust=adjust, log_x=_logarithmic)
     return draw(page, "cushion-histograms", caption, views, columns)
 
@@ -115,7 +112,7 @@ def _finite(samples: np.ndarray) -> np.ndarray:
     return samples[np.isfinite(samples)]
 
 
-def _view(key: str, title: str, facts: tuple[str, ...], samples: Samples) -> View:
+def _view(key: str, title: str, facts: tuple[str, ...], samples: Samples, shown: Samples) -> View:
     """Over bins that all nets and epochs share, logarithmic when cushions span more than a factor of `WIDE`; rounding of the
     outermost edges loses no sample."""
     every = np.concatenate([_finite(values) for epochs in samples.values() for values in epochs.values()])
@@ -126,7 +123,7 @@ def _view(key: str, title: str, facts: tuple[str, ...], samples: Samples) -> Vie
         return Histogram(np.histogram(_finite(values).clip(edges[0], edges[-1]), edges)[0], edges, epoch)
 
     frames = {net: [binned(values, epoch) for epoch, values in epochs.items()] for net, epochs in samples.items()}
-    return View(key, title, facts, {net: found[-1] for net, found in frames.items()}, frames)
+    return View(key, title, facts, {net: frames[net][-1] for net in shown}, frames)
 
 
 def _wide(low: float, high: float) -> bool:
@@ -154,23 +151,20 @@ def _caption(layer: str, found: Sequence[Samples]) -> str:
 def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
     """Median cushion of every layer, one panel a convention, by the layers' own numbers or else their order."""
     numbers = [_number(layer) for layer in layers]
-    places = numbers if len(set(numbers)) == len(numbers) else range(1, len(layers) + 1)
-
-    def profile(net: Net, field: str) -> pd.Series:
-        finals = {place: net.final(f"cushion/{layer}/{field}") for place, layer in zip(places, layers, strict=True)}
-        return pd.Series({place: last.value for place, last in finals.items() if last}, dtype=float)
-
+    places = dict(zip(layers, numbers if len(set(numbers)) == len(numbers) else range(1, len(layers) + 1), strict=True))
     panels, rows = [], []
     for title, end in CONVENTIONS.items():
         field = f"median{end}"
-        found = [(net, layer, net.final(f"cushion/{layer}/{field}")) for net in page.nets for layer in layers]
-        if drawn := [(net.label, layer, field, last.epoch, last.value) for net, layer, last in found if last]:
-            on_axis, measures = dict(zip(layers, places, strict=True)), [f"cushion/*/{field}"]
-            its = Rows({"field": [field]}, x="layer", places=on_axis, measures=measures)
-            ever = pd.concat([net.series(f"cushion/{layer}/{field}") for net in page.nets for layer in layers])
+        names = {layer: f"cushion/{layer}/{field}" for layer in layers}
+        found = {net: {layer: last for layer in layers if (last := net.final(names[layer]))} for net in page.nets}
+        if any(found.values()):
+            values = {net: {places[layer]: last.value for layer, last in of.items()} for net, of in found.items()}
+            lines = {net: pd.Series(line, dtype=float) for net, line in values.items()}
+            its = Rows({"field": [field]}, x="layer", places=places, measures=[f"cushion/*/{field}"])
+            ever = pd.concat([net.series(name) for net in page.nets for name in names.values()])
             draw = partial(curve_panel, page, x="layer", y="median cushion μ", log_y=True, every=True, rows=its)
-            draw = partial(draw, before=partial(reach, values=ever))
-            panels.append(draw(f"cushion-{field}", title, partial(profile, field=field)))
-            rows += drawn
+            panels.append(draw(f"cushion-{field}", title, lines.__getitem__, before=partial(reach, values=ever)))
+            found_rows = ((net.label, layer, last) for net, of in found.items() for layer, last in of.items())
+            rows += [(label, layer, field, last.epoch, last.value) for label, layer, last in found_rows]
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)
     return [Figure("cushion-medians", MEDIANS, panels, group_legend(page), data)] if panels else []

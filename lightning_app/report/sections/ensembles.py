@@ -146,18 +146,16 @@ def _depth_over_epochs(page: PageData) -> Figure:
         axes.axhline(0.5, color=INK, linewidth=0.9)
 
     panels, rows = [], []
+    draw = partial(curve_panel, page, before=half, after=with_zero, y="share of the longest path")
     for field in DEPTH_CURVES:
-        title, y, share = f"{DEPTHS[field]} / p", "share of the longest path", partial(_share_of_longest, field=field)
-        draw = partial(curve_panel, y=y, before=half, after=with_zero, rows=Rows({"depth": [field]}, y="share"))
-        panels.append(draw(page, f"ensembles-depth-{field}", title, share))
-        rows += [(net.label, field, *row) for net in page.nets for row in _over_longest(net, field).itertuples()]
+        tables = {net: _over_longest(net, field) for net in page.nets}
+        shares, title = {net: table["share"] for net, table in tables.items()}, f"{DEPTHS[field]} / p"
+        its = Rows({"depth": [field]}, y="share")
+        panels.append(draw(f"ensembles-depth-{field}", title, shares.__getitem__, rows=its))
+        rows += [(net.label, field, *row) for net, table in tables.items() for row in table.itertuples()]
     data = csv_text(("net", "depth", "epoch", "layers", "longest", "share"), rows)
     more = seeds_csv(page.spreads(f"{DEPTH}/{field}" for field in DEPTHS))
     return Figure("ensembles-depth", DEPTH_OVER_EPOCHS, panels, group_legend(page), data, more=more)
-
-
-def _share_of_longest(net: Net, field: str) -> pd.Series:
-    return _over_longest(net, field)["share"]
 
 
 def _over_longest(net: Net, field: str) -> pd.DataFrame:
@@ -196,17 +194,13 @@ def _length_key(what: str, when: float) -> str:
 def _shares(page: PageData, what: str) -> list[Frame]:
     """Of the sum over lengths, at every epoch with arrays; none where the net has diverged."""
     lengths, *others = (f"{DEPTH}/{name}" for name in ("lengths", *LENGTHS))
-    saved = page.saved(DEPTH, [lengths, *others], ends=False)
-    found = [(net, *each) for net, epochs in saved.items() for each in epochs.items()]
-    own = f"{DEPTH}/{what}"
-    both = [
-        (net, epoch, arrays[lengths], arrays[own]) for net, epoch, arrays in found if {lengths, own} <= arrays.keys()
-    ]
-    return [
-        Frame(net, epoch, places, values / values.sum())
-        for net, epoch, places, values in both
-        if np.isfinite(values).all() and values.any()
-    ]
+    frames = []
+    for net, saved in page.saved(DEPTH, [lengths, *others], ends=False).items():
+        for epoch, arrays in saved.items():
+            values = arrays.get(f"{DEPTH}/{what}", np.empty(0))
+            if lengths in arrays and values.any() and np.isfinite(values).all():
+                frames.append(Frame(net, epoch, arrays[lengths], values / values.sum()))
+    return frames
 
 
 def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Series]:

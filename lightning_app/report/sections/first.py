@@ -108,7 +108,8 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
         _at_risk(sides, ("seeds-at-risk",) * own + ("learning-test-error",)),
     ]
     for each in prefixes(page.nets):
-        found.append(_at_end(sides, f"{each}/top1", _eigenvalue(each), f"{key_of(each)}-curves", ratio=True))
+        what = "a largest eigenvalue" + (" of the Hessian" if each == "hessian" else f" ({each})")
+        found.append(_at_end(sides, f"{each}/top1", what, f"{key_of(each)}-curves", ratio=True))
     if layers := measured_layers(page.nets):
         layer = choose_layer(layers, page.layer)
         what = f"a median cushion at {layer} (the identity counted as weights)"
@@ -119,10 +120,6 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
     for question in found:
         if question is not None and np.isfinite(question.a - question.b).any():
             yield question
-
-
-def _eigenvalue(prefix: str) -> str:
-    return "a largest eigenvalue of the Hessian" if prefix == "hessian" else f"a largest eigenvalue ({prefix})"
 
 
 def _epochs(sides: Sides) -> Question | None:

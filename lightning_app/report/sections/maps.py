@@ -30,7 +30,8 @@ def section(page: PageData) -> Section | None:
     measures = {of: keys for of, keys in ordered if not _constant(page.nets, keys)}
     if not measures:
         return None
-    counts = {group: _count(nets[0], measures) for group, nets in page.groups.items()}
+    keys = [key for keys in measures.values() for key in keys]
+    counts = {group: sum(len(nets[0].points(key)[1]) for key in keys) for group, nets in page.groups.items()}
     of_all = sum(count * len(page.groups[group]) for group, count in counts.items())
     nets = page.nets if of_all <= MOST else page.firsts()
     step = -(-sum(counts.values()) // MOST) if of_all > MOST else 1
@@ -44,11 +45,6 @@ def _constant(nets: Sequence[Net], keys: Sequence[str]) -> bool:
     """Whether it was logged at several epochs and never changed, as a count of weights."""
     series = (values for net in nets for key in keys if len(values := net.points(key)[1]))
     return all(len(values) > 1 and bool((values == values[0]).all()) for values in series)
-
-
-def _count(net: Net, measures: Measures) -> int:
-    """How many numbers of single layers a net has."""
-    return sum(len(net.points(key)[1]) for keys in measures.values() for key in keys)
 
 
 def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:

@@ -18,11 +18,11 @@ from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv
 from lightning_app.report.gap_correlation import LEVEL, WAYS, FinalMeasures, Prediction, final_measures, predict
 from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
+from lightning_app.report.sections.headline import GAP
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
 DRAWN = 8  # measures in the panel of intervals
 LOOKS = {"all": Style(INK, "-", "o"), "within": Style(INK, "-", "X"), "across": Style(INK, "-", "^")}
-GAP = "gap: test − train error"
 DIGITS = 6  # of what is counted in pairs
 LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables

@@ -1,7 +1,8 @@
 """Statistics over seeds: how far seeds of one arm lie apart, and whether plain and residual nets differ beyond that (Fig. 2)."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,15 +15,7 @@ from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
-from lightning_app.statistics.paired import (
-    ENOUGH,
-    ErrorAtRisk,
-    PairedCurve,
-    error_at_risk,
-    paired,
-    paired_curve,
-    spread,
-)
+from lightning_app.statistics import paired
 
 RISK, ERROR = "train/risk", "test/error"
 QUANTITIES = {
@@ -36,7 +29,7 @@ SPREADS = (
     "At the last epoch at which all seeds of an arm and of its counterpart were measured. sd: sample standard deviation over "
     "seeds (divisor seeds − 1). Seeds: those whose number is finite."
 )
-FEW = f" With fewer than {ENOUGH} pairs even the whole range of the differences, which no resample leaves, covers less."
+FEW = f" With fewer than {paired.ENOUGH} pairs even the whole range of the differences, which no resample leaves, covers less."
 INTERVAL = "95 % bootstrap interval of the mean over pairs (expanded percentile; the same 9,999 resamples each time)."
 TESTS = (
     "Plain minus residual of the same seed: above zero the residual net is lower. From, to: {interval} p, two-sided: the "
@@ -75,7 +68,7 @@ def section(page: PageData) -> Section | None:
 
 def _said(caption: str, found: Iterable[Pair]) -> str:
     """The caption, with what its interval is, and what it is not with few pairs."""
-    few = min(len(pair.seeds) for pair in found) < ENOUGH
+    few = min(len(pair.seeds) for pair in found) < paired.ENOUGH
     return caption.format(interval=INTERVAL + FEW * few)
 
 
@@ -101,7 +94,7 @@ def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
         for name, quantity in QUANTITIES.items() if len(nets) > 1 else ():
             common = _table(dict.fromkeys([*nets, *others]), name)
             if not common.empty:
-                its = spread(net.series(name)[common.index[-1]] for net in nets)
+                its = paired.spread(net.series(name)[common.index[-1]] for net in nets)
                 numbers = map(cell, (its.mean, its.sd, its.min, its.max))
                 texts = (Cell(text) for text in (group, quantity, joined(common.index[-1:])))
                 rows.append([*texts, *numbers, Cell(str(its.count))])
@@ -114,7 +107,7 @@ def _tests(found: Sequence[Pair]) -> Table:
     for pair, (name, quantity) in itertools.product(found, QUANTITIES.items()):
         common = _table(pair.nets, name)
         if not common.empty:
-            result = paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
+            result = paired.paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
             numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
             cells = (cell(None if np.isnan(value) else value) for value in numbers)
             texts = (Cell(text) for text in (pair.label, quantity, joined(common.index[-1:])))
@@ -127,9 +120,11 @@ def _over_epochs(found: Sequence[Pair]) -> list[Figure]:
     """The figure of paired differences; none if neither quantity was measured."""
     looks, panels, rows = _looks(found), [], []
     for name, title in DIFFERENCES.items():
-        common = {pair: _table(pair.nets, name) for pair in found}
-        curves = {pair: paired_curve(*np.split(each.to_numpy().T, 2)) for pair, each in common.items() if len(each)}
-        lines = {pair: _frame(curve, common[pair].index) for pair, curve in curves.items()}
+        lines = {
+            pair: pd.DataFrame(vars(paired.paired_curve(*np.split(common.to_numpy().T, 2))), common.index)
+            for pair in found
+            if len(common := _table(pair.nets, name))
+        }
         if lines:
             key, title = f"seeds-{name.replace('/', '-')}", f"{title}, plain − residual"
             its = Rows({"name": [name]}, who="pair", y="mean", low="low", high="high")
@@ -143,10 +138,6 @@ def _over_epochs(found: Sequence[Pair]) -> list[Figure]:
 def _difference_rows(lines: Mapping[Pair, pd.DataFrame]) -> list[tuple]:
     """(epoch or risk, pair, mean, low, high, number of pairs)"""
     return [(x, pair.label, *ends, len(pair.seeds)) for pair, line in lines.items() for x, *ends in line.itertuples()]
-
-
-def _frame(curve: PairedCurve, index: Iterable[float]) -> pd.DataFrame:
-    return pd.DataFrame({"mean": curve.mean, "low": curve.low, "high": curve.high}, index)
 
 
 def _looks(found: Iterable[Pair]) -> dict[Pair, Style]:
@@ -171,7 +162,7 @@ def _difference_panel(
     return panel(key, title, draw, x=x, y="plain − residual", rows=rows, log_x=not epochs, whole_x=epochs)
 
 
-def _at_risk(pair: Pair) -> ErrorAtRisk | None:
+def _at_risk(pair: Pair) -> paired.ErrorAtRisk | None:
     """None where risk or error was not measured."""
 
     def risk_and_error(net: Net) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -179,15 +170,16 @@ def _at_risk(pair: Pair) -> ErrorAtRisk | None:
         return both.index.to_numpy(), *both.to_numpy().T
 
     sides = [[risk_and_error(net) for net in side] for side in (pair.plain, pair.residual)]
-    return error_at_risk(*sides) if all(len(epochs) for side in sides for epochs, _, _ in side) else None
+    return paired.error_at_risk(*sides) if all(len(epochs) for side in sides for epochs, _, _ in side) else None
 
 
-def _error_against_risk(reached: dict[Pair, ErrorAtRisk]) -> Figure:
+def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk]) -> Figure:
     looks, x = _looks(reached), QUANTITIES[RISK]
-    lines = {pair: _frame(errors.difference, errors.levels) for pair, errors in reached.items()}
+    lines = {pair: pd.DataFrame(vars(errors.difference), errors.levels) for pair, errors in reached.items()}
     panels = []
     for number, (pair, errors) in enumerate(reached.items()):
-        title, draw = f"Error against risk{f', {pair.label}' if len(reached) > 1 else ''}", _drawing(pair, errors)
+        title = f"Error against risk{f', {pair.label}' if len(reached) > 1 else ''}"
+        draw = partial(_draw_errors, pair=pair, errors=errors)
         panels.append(panel(f"seeds-error-{number}", title, draw, x=x, y=QUANTITIES[ERROR], log_x=True))
     panels.append(_difference_panel("seeds-at-risk", "E at equal risk, plain − residual", lines, looks, x))
     arms = {side[0].group: side[0].style for pair in reached for side in (pair.plain, pair.residual)}
@@ -202,12 +194,8 @@ def _error_against_risk(reached: dict[Pair, ErrorAtRisk]) -> Figure:
     return Figure("seeds-error-at-risk", _said(AT_RISK, reached), panels, marks, data, columns=2, more=more)
 
 
-def _drawing(pair: Pair, errors: ErrorAtRisk) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        for nets, values in ((pair.plain, errors.plain), (pair.residual, errors.residual)):
-            for seed in values:
-                style = nets[0].style
-                axes.plot(errors.levels, seed, color=style.colour, linewidth=0.6, alpha=0.4, gid=style.arm)
-            curve(axes, pd.Series(values.mean(axis=0), errors.levels), nets[0].style)
-
-    return draw
+def _draw_errors(axes: Axes, pair: Pair, errors: paired.ErrorAtRisk) -> None:
+    for (net, *_), values in ((pair.plain, errors.plain), (pair.residual, errors.residual)):
+        for seed in values:
+            axes.plot(errors.levels, seed, color=net.style.colour, linewidth=0.6, alpha=0.4, gid=net.style.arm)
+        curve(axes, pd.Series(values.mean(axis=0), errors.levels), net.style)

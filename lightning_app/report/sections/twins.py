@@ -18,6 +18,8 @@ from lightning_app.report.panels import legend
 FAMILY = "twin"
 SHOWN = 200  # points of a curve: a long run has a hundred thousand steps
 COLUMNS = ["divergence", "divergence_id", "risk_original", "risk_twin", "risk_difference"]
+HEAD = ["twin", "divergence", "of ID entries", "|ΔL|", "first sign flip", "values there"]
+HEAD += ["exponent a", "rate b", "rate before"]
 LAWS = {"power_exponent": "power_steps", "exponential_rate": "exponential_steps"}  # and the number of steps behind each
 FITS = (*LAWS, *LAWS.values(), "power_scale", "exponential_scale")  # of a row
 FIT = Style(INK, (0, (2, 2)), "")
@@ -73,12 +75,6 @@ def _steps(net: Net) -> pd.DataFrame:
     return pd.concat(frames).set_index("number") if frames else pd.DataFrame()
 
 
-HEAD = [
-    *("twin", "divergence", "of ID entries", "|ΔL|", "first sign flip", "values there"),
-    *("exponent a", "rate b", "rate before"),
-]
-
-
 def _row(net: Net) -> list[Cell]:
     """Where the first flip was, and what its units got, between distances and laws."""
     apart = [_number(net, name) for name in ("divergence", "divergence_id", "risk_difference")]
@@ -124,11 +120,8 @@ def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
         for net, look in originals.items():
             curve(axes, finite(_means(twins[net]["risk_original"])), look)
 
-    def risk(net: Net) -> pd.Series:
-        return _means(twins[net]["risk_twin"])
-
-    look = partial(curve_panel, x="step", y="risk (nats)", before=draw_originals, log_y=True, whole_x=False)
-    return look(shown, "twin-risks", "Training risk L", risk)
+    draw = partial(curve_panel, x="step", y="risk (nats)", before=draw_originals, log_y=True, whole_x=False)
+    return draw(shown, "twin-risks", "Training risk L", lambda net: _means(twins[net]["risk_twin"]))
 
 
 def _gap_panel(shown: PageData, twins: Twins, key: str, title: str, y: str, fitted: bool, log_x: bool) -> Panel:

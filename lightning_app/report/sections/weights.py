@@ -7,16 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import reach
+from lightning_app.report import figures
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
-from lightning_app.report.figures import (
-    Curve,
-    Histogram,
-    View,
-    figure_of_curves,
-    figure_of_histograms,
-    first_and_last,
-    joined,
-)
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.profiles import stages
 
@@ -54,10 +46,10 @@ def section(page: PageData) -> Section:
     if not measured:
         return Section("weights", TITLE, notices=["Weight mass was not measured in this run."], short="Weights")
     tables = [_table(net, forms) for net, forms in measured.items()]
-    figures = [figure for prefix in OBJECTS for figure in _curves(page, prefix)]
+    curves = [figure for prefix in OBJECTS for figure in _curves(page, prefix)]
     histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
-    return Section("weights", TITLE, WHAT, [*tables, *figures, *histograms], notices, (*OBJECTS,), "Weights")
+    return Section("weights", TITLE, WHAT, [*tables, *curves, *histograms], notices, (*OBJECTS,), "Weights")
 
 
 def id_mass(net: Net) -> str:
@@ -85,7 +77,7 @@ def _table(net: Net, forms: Sequence[str]) -> Table:
         [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
         for field in fields
     ]
-    head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {joined([epoch])}" for prefix, epoch in columns]
+    head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {figures.joined([epoch])}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)
 
 
@@ -93,26 +85,28 @@ def _curves(page: PageData, prefix: str) -> list[Figure]:
     symbol = OBJECTS[prefix]
     caption = f"Statistics of {symbol} over training; weights have no unit. Linear scales that need not start at zero."
     names = {field: (f"curve-{prefix}-{field}", f"{prefix}/{field}", f"{FIELDS[field]}, {symbol}") for field in CURVES}
-    shown = [Curve(*names[field], f"sum of |{symbol}|" if mass else symbol) for field, mass in CURVES.items()]
-    return figure_of_curves(page, f"curves-{prefix}", caption, shown, spreads=False)
+    shown = [figures.Curve(*names[field], f"sum of |{symbol}|" if mass else symbol) for field, mass in CURVES.items()]
+    return figures.figure_of_curves(page, f"curves-{prefix}", caption, shown, spreads=False)
 
 
 def _histograms(page: PageData) -> list[Figure]:
     """The first net of each group in plain form, t; all weights above, ID entries below. Nothing if nothing was saved."""
     arrays = [f"{prefix}/{part}/{name}" for prefix in OBJECTS for part in PARTS for name in ("counts", "edges")]
     whole, ids = (
-        first_and_last(page, WEIGHTS, arrays, part, title, (part,), partial(_bins, part=part))
+        figures.first_and_last(page, WEIGHTS, arrays, part, title, (part,), partial(_bins, part=part))
         for part, title in PARTS.items()
     )
     clip, span = _clip(whole, ids), _span([*whole, *ids])
 
-    def adjust(axes: Axes, view: View) -> None:
+    def adjust(axes: Axes, view: figures.View) -> None:
         reach(axes, [each.counts.max() for each in view.all])
         axes.set(xlim=span, ylim=(0, clip if view in whole else None))
 
     caption, columns = _caption(whole, ids, clip), ("part", "count")
     views, x, y = [*whole, *ids], "weight t", "weights per bin"
-    return figure_of_histograms(page, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2)
+    return figures.figure_of_histograms(
+        page, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2
+    )
 
 
 def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -124,11 +118,11 @@ def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.n
     return None
 
 
-def _of(views: Iterable[View]) -> list[Histogram]:
+def _of(views: Iterable[figures.View]) -> list[figures.Histogram]:
     return [each for view in views for each in view.all]
 
 
-def _clip(whole: Sequence[View], ids: Sequence[View]) -> float | None:
+def _clip(whole: Sequence[figures.View], ids: Sequence[figures.View]) -> float | None:
     """Height to show of all weights: half more than the highest bin of large weights or of ID entries.
 
     So the peak at 0, a hundred times higher, hides neither. None if that cuts nothing off, or there are none of them.
@@ -138,11 +132,11 @@ def _clip(whole: Sequence[View], ids: Sequence[View]) -> float | None:
     return float(clip) if 0 < clip < _peak(whole) else None
 
 
-def _peak(views: Sequence[View]) -> float:
+def _peak(views: Sequence[figures.View]) -> float:
     return max((float(each.counts.max(initial=0)) for each in _of(views)), default=0.0)
 
 
-def _span(views: Sequence[View]) -> tuple[float, float]:
+def _span(views: Sequence[figures.View]) -> tuple[float, float]:
     """From the first to the last bin that holds something, anywhere, and a little more: all panels show this range."""
     low = min((edges[:-1][counts > 0].min(initial=np.inf) for counts, edges, _ in _of(views)), default=np.inf)
     high = max((edges[1:][counts > 0].max(initial=-np.inf) for counts, edges, _ in _of(views)), default=-np.inf)
@@ -150,11 +144,11 @@ def _span(views: Sequence[View]) -> tuple[float, float]:
     return (float(low - margin), float(high + margin)) if low < high else (-1.0, 1.0)
 
 
-def _caption(whole: Sequence[View], ids: Sequence[View], clip: float | None) -> str:
+def _caption(whole: Sequence[figures.View], ids: Sequence[figures.View], clip: float | None) -> str:
     parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
     if clip is not None:
         parts.append(
             f"The count of all weights is cut at {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
         )
-    widths = joined(f"{np.diff(each.edges).max():.3g}" for each in _of([*whole, *ids]))
+    widths = figures.joined(f"{np.diff(each.edges).max():.3g}" for each in _of([*whole, *ids]))
     return " ".join([*parts, f"Bin width: {widths}."])
