@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -113,21 +112,13 @@ def _curve_panel(page: PageData, curve: Curve) -> Panel:
     return curve_panel(page, key, title, line, y=y, after=adjust, rows=rows, log_y=log_y)
 
 
-class Histogram(NamedTuple):
-    """Of one net at one epoch."""
-
-    counts: np.ndarray  # (n,)
-    edges: np.ndarray  # (n + 1,)
-    epoch: float
-
-
 class Frame(NamedTuple):
-    """What a panel shows of one net at one epoch."""
+    """What a panel shows of one net at one epoch: a curve, or a histogram."""
 
     net: Net
     epoch: float
-    x: np.ndarray  # (n,), or edges (n + 1,) of a histogram
-    y: np.ndarray  # (n,)
+    x: np.ndarray  # (n,), or the edges (n + 1,) of a histogram
+    y: np.ndarray  # (n,), of a histogram the counts
 
 
 class View(NamedTuple):
@@ -136,17 +127,13 @@ class View(NamedTuple):
     key: str
     title: str
     facts: tuple[str, ...]  # what its data say of it, beside net and epoch
-    of: dict[Net, Histogram]
-    frames: Mapping[Net, Sequence[Histogram]] = MappingProxyType({})  # at every epoch, where it shows others, too
+    of: Sequence[Frame]
+    frames: Sequence[Frame] = ()  # at every epoch, where it shows others, too
 
     @property
-    def all(self) -> list[Histogram]:
+    def all(self) -> list[Frame]:
         """What it may come to show: its axes reach to their ends."""
-        return [*self.of.values(), *chain.from_iterable(self.frames.values())]
-
-    @property
-    def moving(self) -> list[Frame]:
-        return [Frame(net, each.epoch, each.edges, each.counts) for net, found in self.frames.items() for each in found]
+        return [*self.of, *self.frames]
 
 
 def frames_csv(panels: Mapping[str, Iterable[Frame]]) -> str:
@@ -169,7 +156,7 @@ def _spaced(numbers: np.ndarray) -> str:
     return "".join(f" {number:.6g}" for number in numbers.tolist())
 
 
-# arrays -> counts and edges, if there
+# arrays -> edges and counts, if there
 Read = Callable[[Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
 
 
@@ -179,24 +166,25 @@ def first_and_last(
     """The first net of each group at the first epoch with arrays, and at the last if that is another; those there are.
 
     Args:
-        arrays: keys of what ``read`` makes counts and edges of.
+        arrays: keys of what ``read`` makes edges and counts of.
     """
-    frames: dict[Net, list[Histogram]] = {}
+    frames: dict[Net, list[Frame]] = {}
     for net, saved in page.saved(family, arrays).items():
         found = {epoch: read(each) for epoch, each in saved.items()}
-        frames[net] = [Histogram(*bins, epoch) for epoch, bins in found.items() if bins]
+        frames[net] = [Frame(net, epoch, *bins) for epoch, bins in found.items() if bins]
     views: list[View] = []
     for when, place in (("first", 0), ("last", -1)):
-        there: dict[Net, Histogram] = {}
-        for net, histograms in frames.items():
+        there: dict[Net, Frame] = {}
+        for net, own in frames.items():
             epochs = net.run.array_epochs(family)
             at = epochs[place] if len(epochs) > -place else None
-            there.update((net, each) for each in histograms if each.epoch == at)
-        if shown := {net: there[net] for net in page.firsts() if net in there}:
-            epoch = joined(each.epoch for each in shown.values())
-            others = {net: [each] for net, each in there.items()} if len(there) > len(shown) else {}
+            there.update((net, each) for each in own if each.epoch == at)
+        if shown := [there[net] for net in page.firsts() if net in there]:
+            epoch = joined(each.epoch for each in shown)
+            others = [*there.values()] if len(there) > len(shown) else []
             views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, shown, others))
-    return [*views[:-1], views[-1]._replace(frames=frames)] if views else []
+    every = [*chain.from_iterable(frames.values())]
+    return [*views[:-1], views[-1]._replace(frames=every)] if views else []
 
 
 def figure_of_histograms(
@@ -226,8 +214,8 @@ def figure_of_histograms(
     """
 
     def draw(axes: Axes, view: View) -> None:
-        for net, each in view.of.items():
-            histogram(axes, each.counts, each.edges, net.style, floor(view))
+        for each in view.of:
+            histogram(axes, each.y, each.x, each.net.style, floor(view))
         adjust(axes, view)
 
     panels = [
@@ -237,13 +225,13 @@ def figure_of_histograms(
     rows = [
         (net.label, *view.facts, epoch, left, right, count)
         for view in views
-        for net, (counts, edges, epoch) in view.of.items()
+        for net, epoch, edges, counts in view.of
         for left, right, count in zip(edges[:-1], edges[1:], counts, strict=True)
         if count
     ]
     *facts, count = columns
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
     caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
-    frames = frames_csv({view.key: view.moving for view in views if view.frames})
+    frames = frames_csv({view.key: view.frames for view in views if view.frames})
     legend_ = group_legend(page, first=True)
     return [Figure(key, caption, panels, legend_, data, columns=wide, frames=frames)] if panels else []

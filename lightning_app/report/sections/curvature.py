@@ -193,7 +193,7 @@ def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     )
 
     def adjust(axes: Axes, view: figures.View) -> None:
-        drawn = [(each.edges, each.counts >= LEAST) for each in view.all]
+        drawn = [(each.x, each.y >= LEAST) for each in view.all]
         at = np.concatenate([[*edges[:-1][those], *edges[1:][those]] for edges, those in drawn])
         drawing.symmetric_log(axes.xaxis, at, decades=10)
         margin = 10**0.25  # a quarter of a decade beyond the outermost bins
@@ -206,15 +206,15 @@ def _density(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
 
 
 def _bins(arrays: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Counts and edges; None if not saved, or not finite."""
+    """Edges and counts; None if not saved, or not finite."""
     counts, edges, outside = (arrays.get(f"{prefix}/density/{name}") for name in DENSITY_ARRAYS)
     if counts is None or edges is None or outside is None:
         return None
-    return (counts, edges) if np.isfinite(counts).all() and np.isfinite(edges).all() else None
+    return (edges, counts) if np.isfinite(counts).all() and np.isfinite(edges).all() else None
 
 
 def _counts(view: figures.View) -> np.ndarray:
-    return np.concatenate([each.counts for each in view.all])
+    return np.concatenate([each.y for each in view.all])
 
 
 def _floor(view: figures.View) -> float:
@@ -224,12 +224,13 @@ def _floor(view: figures.View) -> float:
 
 def _density_caption(views: Sequence[figures.View], prefix: str) -> str:
     parts = [DENSITY]
-    histograms = [(net, each) for view in views for net, each in view.of.items()]
-    if any((counts[counts > 0] < LEAST).any() for _, (counts, _, _) in histograms):
+    histograms = [each for view in views for each in view.of]
+    if any((counts[counts > 0] < LEAST).any() for *_, counts in histograms):
         parts.append(f"Bins with an expected number below {LEAST} are left out.")
-    lost = sum(float(np.sum(net.arrays(prefix, each.epoch)[f"{prefix}/density/outside"])) for net, each in histograms)
+    outside = f"{prefix}/density/outside"
+    lost = sum(float(np.sum(each.net.arrays(prefix, each.epoch)[outside])) for each in histograms)
     if lost:
-        edges = histograms[0][1].edges
+        edges = histograms[0].x
         parts.append(f"Not drawn, beyond {edges[0]:g} and {edges[-1]:g}: {lost:.3g}.")
     return " ".join(parts)
 

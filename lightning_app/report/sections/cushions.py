@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark, reach
 from lightning_app.report.blocks import Figure, Rows, Section, csv_text
-from lightning_app.report.figures import Histogram, View, curve_panel, figure_of_histograms, group_legend, joined
+from lightning_app.report.figures import Frame, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
@@ -83,7 +83,7 @@ def _histograms(page: PageData, layer: str) -> list[Figure]:
     def adjust(axes: Axes, view: View) -> None:
         for net, epochs in shown[view.key].items():
             median_mark(axes, float(np.median(_finite([*epochs.values()][-1]))), net.style)
-        reach(axes, [each.counts.max() for each in view.all])
+        reach(axes, [each.y.max() for each in view.all])
         from_zero(axes)
 
     caption, columns = _caption(layer, [*shown.values()]) if shown else "", ("layer", "samples", "count")
@@ -119,11 +119,12 @@ def _view(key: str, title: str, facts: tuple[str, ...], samples: Samples, shown:
     low, high = every.min(), every.max()
     edges = np.geomspace(low, high, BINS + 1) if _wide(low, high) else np.histogram_bin_edges([low, high], BINS)
 
-    def binned(values: np.ndarray, epoch: float) -> Histogram:
-        return Histogram(np.histogram(_finite(values).clip(edges[0], edges[-1]), edges)[0], edges, epoch)
+    def binned(values: np.ndarray) -> np.ndarray:
+        return np.histogram(_finite(values).clip(edges[0], edges[-1]), edges)[0]
 
-    frames = {net: [binned(values, epoch) for epoch, values in epochs.items()] for net, epochs in samples.items()}
-    return View(key, title, facts, {net: frames[net][-1] for net in shown}, frames)
+    frames = [Frame(net, epoch, edges, binned(each)) for net, its in samples.items() for epoch, each in its.items()]
+    last = {frame.net: frame for frame in frames}
+    return View(key, title, facts, [last[net] for net in shown], frames)
 
 
 def _wide(low: float, high: float) -> bool:
@@ -131,7 +132,7 @@ def _wide(low: float, high: float) -> bool:
 
 
 def _logarithmic(view: View) -> bool:
-    edges = next(iter(view.of.values())).edges
+    edges = view.of[0].x
     return _wide(edges[0], edges[-1])
 
 

@@ -1,6 +1,6 @@
 """Where the weights are: the paper's Table 3, before training and after, for w and for t = T(w)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ FIELDS = {
 CURVES = {"mean": False, "std": False, "all": True, "large": True, "id_entries": True}  # field -> is it a mass?
 PARTS = {"histogram": "All weights", "histogram_id": "ID entries"}
 LARGE = 0.25  # the paper's threshold of a large weight
+Frames = Sequence[figures.Frame]
 
 TITLE = "Where the weights are"
 WHAT = (
@@ -96,13 +97,14 @@ def _histograms(page: PageData) -> list[Figure]:
         figures.first_and_last(page, WEIGHTS, arrays, part, title, (part,), partial(_bins, part=part))
         for part, title in PARTS.items()
     )
-    clip, span = _clip(whole, ids), _span([*whole, *ids])
+    of_whole, of_ids = ([frame for view in views for frame in view.all] for views in (whole, ids))
+    clip, span = _clip(of_whole, of_ids), _span([*of_whole, *of_ids])
 
     def adjust(axes: Axes, view: figures.View) -> None:
-        reach(axes, [each.counts.max() for each in view.all])
+        reach(axes, [each.y.max() for each in view.all])
         axes.set(xlim=span, ylim=(0, clip if view in whole else None))
 
-    caption, columns = _caption(whole, ids, clip), ("part", "count")
+    caption, columns = _caption(of_whole, of_ids, clip), ("part", "count")
     views, x, y = [*whole, *ids], "weight t", "weights per bin"
     return figures.figure_of_histograms(
         page, "weight-histograms", caption, views, columns, x=x, y=y, adjust=adjust, wide=2
@@ -110,45 +112,41 @@ def _histograms(page: PageData) -> list[Figure]:
 
 
 def _bins(arrays: Mapping[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Counts and edges of t, or of w where no t was saved; None if not saved, or not finite."""
+    """Edges and counts of t, or of w where no t was saved; None if not saved, or not finite."""
     for prefix in (TRANSFERRED, WEIGHTS):
         counts, edges = (arrays.get(f"{prefix}/{part}/{name}") for name in ("counts", "edges"))
         if counts is not None and edges is not None and np.isfinite(edges).all():
-            return counts, edges
+            return edges, counts
     return None
 
 
-def _of(views: Iterable[figures.View]) -> list[figures.Histogram]:
-    return [each for view in views for each in view.all]
-
-
-def _clip(whole: Sequence[figures.View], ids: Sequence[figures.View]) -> float | None:
+def _clip(whole: Frames, ids: Frames) -> float | None:
     """Height to show of all weights: half more than the highest bin of large weights or of ID entries.
 
     So the peak at 0, a hundred times higher, hides neither. None if that cuts nothing off, or there are none of them.
     """
-    large = [counts[np.abs(edges[1:] + edges[:-1]) / 2 >= LARGE].max(initial=0) for counts, edges, _ in _of(whole)]
+    large = [counts[np.abs(edges[1:] + edges[:-1]) / 2 >= LARGE].max(initial=0) for *_, edges, counts in whole]
     clip = 1.5 * max([*large, _peak(ids)])
     return float(clip) if 0 < clip < _peak(whole) else None
 
 
-def _peak(views: Sequence[figures.View]) -> float:
-    return max((float(each.counts.max(initial=0)) for each in _of(views)), default=0.0)
+def _peak(frames: Frames) -> float:
+    return max((float(each.y.max(initial=0)) for each in frames), default=0.0)
 
 
-def _span(views: Sequence[figures.View]) -> tuple[float, float]:
+def _span(frames: Frames) -> tuple[float, float]:
     """From the first to the last bin that holds something, anywhere, and a little more: all panels show this range."""
-    low = min((edges[:-1][counts > 0].min(initial=np.inf) for counts, edges, _ in _of(views)), default=np.inf)
-    high = max((edges[1:][counts > 0].max(initial=-np.inf) for counts, edges, _ in _of(views)), default=-np.inf)
+    low = min((edges[:-1][counts > 0].min(initial=np.inf) for *_, edges, counts in frames), default=np.inf)
+    high = max((edges[1:][counts > 0].max(initial=-np.inf) for *_, edges, counts in frames), default=-np.inf)
     margin = 0.04 * (high - low)
     return (float(low - margin), float(high + margin)) if low < high else (-1.0, 1.0)
 
 
-def _caption(whole: Sequence[figures.View], ids: Sequence[figures.View], clip: float | None) -> str:
+def _caption(whole: Frames, ids: Frames, clip: float | None) -> str:
     parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
     if clip is not None:
         parts.append(
             f"The count of all weights is cut at {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
         )
-    widths = figures.joined(f"{np.diff(each.edges).max():.3g}" for each in _of([*whole, *ids]))
+    widths = figures.joined(f"{np.diff(each.x).max():.3g}" for each in (*whole, *ids))
     return " ".join([*parts, f"Bin width: {widths}."])
