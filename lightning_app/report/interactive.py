@@ -114,14 +114,10 @@ def _axis(axis: Axis, pixels: Sequence[float]) -> list[str | float]:
 
 def rows_attribute(rows: Rows) -> str:
     """Names as the CSV has them."""
-    found = {key: value for key, value in asdict(rows).items() if value}
-    if rows.where:
-        found["where"] = {column: [*map(csv_name, values)] for column, values in rows.where.items()}
-    if rows.places:
-        found["places"] = {csv_name(name): place for name, place in rows.places.items()}
-    if rows.measures:
-        found["measures"] = [*map(csv_name, rows.measures)]
-    return _attribute("rows", found)
+    where = {column: [*map(csv_name, values)] for column, values in rows.where.items()}
+    places = {csv_name(name): place for name, place in rows.places.items()}
+    named = asdict(rows) | {"where": where, "places": places, "measures": [*map(csv_name, rows.measures)]}
+    return _attribute("rows", {key: value for key, value in named.items() if value})
 
 
 def legend_attribute(style: Style) -> Markup:

@@ -122,10 +122,9 @@ class PageData:
 def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[float, float, float, float, float, int]]:
     """`statistics.spread` of all epochs at once."""
     table = pd.concat(lines, axis=1).sort_index()
-    values = np.ma.masked_invalid(table.to_numpy(float))
-    numbers = (values.mean(axis=1), values.std(axis=1, ddof=1), values.min(axis=1), values.max(axis=1))
-    filled = (np.ma.filled(np.ma.asarray(each, dtype=float), np.nan).tolist() for each in numbers)
-    return zip(table.index.tolist(), *filled, values.count(axis=1).tolist(), strict=True)
+    finite = table.where(np.isfinite(table))
+    numbers = (finite.mean(axis=1), finite.std(axis=1), finite.min(axis=1), finite.max(axis=1), finite.count(axis=1))
+    return zip(table.index.tolist(), *(each.tolist() for each in numbers), strict=True)
 
 
 def _each_seed_once(nets: Sequence[Net]) -> list[Net]:

@@ -26,6 +26,7 @@ from itertools import permutations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 
 # -- the field
@@ -145,7 +146,7 @@ def critical_points(
     for _ in range(rounds):
         if not left:
             break
-        begun = _unit(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64))
+        begun = normalize(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64), dim=-1)
         for sample, new in zip(left, _converged(mixture.part(torch.tensor(left)), begun)):
             opposite = [-new] if mixture.parity else []
             points[sample], seen[sample] = _merged(points[sample], seen[sample], torch.cat([new, *opposite]))
@@ -154,17 +155,13 @@ def critical_points(
     return [found[sample] for sample in range(samples)]
 
 
-def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
-
-
 def _converged(mixture: SphericalMixture, x: Tensor) -> list[Tensor]:
     """Where Newton's method ends, for each sample those starts that led to a critical point, (s, Lambda)."""
     for _ in range(STEPS):
         _, gradient, hessian = mixture.derivatives(x)
         # In the tangent space: with x x^T added the Hessian is regular, and the solution orthogonal to x.
         step, _ = torch.linalg.solve_ex(hessian + x[..., :, None] * x[..., None, :], -gradient)
-        x = _unit(x + step * (LONGEST_STEP / step.norm(dim=-1, keepdim=True)).clamp(max=1))
+        x = normalize(x + step * (LONGEST_STEP / step.norm(dim=-1, keepdim=True)).clamp(max=1), dim=-1)
     _, gradient, _ = mixture.derivatives(x)
     return [each[size < AT_ZERO] for each, size in zip(x, gradient.norm(dim=-1))]
 
