@@ -35,18 +35,11 @@ def formats(option: str) -> tuple[str, ...]:
     return found
 
 
-def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[str]) -> list[Path]:
-    """Write every panel, every figure's data and every table, in the formats wanted.
-
-    Returns:
-        The files, in the order of the page; those of the same name from an earlier export are replaced.
-    """
+def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[str]) -> None:
+    """Write every panel, every figure's data and every table, in the formats wanted, over those of an earlier export."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
     for name, content in _files(sections, wanted):
         write_atomically(folder / name, content)
-        written.append(folder / name)
-    return written
 
 
 def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -107,19 +107,12 @@ class CriticalPoints:
     """Of one sample: all that were found."""
 
     points: Tensor  # (c, Lambda), of length 1
-    energies: Tensor  # H / Lambda, (c,)
     indices: Tensor  # 0..Lambda - 1, (c,)
-    seen: Tensor  # how many starts led to each, (c,)
-
-    @property
-    def euler(self) -> int:
-        """``sum (-1)^index``, the Euler characteristic of the sphere if none is missing."""
-        return int((1 - 2 * (self.indices % 2)).sum())
 
     @property
     def complete(self) -> bool:
-        """Does Morse's count come out? One missing point always shows, two may not."""
-        return self.euler == 1 + (-1) ** (self.points.shape[1] - 1)
+        """Is ``sum (-1)^index`` the Euler characteristic of the sphere? One missing point always shows, two may not."""
+        return int((1 - 2 * (self.indices % 2)).sum()) == 1 + (-1) ** (self.points.shape[1] - 1)
 
     @property
     def counts(self) -> Tensor:
@@ -150,7 +143,7 @@ def critical_points(
         for sample, new in zip(left, _converged(mixture.part(torch.tensor(left)), begun)):
             opposite = [-new] if mixture.parity else []
             points[sample], seen[sample] = _merged(points[sample], seen[sample], torch.cat([new, *opposite]))
-            found[sample] = _described(mixture.part(torch.tensor([sample])), points[sample], seen[sample])
+            found[sample] = _described(mixture.part(torch.tensor([sample])), points[sample])
         left = [sample for sample in left if not (found[sample].complete and bool((seen[sample] >= SEEN).all()))]
     return [found[sample] for sample in range(samples)]
 
@@ -178,12 +171,11 @@ def _merged(points: Tensor, seen: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     return every[totals > 0], totals[totals > 0]
 
 
-def _described(mixture: SphericalMixture, points: Tensor, seen: Tensor) -> CriticalPoints:
-    value, _, hessian = mixture.derivatives(points[None])
+def _described(mixture: SphericalMixture, points: Tensor) -> CriticalPoints:
+    _, _, hessian = mixture.derivatives(points[None])
     # Along x a positive eigenvalue, instead of 0.
     beside = hessian + points[None, :, :, None] * points[None, :, None, :]
-    indices = (torch.linalg.eigvalsh(beside)[0] < 0).sum(-1)
-    return CriticalPoints(points, value[0] / points.shape[1] ** 0.5, indices, seen)
+    return CriticalPoints(points, (torch.linalg.eigvalsh(beside)[0] < 0).sum(-1))
 
 
 # -- how many to expect (Kac-Rice)
