@@ -11,7 +11,15 @@ from scipy import stats
 from lightning_app.measures import effective_depth
 from lightning_app.networks import GPT, ResidualMLP
 from lightning_app.papers import recipes
-from lightning_app.papers.findings import common_depth, modern, necessary_depth, normalised, notation, start_and_centre
+from lightning_app.papers.findings import (
+    common_depth,
+    common_depth_convolutions,
+    modern,
+    necessary_depth,
+    normalised,
+    notation,
+    start_and_centre,
+)
 from lightning_app.papers.findings.nets import splits
 from lightning_app.papers.findings.shortcut_length import edge, exponent, remaining
 from lightning_app.papers.findings.shortcut_length_relu import losses
@@ -94,6 +102,30 @@ def test_depths_of_small_trainings_have_a_row_each_start():
     assert "stand in" in str(found.pop("data"))
     assert all(values.shape == (2, 1, 6) and np.isfinite(values).all() for values in found.values())
     assert (found["loss"][:, :, -1] < found["loss"][:, :, 0]).all()
+
+
+def test_depths_of_nets_with_convolutions_are_those_of_their_seeds_and_starts():
+    asked = {"data": "digits", "starts": [0.5, 2.0], "epochs": 1, "limit": 60}
+    both = common_depth_convolutions.depths(SOURCE, decay=0.0, first=3, seeds=2, **asked)
+    alone = common_depth_convolutions.depths(SOURCE, decay=0.0, first=4, seeds=1, **asked)
+    decayed = common_depth_convolutions.depths(SOURCE, decay=0.1, first=4, seeds=1, **asked)
+    for name in ("effective", "gradient", "loss", "error"):
+        assert both[name].shape == (2, 2, 6) and np.array_equal(both[name][1:], alone[name])
+        assert np.array_equal(alone[name][..., 0], decayed[name][..., 0])
+    assert (alone["effective"][..., -1] != decayed["effective"][..., -1]).all()
+    assert (
+        both["effective"][:, 1, 0] > both["effective"][:, 0, 0]
+    ).all()  # the larger the branches, the longer the paths
+    assert (both["loss"][:, 0, -1] < both["loss"][:, 0, 0]).all()
+
+
+def test_the_size_of_a_convolution_is_that_of_its_start():
+    plain, small = (common_depth_convolutions._net(3, seed=0, start=start) for start in (2**0.5, 0.1))
+    for one, other in zip(plain.layers(), small.layers(), strict=True):
+        ratio = 0.1 / 2**0.5 if one.weight_name.startswith("blocks") else 1.0
+        assert torch.allclose(other.module.weight, ratio * one.module.weight)
+    kwi = [block.conv.weight.std() * (block.conv.weight[0].numel() / 2) ** 0.5 for block in plain.block_list()]
+    assert torch.stack(kwi).tolist() == pytest.approx([1.0] * 9, rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["vit", "convnext"])

@@ -1,6 +1,7 @@
 """Questions that the instrument can settle and no paper has: each with predictions that were registered before any run."""
 
 from lightning_app.papers.findings.common_depth import COMMON_DEPTH
+from lightning_app.papers.findings.common_depth_convolutions import COMMON_DEPTH_CONVOLUTIONS
 from lightning_app.papers.findings.modern import MODERN
 from lightning_app.papers.findings.necessary_depth import NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION
 from lightning_app.papers.findings.normalised import NORMALISED
@@ -14,7 +15,8 @@ PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
     (
-        *(NOTATION, START_AND_CENTRE, START_AND_CENTRE_SMALL, COMMON_DEPTH, NORMALISED, MODERN),
+        *(NOTATION, START_AND_CENTRE, START_AND_CENTRE_SMALL),
+        *(COMMON_DEPTH, COMMON_DEPTH_CONVOLUTIONS, NORMALISED, MODERN),
         *(SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION),
     ),
 )
