@@ -46,7 +46,8 @@ ALLOWED = {
     # Claims of the papers: where the report and the reproduction meet. Neither of these imports the other.
     "lightning_app.papers": {"numpy", "pandas", "scipy", "matplotlib", "yaml", "torch"}
     | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
-    | {"lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules", "lightning_app.measures"},
+    | {"lightning_app.identity", "lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules"}
+    | {"lightning_app.measures"},
     "lightning_app.papers.findings": {
         "numpy",
         "scipy",

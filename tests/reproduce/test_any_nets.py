@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_app.papers.littwin_wolf.training import NORMALISED, runs_of
+from lightning_app.papers.littwin_wolf.training import EPOCHS, NORMALISED, runs_of
 from lightning_app.papers.parts import PAPER, SMOKE
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.papers.yu_tomasi.nets import SEED_RUNS
@@ -120,7 +120,7 @@ def test_whether_there_is_a_normalisation_has_to_be_known(leave, page):
     """Depth alone does not tell: BnLambda may not have looked."""
     run = runs_of(NORMALISED)[0]
     lengths = {"depth/effective": 3.0, "depth/longest": 10.0}
-    leave(run, lambda *_: lengths, PAPER, tuple(range(13)), paper="littwin-wolf")
+    leave(run, lambda *_: lengths, PAPER, (0, EPOCHS), paper="littwin-wolf")
     assert not any("without normalisation" in quantity for quantity in verdicts(page()))
 
 
@@ -138,7 +138,7 @@ def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slo
             depths = {f"depth/{field}": 3 + 10 * grown for field in ("effective", "coherent", "gradient")}
             return lambdas | depths | {"depth/longest": 10.0, "bn_lambda/l2": 1.0}
 
-        leave(run, numbers, PAPER, tuple(range(13)), paper="littwin-wolf")
+        leave(run, numbers, PAPER, (0, EPOCHS), paper="littwin-wolf")
     found = verdicts(page())
     assert found["mean |λ| of all layers but the first: end minus start"] == verdict
     assert found["d_eff / p with normalisation: end minus start"] == verdict
@@ -148,7 +148,7 @@ def test_settings_that_the_paper_leaves_open_are_readings(leave, made, page, slo
 def test_counts_are_by_class_and_words_are_explained(leave, tmp_path):
     leave(SEED_RUNS["depth20"], table_1_numbers(20))
     lengths = {"depth/effective": 3.0, "depth/longest": 10.0, "bn_lambda/l2": 1.0}
-    leave(runs_of(NORMALISED)[0], lambda *_: lengths, PAPER, tuple(range(13)), paper="littwin-wolf")
+    leave(runs_of(NORMALISED)[0], lambda *_: lengths, PAPER, (0, EPOCHS), paper="littwin-wolf")
     section = claims.section(gather(find_runs([tmp_path / "runs"])))
     assert section.lead.startswith("initialisation: 1 reproduced; trained: ")
     assert all(word.lower() in section.lead.lower() for word in list(Verdict)[:8])

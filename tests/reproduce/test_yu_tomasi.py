@@ -169,7 +169,7 @@ def test_what_is_about_initialisation():
     epoch_0 = {f"{words}, {symbol}_0" for words in ROWS.values() for symbol in "pt"} | {"entries above 0.7, p_0"}
     epoch_0 |= {quantity for quantity in about if quantity.endswith("after epoch 0")}
     assert {quantity for quantity, each in about.items() if each is Class.INITIALISATION} == epoch_0
-    assert {*about.values()} == {Class.INITIALISATION, Class.TRAINED}
+    assert {*about.values()} == {Class.FORMULA, Class.INITIALISATION, Class.TRAINED}
 
 
 def test_what_a_registration_hashes_hangs_on_no_outcome(leave, made, tmp_path):

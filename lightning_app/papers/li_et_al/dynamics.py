@@ -145,12 +145,12 @@ def draw_dynamics(results: Results) -> figures.Figure:
     there = results.computed(TIMES)
     for axes, number, title in ((grid[0], at_rate, f"rate {SLOW:g}"), (grid[1], fastest, "each net's fastest rate")):
         for net in NETS:
-            pieces = [there.get(f"{net.name}-{depth:02d}") for depth in DEPTHS]
-            if any(pieces):
-                nothing = np.full(SEEDS, np.nan)
-                values = np.stack([nothing if piece is None else number(piece) for piece in pieces], axis=1)
-                draw_curve(axes, net.name, DEPTHS, values)
-        axes.set(title=title, xlabel="depth", yscale="log")
+            found = {depth: there[piece] for depth in DEPTHS if (piece := f"{net.name}-{depth:02d}") in there}
+            values = np.stack([number(arrays) for arrays in found.values()], axis=1) if found else np.empty(0)
+            if np.isfinite(values).any():
+                draw_curve(axes, net.name, [*found], values)
+                axes.set_yscale("log")
+        axes.set(title=title, xlabel="depth")
     grid[0].set_ylabel(f"epochs to a gap of {GAP:g}")
     figures.legend(grid[1], beside=True)
     return figure

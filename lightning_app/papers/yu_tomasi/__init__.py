@@ -16,5 +16,5 @@ from lightning_app.papers.yu_tomasi.table_3_fig_7 import FIG_7, TABLE_3
 PAPER = Paper(
     KEY,
     "Yu & Tomasi (2019), Identity Connections in Residual Nets Improve Noise Stability.",
-    (EQUIVALENCE, TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, INTERLAYER_EARLY, NOISE),
+    (TABLE_1, TABLE_2, TABLE_3, FIG_2, FIG_3, FIG_6, FIG_7, INTERLAYER, INTERLAYER_EARLY, NOISE, EQUIVALENCE),
 )

@@ -21,16 +21,16 @@ def deviations(depth: int, images: int) -> dict[str, Any]:
     ``outputs`` of r and T(r); ``inverse`` of p and T^-1(p); of r and p = T(r) ``gradients`` of the risk, and ``costs`` with
     |r|^2 and |T^-1(p)|^2 and ``cost_gradients``.
     """
-    from lightning_app import identity
+    from lightning_app.identity import id_entries, transfer, untransfer
     from lightning_app.networks import SimplifiedNet
 
     x, labels = torch.randn(images, 3, 32, 32, dtype=torch.float64), torch.randint(10, (images,))
     residual = SimplifiedNet(depth, residual=True).double()
     plain = SimplifiedNet(depth, residual=False).double()
-    pairs = (residual, identity.transfer(residual)), (plain, identity.untransfer(plain))
+    pairs = (residual, transfer(residual)), (plain, untransfer(plain))
     outputs, inverse = (_apart(*(net(x) for net in pair)) for pair in pairs)
     r, p = pairs[0]
-    centre = {name: identity.id_entries(p.get_parameter(name)).double() for name in p.id_weights()}  # rho
+    centre = {name: id_entries(p.get_parameter(name)).double() for name in p.id_weights()}  # rho
     risks = [F.cross_entropy(net(x), labels) for net in (r, p)]
     costs = [risks[0] + _penalty(r, {}), risks[1] + _penalty(p, centre)]
     return {
