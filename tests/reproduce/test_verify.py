@@ -650,10 +650,14 @@ def test_a_stranger_judges_again_without_training(clone, tmp_path):
     assert made.returncode == 0, made.stderr
     for file, record in zip(files, records):
         again = json.loads(file.read_text())
-        assert [again[key] for key in ("rows", "evidence", "counts")] == [
-            record[key] for key in ("rows", "evidence", "counts")
-        ]
+        for key in ("rows", "evidence", "counts"):
+            assert rounded(again[key]) == rounded(record[key])
     assert not (tmp_path / "runs").exists()
+
+
+def rounded(content):
+    """Numbers to nine digits: a fitted line has other last ones on another processor."""
+    return json.loads(json.dumps(content), parse_float=lambda number: f"{float(number):.9g}")
 
 
 @pytest.mark.parametrize(
