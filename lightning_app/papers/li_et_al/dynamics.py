@@ -20,7 +20,7 @@ from lightning_app.plots import figures
 from lightning_app.statistics.paired import first_reached
 
 NETS = (SHORTCUT_2, SHORTCUT_1, ORTHOGONAL, XAVIER)
-DEPTHS, DEEPEST, SEEDS = (8, 16, 32, 64), 64, 10
+DEPTHS, SEEDS = (8, 16, 32, 64), 10
 GAP = 0.1  # of the loss to the optimum, of 4 and more at the start
 SLOW = 0.01  # a rate at which all descents are smooth
 EXACT = 1e-8
