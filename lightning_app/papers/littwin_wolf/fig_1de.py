@@ -71,7 +71,7 @@ def draw_fig_1d(results: Results) -> figures.Figure:
             axes.set_visible(True)
             layers = range(1, training.BLOCKS + 1)
             draw_layers(axes, [results.curves(run.name, setting.arm, mean_lambda(at)) for at in layers], layers)
-            axes.set(title=setting.words, xlabel="layer")
+            axes.set(title=setting.words.replace(", separation", "\nseparation"), xlabel="layer")
         row[0].set_ylabel("mean |λ|")
     figures.legend(grid[0][-1], beside=True)
     return figure
