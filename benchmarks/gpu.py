@@ -88,7 +88,7 @@ class Size:
     matrix: int = 8192
 
 
-QUICK = Size((1, 2), 1, 5, 4, 16, 16, 8, 1, 64)
+QUICK = Size((1, 2), 1, 8, 4, 16, 16, 8, 1, 64)
 
 
 def proof(at: "Run", precision: str, steps: str, compiled: str = "") -> Results:

@@ -20,6 +20,7 @@ CASES = {  # name -> number of rows where there are graphs
     "streams, tf32": len(gpu.STREAM_COUNTS) + 1,
     "epochs, tf32": 3,
     "measuring, simplified": 2,
+    "measuring, full": 2,
 }
 
 

@@ -20,11 +20,10 @@ NEWER = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, PRODUCTS)
 
 @pytest.fixture(autouse=True)
 def as_before():
-    before = [switch.fp32_precision for switch in NEWER]
+    convolutions, _, products = (switch.fp32_precision for switch in NEWER)
     yield
-    use_float32("tf32")  # PyTorch's default, but for the name of what the products do
-    for switch, value in zip(NEWER, before):
-        switch.fp32_precision = value
+    use_float32("tf32" if convolutions == "tf32" else "fp32")  # the older switches too
+    PRODUCTS.fp32_precision = products
 
 
 def state() -> tuple:
