@@ -56,23 +56,37 @@ def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
     over_seeds(axes, [seeds[seed] for seed in seeds], _plain_line(arm), label=label)
 
 
-def outlines(axes: Axes, samples: Mapping[str, np.ndarray], bins: int = 120) -> None:
+def outlines(
+    axes: Axes, samples: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray] = {}, bins: int = 120
+) -> None:
     """Histograms of positive samples by arm over common bins, means in the legend; NaN and infinity are left out.
 
     From zero on, or logarithmic where the samples lie more than two decades apart.
+
+    Args:
+        before: samples before training, which are dotted.
     """
-    finite = {arm: values[np.isfinite(values) & (values > 0)] for arm, values in samples.items()}
-    finite = {arm: values for arm, values in finite.items() if len(values)}
+    finite, first = _positive(samples), _positive(before)
     if not finite:
         return
-    low, high = (function([function(values) for values in finite.values()]) for function in (np.min, np.max))
+    every = [*finite.values(), *first.values()]
+    low, high = (function([function(values) for values in every]) for function in (np.min, np.max))
     log = high > 100 * low
     edges = np.geomspace(low / 1.1, high * 1.1, bins + 1) if log else np.linspace(0, high * 1.02, bins + 1)
+    for arm, values in first.items():
+        look = Style(colour(arm), ":", "")
+        histogram(axes, np.histogram(values, edges)[0], edges, look, label=f"{arm}, before training")
     for arm, values in finite.items():
         stairs(axes, np.histogram(values, edges)[0], edges, arm, f"{arm}, mean {values.mean():.3g}")
     axes.legend()
     if log:
         axes.set_xscale("log")
+
+
+def _positive(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The finite positive ones of each arm that has some."""
+    positive = {arm: values[np.isfinite(values) & (values > 0)] for arm, values in samples.items()}
+    return {arm: values for arm, values in positive.items() if len(values)}
 
 
 def stairs(axes: Axes, counts: np.ndarray, edges: np.ndarray, arm: str, label: str | None = None) -> None:

@@ -56,13 +56,19 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
 
 
 def draw_fig_3(results: Results) -> figures.Figure:
-    """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading."""
+    """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading, and before training."""
     figure, grid = figures.canvas(len(CUSHIONS), 2)
     for column, depth in enumerate((20, 32)):
         for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
-            arrays = {arm: results.arrays(f"depth{depth}", arm, "cushion")[:1] for arm in ARMS}
-            key = f"cushion/layer10/samples{reading}"
-            figures.outlines(axes, {arm: each[key] for arm, found in arrays.items() for each in found})
+            last, first = (
+                {
+                    arm: each[f"cushion/layer10/samples{reading}"]
+                    for arm in ARMS
+                    for each in results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1]
+                }
+                for epoch in (None, 0)
+            )
+            figures.outlines(axes, last, first)
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
 
