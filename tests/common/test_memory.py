@@ -42,7 +42,9 @@ def test_later_steps_find_the_memory_of_the_first():
     kept, faults = stepped()
     assert kept == "True"
     assert faults[0] > 1000
-    assert sum(faults[2:]) < faults[0] / 2  # one late piece moves at times; without it each step has as many as the first
+    assert (
+        sum(faults[2:]) < faults[0] / 2
+    )  # one late piece moves at times; without it each step has as many as the first
 
 
 @pytest.mark.parametrize(
