@@ -258,7 +258,7 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
     own = command == "measure" and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
     if own:  # what is no file is reported as for every command
-        options.insert(0, Option("--config", yaml.safe_dump(_of_run(Path(checkpoints[-1] or "")))))
+        options.insert(0, Option("--config", yaml.safe_dump(_of_run(Path(checkpoints[-1] or "")), sort_keys=False)))
     return [command, *(word for option in _with_class_paths(options) for word in option.words())], bool(own)
 
 

@@ -182,15 +182,16 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, sentence):
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    config = {"model": {"seeds": 2}, "data": {"class_path": "Digits"}}
+    config = {"model": {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, "data": {"class_path": "Digits"}}
     config["trainer"] = {"precision": "64-true", "devices": 4}
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
     Path(checkpoint).touch()
     (command, option, own, *rest), from_run = prescan(["measure", "--ckpt_path", checkpoint])
     assert from_run
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
     assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true"}}
+    assert list(yaml.safe_load(own)["model"]["arms"]) == ["residual", "plain"]  # the checkpoint's order of members
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
     (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")
