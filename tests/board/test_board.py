@@ -99,9 +99,8 @@ def test_a_run_that_begins_after_the_board_and_a_board_that_is_killed(tmp_path, 
         assert tab.run(TEXTS) == shown
         assert changed == {path for path, found in state(runs).items() if before.get(path) != found}
         run.append([Row("plain", 3, 1173, "test/error", newer := 0.2345678901234567)])
-        tab.until(
-            f"document.querySelector('#headline td[title=\"{newer!r}\"]')"
-        )  # the first of the sections to be drawn again
+        # The headline is the first of the sections to be drawn again, so that the signal comes while others are drawn.
+        tab.until(f"document.querySelector('#headline td[title=\"{newer!r}\"]')")
         assert ended(board, signal.SIGTERM) == 0 and board.stderr.read() == ""
     finally:
         board.kill()

@@ -42,9 +42,8 @@ def test_later_steps_find_the_memory_of_the_first():
     kept, faults = stepped()
     assert kept == "True"
     assert faults[0] > 1000
-    assert (
-        sum(faults[2:]) < faults[0] / 2
-    )  # one late piece moves at times; without it each step has as many as the first
+    # One piece moves late at times; without the setting each step has as many faults as the first.
+    assert sum(faults[2:]) < faults[0] / 2
 
 
 @pytest.mark.parametrize(

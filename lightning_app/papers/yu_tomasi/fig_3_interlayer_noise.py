@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import Factor, above, at_most, below, tested
@@ -56,19 +58,16 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
 
 
 def draw_fig_3(results: Results) -> figures.Figure:
-    """Per-sample cushions of layer 10, first seed: depths 20 and 32, one row for each reading, and before training."""
+    """Per-sample cushions of layer 10 at the end and before training, first seed: depths 20 and 32, a row a reading."""
+
+    def samples(depth: int, reading: str, epoch: int | None) -> dict[str, np.ndarray]:
+        there = {arm: results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1] for arm in ARMS}
+        return {arm: each[f"cushion/layer10/samples{reading}"] for arm, found in there.items() for each in found}
+
     figure, grid = figures.canvas(len(CUSHIONS), 2)
     for column, depth in enumerate((20, 32)):
         for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
-            last, first = (
-                {
-                    arm: each[f"cushion/layer10/samples{reading}"]
-                    for arm in ARMS
-                    for each in results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1]
-                }
-                for epoch in (None, 0)
-            )
-            figures.outlines(axes, last, first)
+            figures.outlines(axes, samples(depth, reading, None), samples(depth, reading, 0))
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
 
