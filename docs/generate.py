@@ -247,14 +247,14 @@ def result_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     for key in PAPERS:
         rows = []
         for artefact in paper(key).artefacts:
-            path, folder = f"papers/{key}/{artefact.key}", ROOT / "results" / key / artefact.key
-            made = (folder / "table.md").exists()
-            if made:
-                pages[f"{path}.md"] = result_page(folder, artefact.key)
-            if (folder / "figure.png").exists():
-                figures.append(File.generated(config, f"{path}.png", abs_src_path=str(folder / "figure.png")))
-            name = f"[{artefact.key}]({key}/{artefact.key}.md)" if made else artefact.key
-            rows.append((name, artefact.title, counts(folder)))
+            home = ROOT / "results" / key
+            made = [name for name in (artefact.key, f"{artefact.key}/reduced") if (home / name / "table.md").exists()]
+            for name in made:
+                pages[f"papers/{key}/{name}.md"] = result_page(home / name)
+                if (figure := home / name / "figure.png").exists():
+                    figures.append(File.generated(config, f"papers/{key}/{name}.png", abs_src_path=str(figure)))
+            links = ", ".join(f"[{name}]({key}/{name}.md)" for name in made)
+            rows.append((links or artefact.key, artefact.title, counts(home / artefact.key)))
         listing += [f"## {paper(key).title}", table(("artefact", "what", "verdicts"), rows)]
     return figures, pages | {"papers/index.md": "\n\n".join(listing)}
 
@@ -273,7 +273,7 @@ def counts(folder: Path) -> str:
     return in_words(json.loads(file.read_text())["counts"]) if file.exists() else "not run at paper scale"
 
 
-def result_page(folder: Path, key: str) -> str:
+def result_page(folder: Path) -> str:
     title, _, text = (folder / "table.md").read_text().partition("\n")
-    picture = f"![{key}]({key}.png)" if (folder / "figure.png").exists() else ""
+    picture = f"![{folder.name}]({folder.name}.png)" if (folder / "figure.png").exists() else ""
     return "\n\n".join([title, picture, text])
