@@ -72,6 +72,10 @@ def _train(argv: list[str]) -> int:
         if stopping.received is None:
             raise
         code = LOST
+    except Exception:  # compiled code (matplotlib's, for one) may have replaced the exception of a signal by its own
+        if not stopping.raised or stopping.received is None or os.environ.get("SKIPSCOPE_TRACEBACK"):
+            raise
+        code = LOST
     if stopping.received is None or code != LOST:  # another process may be gone by the same signal
         return code
     trained = argv[0] == "fit"

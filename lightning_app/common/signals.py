@@ -33,11 +33,11 @@ class Stopping:
         self.received: signal.Signals | None = None
         self.forward: Callable[[int], None] = lambda _: None  # to the processes that this one launched
         self._deferred = 0
-        self._raised = False
+        self.raised = False  # has an exception of ours begun to end the program?
 
     def listen(self) -> None:
         """Handle the signals from now on. Only the main thread can; others leave them as they are."""
-        self.received, self.forward, self._deferred, self._raised = None, lambda _: None, 0, False
+        self.received, self.forward, self._deferred, self.raised = None, lambda _: None, 0, False
         if threading.current_thread() is threading.main_thread():
             for which in (*SIGNALS, signal.SIGINT):
                 if signal.getsignal(which) is not signal.SIG_IGN:  # as a shell sets Ctrl-C for background jobs
@@ -72,7 +72,7 @@ class Stopping:
         self.received = self.received or signal.Signals(number)
         if number == signal.SIGINT:  # a terminal sends it to all processes; a second one is obeyed at once
             if not first or not self._deferred:
-                self._raised = True
+                self.raised = True
                 raise KeyboardInterrupt
             return
         if first:
@@ -81,8 +81,8 @@ class Stopping:
 
     def _stop_if_received(self) -> None:
         """Once: what runs while the program ends is not stopped again."""
-        if self.received is not None and not self._deferred and not self._raised:
-            self._raised = True
+        if self.received is not None and not self._deferred and not self.raised:
+            self.raised = True
             raise Stopped(self.received)
 
 

@@ -145,6 +145,35 @@ def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
     assert code == 138 and "stopped by SIGUSR1" in said
 
 
+REPLACED = """
+import signal, sys
+from matplotlib import _path, path
+import lightning_app.cli, lightning_app.cli.training
+
+class Matrix:
+    def __array__(self, *_, **__):
+        if sys.argv[1] == "signal":
+            signal.raise_signal(signal.SIGTERM)
+        raise ArithmeticError
+
+def draw(*_):
+    codes = [b"M", b"L", b"Q", b"C", b"z"]
+    _path.convert_to_string(path.Path([[0, 0], [1, 1]]), Matrix(), None, None, None, 6, codes, False)
+
+lightning_app.cli.training.run_training = draw
+sys.exit(lightning_app.cli.main(["fit"]))
+"""
+
+
+@pytest.mark.parametrize(("what", "code"), [("signal", 143), ("fault", 1)])
+def test_a_signal_whose_exception_compiled_code_has_replaced_still_ends_the_program(what, code):
+    """matplotlib says "Invalid affine transformation matrix" of any exception raised while it reads an array."""
+    done = subprocess.run([sys.executable, "-c", REPLACED, what], cwd=Path(MAIN).parent, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("stopped by SIGTERM: go on with --ckpt_path last" in done.stderr) == (what == "signal")
+    assert ("Invalid affine" in done.stderr) == (what == "fault")
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder_and_another_one_does_not(tmp_path):
     process = started(tmp_path, *FEW)
     until(process, (tmp_path / RUN / "log.csv").exists)
