@@ -342,7 +342,7 @@ def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
     following = itertools.cycle(upcoming)
 
     def looped() -> None:
-        batches = [place.gather() for place in next(following).places.values()]
+        batches = [position.gather() for position in next(following).positions.values()]
         passes = [Pass(part.member.net, *batches[part.stream], seed=0) for part in whole.parts]
         whole.optimizer.zero_grad()
         with autocast(at.device, precision):
@@ -370,7 +370,7 @@ def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], N
     run = captured(work, None, lambda: feed.position.zero_()).replay if at.graphs else work
 
     def replay(upcoming: Upcoming) -> None:
-        feed.place(upcoming)
+        feed.move_to(upcoming)
         run()
         feed.moved(count)
 
@@ -391,7 +391,7 @@ def whole_of(at: Run, nets: int, how: str) -> tuple[WholeStep, list[Upcoming]]:
     data.use_plan(BatchPlan(seeds=tuple(range(nets)), channels_last=last))
     loader = data.train_dataloader()
     loader.gathers = False
-    upcoming = [each for each in loader if (rows := each.places[0].rows).stop - rows.start == at.size.batch]
+    upcoming = [each for each in loader if (rows := each.positions[0].rows).stop - rows.start == at.size.batch]
     parts = [Part(m, m.seed, Penalty(m.net, DECAY), RiskAndError().to(at.device)) for m in members]
     optimizer = sgd([w for _, net in members for w in net.parameters()])
     side = streams_for(nets) if at.graphs else []

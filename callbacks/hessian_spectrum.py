@@ -153,13 +153,13 @@ class HessianSpectrum(Measure):
         results[f"{self.prefix}/chunk"] = float(hessian.chunk)
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
-        whole = hessian.places()
-        for name, places in _layers(net, hessian).items() if self.parts else ():
-            if not places:
+        whole = hessian.slices()
+        for name, slices in _layers(net, hessian).items() if self.parts else ():
+            if not slices:
                 continue
-            packed = any(place != whole[of] for of, place in places.items())
-            masked = Restricted(hessian, _mask(hessian, places.values())) if packed else None
-            block = masked or hessian_of(names=[*places], double=self.double)
+            packed = any(where != whole[of] for of, where in slices.items())
+            masked = Restricted(hessian, _mask(hessian, slices.values())) if packed else None
+            block = masked or hessian_of(names=[*slices], double=self.double)
             results |= _flat(f"{self.prefix}/{name}", spectrum(block, **self.options)[0])
         return results
 
@@ -168,7 +168,7 @@ class HessianSpectrum(Measure):
         found, leading = exact_spectrum(matrix, self.options["k"])
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
         results[f"{self.prefix}/chunk"] = float(hessian.chunk)
-        layers = {name: _mask(hessian, places.values()) for name, places in _layers(net, hessian).items() if places}
+        layers = {name: _mask(hessian, slices.values()) for name, slices in _layers(net, hessian).items() if slices}
         for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
         return results
@@ -190,7 +190,7 @@ def _leading(prefix: str, net: nn.Module, hessian: "Hessian | GaussNewton", lead
     square = leading.double().square()
     results: dict[str, Any] = {}
     if layers := _layers(net, hessian):
-        shares = [sum((square[place].sum() for place in at.values()), square.new_zeros(())) for at in layers.values()]
+        shares = [sum((square[where].sum() for where in at.values()), square.new_zeros(())) for at in layers.values()]
         results[f"{prefix}/leading"] = torch.stack(shares)
     if parts := _id_and_rest(net, hessian):
         results[f"{prefix}/id/leading"] = float(square[parts["id"]].sum())
@@ -210,27 +210,27 @@ def _layers(net: nn.Module, hessian: "Hessian | GaussNewton") -> dict[str, dict[
 
     What several layers share is the first one's, so that another may have nothing.
     """
-    places, names = hessian.places(), {id(weight): name for name, weight in net.named_parameters()}
+    slices, names = hessian.slices(), {id(weight): name for name, weight in net.named_parameters()}
     found: dict[str, dict[str, slice]] = {}
     taken: set[int] = set()
     for layer in layers_of(net):
         found[layer.name] = own = {}
         for weight, rows in layer.parameters:
             name = names.get(id(weight), "")
-            if name in places and (at := _rows(places[name], rows, len(weight))).start not in taken:
+            if name in slices and (at := _rows(slices[name], rows, len(weight))).start not in taken:
                 own[name] = at
                 taken.add(at.start)
     return found if taken else {}
 
 
-def _rows(place: slice, rows: slice, length: int) -> slice:
+def _rows(where: slice, rows: slice, length: int) -> slice:
     start, stop, _ = rows.indices(length)
-    row = (place.stop - place.start) // length
-    return slice(place.start + start * row, place.start + stop * row)
+    row = (where.stop - where.start) // length
+    return slice(where.start + start * row, where.start + stop * row)
 
 
-def _mask(hessian: "Hessian | GaussNewton", places: Iterable[slice]) -> Tensor:
+def _mask(hessian: "Hessian | GaussNewton", slices: Iterable[slice]) -> Tensor:
     mask = torch.zeros(hessian.size, dtype=torch.bool, device=hessian.like.device)
-    for place in places:
-        mask[place] = True
+    for where in slices:
+        mask[where] = True
     return mask

@@ -225,9 +225,9 @@ def _(logger: WandbLogger, record: Record) -> None:
 
 @log_record.register
 def _(logger: TensorBoardLogger, record: Record) -> None:
-    writer, place = logger.experiment, record.step if record.by_steps else int(record.epoch)
+    writer, at = logger.experiment, record.step if record.by_steps else int(record.epoch)
     for key, value in record.numbers().items():
-        writer.add_scalar(key, value, place)
+        writer.add_scalar(key, value, at)
     for key, histogram in record.pooled().items():
         edges, counts = histogram.edges.double().cpu(), histogram.counts.double().cpu()
         centres = (edges[1:] + edges[:-1]) / 2
@@ -240,5 +240,5 @@ def _(logger: TensorBoardLogger, record: Record) -> None:
             sum_squares=float((counts * centres.square()).sum()),
             bucket_limits=edges[1:].tolist(),
             bucket_counts=counts.tolist(),
-            global_step=place,
+            global_step=at,
         )

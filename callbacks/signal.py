@@ -28,7 +28,7 @@ class Signal(Measure):
     """Logs by layer how strong signals are on their way forwards and backwards, how far weights move, and which units are dead.
 
     Definition:
-        Root mean squares over samples, units and places, from the training step itself: of what a layer puts out, of the
+        Root mean squares over samples, units and positions, from the training step itself: of what a layer puts out, of the
         gradient of each sample's loss with respect to that, and of weights and their gradients. At an addition the branch
         is what has passed more layers than the other summand, the stream. Hooks are on the nets during the steps that are
         logged, and during no other. A number logged after step s is of that step, so it belongs to the weights before it;
@@ -43,7 +43,7 @@ class Signal(Measure):
         | ``signal/layer07/weight`` | 1 | RMS of the weights before the step |
         | ``signal/layer07/weight_gradient`` | nats | RMS of the weights' gradient as the optimizer got it, penalty included |
         | ``signal/layer07/update`` | 1 | ‖change of the weights in the step‖ / ‖weights‖ |
-        | ``signal/layer07/dead`` | share | of the units behind the layer that its ReLUs let through for no sample and place |
+        | ``signal/layer07/dead`` | share | of the units behind the layer that its ReLUs let through for no sample and position |
         | ``signal/layer07/branch_ratio`` | 1 | ‖branch‖ / ‖stream‖ where a branch that ends with this layer is added |
         | ``signal/layer07/branch_cosine`` | 1 | cosine of branch and stream there, all samples as one vector |
         | ``signal/layer07/activation_expected`` | 1 | before training: closed form, from the first layer's activation on |

@@ -1,4 +1,4 @@
-"""Who may import whom: the house's arrows point one way (see the map in the README)."""
+"""Who may import whom: imports go one way, from general to special code (see the map in the README)."""
 
 import ast
 import sys

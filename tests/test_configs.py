@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from callbacks import InterlayerCushion
-from lightning_app.cli.place import SaveRunConfig
+from lightning_app.cli.run_folders import SaveRunConfig
 from lightning_app.cli.training import TrainingCLI, run_training
 from lightning_app.datamodules import WhitenedDigits, WhitenedMNIST
 from lightning_app.modules.cost import squared_error

@@ -22,7 +22,7 @@ from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
-from lightning_app.cli.place import RunPlace, SaveRunConfig, claim_measured, discard_if_unused
+from lightning_app.cli.run_folders import RunFolders, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import UserError
@@ -126,7 +126,7 @@ class TrainingCLI(LightningCLI):
 
     @override
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_class_arguments(RunPlace, "run")
+        parser.add_class_arguments(RunFolders, "run")
         parser.add_lightning_class_args(SaveCheckpoint, "save_checkpoint")
 
     @override
@@ -229,18 +229,18 @@ class TrainingCLI(LightningCLI):
 
         Ranks that a cluster launched never write: any path will do for them.
         """
-        place = RunPlace(**self._get(self.config, "run").as_dict())
+        folders = RunFolders(**self._get(self.config, "run").as_dict())
         asked = self._get(self.config, "ckpt_path")
         if ranks.rank != 0:
             if FOLDER_VARIABLE in os.environ:
                 return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
-            found = place.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
-            return found or RunFolder(place.parent / place.name)
+            found = folders.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
+            return found or RunFolder(folders.parent / folders.name)
         if self.subcommand == "measure":
             out, model = self._get(self.config, "out"), self._get(self.config, "model")
-            folder = claim_measured(out, place, place.checkpoint(asked), model)
+            folder = claim_measured(out, folders, folders.checkpoint(asked), model)
         else:
-            folder = place.find(asked, self._is_same)
+            folder = folders.find(asked, self._is_same)
         with writing(folder.path):
             self._lock = take(folder.path)
             folder.begin()

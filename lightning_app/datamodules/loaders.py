@@ -116,17 +116,19 @@ class EpochLoader:
         return _batches(len(self.source), self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
-        for place in self.places():
-            yield place.gather()
+        for position in self.positions():
+            yield position.gather()
 
-    def places(self) -> Iterator["Place"]:
+    def positions(self) -> Iterator["BatchPosition"]:
         """Where the epoch's batches are, from the first after a resume; nothing is read."""
         # A generator, because Lightning makes the iterator before it sets the epoch and may make one for nothing.
         starts, labels = self.plan(self.epoch)
         first, self._first = self._first, 0
         for index in range(first, len(self)):
             self._served = index + 1
-            yield Place(self.source, starts, labels, _share(index, self.batch_size, len(labels), self.rank, self.world))
+            yield BatchPosition(
+                self.source, starts, labels, _share(index, self.batch_size, len(labels), self.rank, self.world)
+            )
 
     def plan(self, epoch: int) -> Batch:
         """The whole epoch in its order, on the device: where to read each image, (N,) int64, and its label, (N,)."""
@@ -158,7 +160,7 @@ class EpochLoader:
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchPosition:
     """Where a batch is in its epoch."""
 
     source: Resident
@@ -172,31 +174,31 @@ class Place:
 
 
 class Upcoming:
-    """A step's batches before anybody has gathered them: {seed: place} (no mapping, through which Lightning would go)."""
+    """A step's batches before anybody has gathered them: {seed: position} (no mapping, through which Lightning would go)."""
 
-    def __init__(self, places: Mapping[int, Place]) -> None:
-        self.places = dict(places)
+    def __init__(self, positions: Mapping[int, BatchPosition]) -> None:
+        self.positions = dict(positions)
 
     def mapping(self, convert: Callable[[Tensor], Tensor] = lambda samples: samples) -> "Batches":
         """The batches, each gathered when it is read, its samples as Lightning's precision converts them."""
-        return Batches(self.places, convert)
+        return Batches(self.positions, convert)
 
 
 class Batches(Mapping[int, Batch]):
     """A step's batches {seed: batch}: see `Upcoming.mapping`."""
 
-    def __init__(self, places: Mapping[int, Place], convert: Callable[[Tensor], Tensor]) -> None:
-        self.places, self._convert = places, convert
+    def __init__(self, positions: Mapping[int, BatchPosition], convert: Callable[[Tensor], Tensor]) -> None:
+        self.positions, self._convert = positions, convert
 
     def __getitem__(self, seed: int) -> Batch:
-        images, labels = self.places[seed].gather()
+        images, labels = self.positions[seed].gather()
         return self._convert(images), labels
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.places)
+        return iter(self.positions)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
 
 class Streams:
@@ -225,8 +227,8 @@ class Streams:
         return len(self._any)
 
     def __iter__(self) -> Iterator[dict[int, Batch] | Upcoming]:
-        for places in zip(*(loader.places() for loader in self.loaders.values()), strict=True):
-            upcoming = Upcoming(dict(zip(self.loaders, places)))
+        for positions in zip(*(loader.positions() for loader in self.loaders.values()), strict=True):
+            upcoming = Upcoming(dict(zip(self.loaders, positions)))
             yield dict(upcoming.mapping()) if self.gathers else upcoming
 
     def state_dict(self) -> dict[str, int]:

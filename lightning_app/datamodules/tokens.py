@@ -125,8 +125,8 @@ def _characters(path: Path) -> tuple[Tensor, tuple[str, ...]]:
             "by byte with data.level byte."
         ) from error
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    alphabet, places = np.unique(points, return_inverse=True)
-    return torch.from_numpy(places.astype(np.int32)), tuple(repr(chr(point))[1:-1] for point in alphabet)
+    alphabet, positions = np.unique(points, return_inverse=True)
+    return torch.from_numpy(positions.astype(np.int32)), tuple(repr(chr(point))[1:-1] for point in alphabet)
 
 
 def _read(path: Path) -> bytes:
@@ -140,13 +140,13 @@ def _read(path: Path) -> bytes:
 class KHop(TokenData):
     """k-hop induction (Sanford, Hsu & Telgarsky 2024, "Transformers, parallel computation, and logarithmic depth").
 
-    find(i) is the last place j <= i whose predecessor is the token at i, X_{j-1} = X_i; the answer is the token at
+    find(i) is the last position j <= i whose predecessor is the token at i, X_{j-1} = X_i; the answer is the token at
     find(find(... find(N))), k times from the last token. One hop is an induction head: what followed when this token was last
     seen? A transformer of floor(log2 k) + 2 layers can do it (their Theorem 4.2), and they give evidence that fewer layers
     need a width that grows with N.
 
     Sequences are uniform among those where no two neighbours are equal, which would be a hop to where one stands, and where
-    all k places exist. Guessing is wrong about 1 - 1 / letters of the time, and 1 - 1 / (letters - 1) for one hop. Everything
+    all k positions exist. Guessing is wrong about 1 - 1 / letters of the time, and 1 - 1 / (letters - 1) for one hop. Everything
     is a pure function of ``seed``; fewer samples are the first of more.
 
     Takes the arguments of `ResidentData` too.
@@ -197,9 +197,9 @@ class KHop(TokenData):
             steps = random.integers(1, self.letters, (BLOCK, self.length))
             steps[:, 0] = random.integers(0, self.letters, BLOCK)
             tokens = torch.from_numpy(steps.cumsum(1) % self.letters)
-            places = hop(tokens, self.hops)
-            exist = places > 0
-            kept.append((tokens[exist], tokens.gather(1, places.unsqueeze(1)).squeeze(1)[exist]))
+            positions = hop(tokens, self.hops)
+            exist = positions > 0
+            kept.append((tokens[exist], tokens.gather(1, positions.unsqueeze(1)).squeeze(1)[exist]))
             if have + len(kept[-1][1]) < BLOCK * len(kept) / 1000:
                 raise UserError(
                     f"hardly any sequence of {self.length} tokens of {self.letters} letters has {self.hops} hops: choose a "
@@ -210,7 +210,7 @@ class KHop(TokenData):
 
 
 def hop(tokens: Tensor, hops: int) -> Tensor:
-    """find^k of the last place, (B,) int64, counted from 0; 0 where one of the k places does not exist.
+    """find^k of the last position, (B,) int64, counted from 0; 0 where one of the k positions does not exist.
 
     Args:
         tokens: (B, N) int64.
@@ -222,13 +222,13 @@ def hop(tokens: Tensor, hops: int) -> Tensor:
     tensor([0])
     """
     count, length = tokens.shape
-    places = torch.full((count,), length - 1)
-    after = torch.arange(1, length)  # a place, and the token before it
+    positions = torch.full((count,), length - 1)
+    after = torch.arange(1, length)  # a position, and the token before it
     for _ in range(hops):
-        here = tokens.gather(1, places.unsqueeze(1))
-        found = (tokens[:, :-1] == here) & (after <= places.unsqueeze(1)) & (places > 0).unsqueeze(1)
-        places = (found * after).amax(1)
-    return places
+        here = tokens.gather(1, positions.unsqueeze(1))
+        found = (tokens[:, :-1] == here) & (after <= positions.unsqueeze(1)) & (positions > 0).unsqueeze(1)
+        positions = (found * after).amax(1)
+    return positions
 
 
 class ModularAddition(TokenData):

@@ -4,7 +4,7 @@ Glorot & Bengio (2010) ask that the variance of activations and of gradients be 
 shrinks or grows from layer to layer does so exponentially in the depth. In a net without normalisation whose layers draw
 independent weights of mean 0, this is a recursion in expectation over the weights (He et al. 2015; Schoenholz et al. 2017),
 which `expected` computes. For a chain z_l = W_l relu(z_{l-1}), with sigma_l^2 the mean square of the weights, C and D the
-channels in and out, and the sum over the places p that a kernel sees from q (zero padding adds nothing),
+channels in and out, and the sum over the positions p that a kernel sees from q (zero padding adds nothing),
 
     E z_l(q)^2 = C sigma_l^2 sum_p E z_{l-1}(p)^2 / 2            forwards: z_{l-1} and -z_{l-1} are equally likely
     E dz_{l-1}(p)^2 = D sigma_l^2 sum_q E dz_l(q)^2 / 2          backwards, dz = dL/dz, if gates and gradients are independent
@@ -121,7 +121,7 @@ class SignalWatch(TorchFunctionMode):
             raise self.error
         sizes = [len(sums) for sums in self._sums.values()]
         numbers = torch.cat([*self._sums.values()]).tolist() if sizes else []  # the one transfer
-        ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         return {key: tuple(numbers[end - size : end]) for key, size, end in zip(self._sums, sizes, ends)}
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class SignalWatch(TorchFunctionMode):
             layer for layer in self._layers if name in (layer.name, named_at(layer.name, self._called[layer.name]))
         )
         unit = 1 if layer.is_conv or out.ndim > 3 else out.ndim - 1
-        alive = out.amax([place for place in range(out.ndim) if place != unit]) != 0
+        alive = out.amax([axis for axis in range(out.ndim) if axis != unit]) != 0
         self._put(f"{name}/dead", alive.to(self._wide))
 
     # -- after the step -----------------------------------------------------------------------------------------------
@@ -291,12 +291,12 @@ def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
 def profile(sums: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     """The numbers of a layer, "layer05/activation", from sums; NaN where a denominator is 0.
 
-    ``activation``: RMS of what the layer puts out, over samples, units and places. ``gradient``: RMS of dL/d of that, L the
+    ``activation``: RMS of what the layer puts out, over samples, units and positions. ``gradient``: RMS of dL/d of that, L the
     loss of each sample, which is B times the gradient of a mean over B. ``gradient_correlation``: RMS over pairs of samples,
-    neighbours in the batch, of the cosine of their gradients as vectors over units and places. ``weight``,
+    neighbours in the batch, of the cosine of their gradients as vectors over units and positions. ``weight``,
     ``weight_gradient``: RMS of the weights before the step and of the gradient that the optimizer was given. ``update``:
     ||change of the weights|| / ||weights||. ``dead``: share of the units behind the layer whose ReLUs are 0 for all samples
-    and places. ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| /
+    and positions. ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| /
     ||stream|| and their cosine, all samples as one vector.
     """
     return {key: _NUMBERS.get(key.rpartition("/")[2], _root)(*numbers) for key, numbers in sums.items()}
@@ -339,12 +339,12 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     if f"{convs[0].name}/activation" not in found:
         return {}
     strengths = [found[f"{layer.name}/weight"] ** 2 / 2 for layer in convs]  # a ReLU lets half of a mean square through
-    place = torch.ones(1, 1, *shape[1:], dtype=torch.float64)  # (1, 1, H, W), the mean square by place
-    place = torch.ones_like(_spread(place, convs[0])) * found[f"{convs[0].name}/activation"] ** 2
+    square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)  # (1, 1, H, W), the mean square by position
+    square = torch.ones_like(_spread(square, convs[0])) * found[f"{convs[0].name}/activation"] ** 2
     lines, stream, sizes = (
         {f"{convs[0].name}/activation_expected": found[f"{convs[0].name}/activation"]},
-        place / 2,
-        [place],
+        square / 2,
+        [square],
     )
     for layer, strength, part in zip(convs[1:], strengths[1:], parts):
         conv: Any = layer.module
@@ -364,10 +364,10 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     return lines
 
 
-def _spread(place: Tensor, layer: Layer, back_to: Tensor | None = None) -> Tensor:
-    """The sum over what a kernel sees at each place; or backwards, over the places that see one of ``back_to``."""
+def _spread(square: Tensor, layer: Layer, back_to: Tensor | None = None) -> Tensor:
+    """The sum over what a kernel sees at each position; or backwards, over the positions that see one of ``back_to``."""
     conv: Any = layer.module
-    ones = torch.ones(1, 1, *conv.kernel_size, dtype=place.dtype)
+    ones = torch.ones(1, 1, *conv.kernel_size, dtype=square.dtype)
     if back_to is None:
-        return F.conv2d(place, ones, None, conv.stride, conv.padding)
-    return conv2d_input(list(back_to.shape), ones, place, conv.stride, conv.padding)
+        return F.conv2d(square, ones, None, conv.stride, conv.padding)
+    return conv2d_input(list(back_to.shape), ones, square, conv.stride, conv.padding)

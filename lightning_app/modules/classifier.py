@@ -355,7 +355,7 @@ class ImageClassifier(pl.LightningModule):
 
     def _in_graph(self, batch: Any, batch_idx: int) -> bool:
         """Not the first step of a process, in which an optimizer makes its state, nor one that a callback looks into."""
-        if self._steps is None or self._steps.given_up or not hasattr(batch, "places"):
+        if self._steps is None or self._steps.given_up or not hasattr(batch, "positions"):
             return False
         if batch_idx == 0:
             self._steps.check()
@@ -368,8 +368,8 @@ class ImageClassifier(pl.LightningModule):
             self._whole = self._make_whole(batch)
         from lightning_app.modules.whole_step import Work
 
-        whole, rows = self._whole, next(iter(batch.places.values())).rows
-        whole.feed.place(batch)
+        whole, rows = self._whole, next(iter(batch.positions.values())).rows
+        whole.feed.move_to(batch)
         risks: list[Tensor] = []
         count = rows.stop - rows.start
         step, plain = partial(whole, count), lambda: risks.extend(self._looped(batch))
@@ -389,7 +389,7 @@ class ImageClassifier(pl.LightningModule):
     def _make_whole(self, batch: Any) -> "WholeStep":
         from lightning_app.modules.whole_step import Feed, Part, WholeStep, streams_for
 
-        number = {stream: row for row, stream in enumerate(batch.places)}
+        number = {stream: row for row, stream in enumerate(batch.positions)}
         parts = [Part(m, number[self._stream(m)], self.penalties[m.name], self.running[m.name]) for m in self.own]
         clip = self.gradient_clip_val, self.gradient_clip_algorithm
         return WholeStep(

@@ -42,18 +42,18 @@ class Origin:
 
     Attributes:
         part: of the step.
-        place: the layer, or the tensor, as the net names it.
+        where: the layer, or the tensor, as the net names it.
         values: the last finite values there, in words.
     """
 
     part: Part
-    place: str
+    where: str
     values: str
 
     def __str__(self) -> str:
         words = {"forward": "forward pass", "backward": "backward pass", "update": "the optimizer's update"}
         part = "" if self.part == "unknown" else f"{words.get(self.part, self.part)}, "
-        return f"{part}{self.place}: {self.values}"
+        return f"{part}{self.where}: {self.values}"
 
 
 class Looks:
@@ -222,13 +222,13 @@ def origin_of(each: Pass, weight: float = 1.0) -> Origin:
 
 
 class _Watch(TorchFunctionMode):
-    """Follows values that are not finite through a net's forward pass, and keeps the place of each node of the backward pass."""
+    """Follows values that are not finite through a net's forward pass, and keeps what made each node of the backward pass."""
 
     def __init__(self, net: nn.Module, images: Tensor) -> None:
         super().__init__()
         self.layers = ["the net's own forward"]  # within which an operation runs, the innermost last
         self.origins: dict[int, Origin] = {}  # of a tensor that is not finite
-        self.places: dict[Any, str] = {}  # of the nodes of the backward pass
+        self.names: dict[Any, str] = {}  # of the nodes of the backward pass
         self._kept: list[Any] = []  # so that no id is given twice
         self._sources: dict[int, tuple[Part, str]] = {id(images): ("data", "images")}
         self._sources |= {id(tensor): ("weight", name) for name, tensor in net.named_parameters()}
@@ -243,7 +243,7 @@ class _Watch(TorchFunctionMode):
         known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
         before = ", ".join(f"{self._name(t)} {_range(t)}" for t in given) if known is None else ""
         for tensor in given:  # what no operation was seen to make, such as a function of one's own
-            self._place(tensor.grad_fn, f"{self.layers[-1]}, before {func.__name__}")
+            self._keep_name(tensor.grad_fn, f"{self.layers[-1]}, before {func.__name__}")
         out = func(*args, **(kwargs or {}))
         self._kept += given
         changed = given[:1] if func.__name__ == "__setitem__" else []
@@ -253,7 +253,7 @@ class _Watch(TorchFunctionMode):
     def _see(self, outcomes: list[Tensor], known: Origin | None, operation: str, before: str) -> None:
         for outcome in outcomes:
             self._kept.append(outcome)
-            self._place(outcome.grad_fn, f"{self.layers[-1]}, {operation}")
+            self._keep_name(outcome.grad_fn, f"{self.layers[-1]}, {operation}")
             if _finite(outcome):
                 self.origins.pop(id(outcome), None)
                 continue
@@ -268,7 +268,7 @@ class _Watch(TorchFunctionMode):
         known = next((o for t in tensors_in(inputs) if not _finite(t) and (o := self._known(t))), None)
         before = ", ".join(f"{self._name(t)} {_range(t)}" for t in tensors_in(inputs))
         for tensor in tensors_in(output):
-            self._place(tensor.grad_fn, name)
+            self._keep_name(tensor.grad_fn, name)
             if not _finite(tensor) and id(tensor) not in self.origins:
                 self._kept.append(tensor)
                 self.origins[id(tensor)] = known or Origin("forward", name, before)
@@ -290,13 +290,13 @@ class _Watch(TorchFunctionMode):
     def _name(self, tensor: Tensor) -> str:
         return self._sources.get(id(tensor), ("", "input"))[1]
 
-    def _place(self, node: Any, place: str) -> None:
+    def _keep_name(self, node: Any, where: str) -> None:
         """An operation can be several nodes: all that none before it has made."""
         waiting = [node]
         while waiting:
             node = waiting.pop()
-            if node is not None and node not in self.places:
-                self.places[node] = place
+            if node is not None and node not in self.names:
+                self.names[node] = where
                 waiting += [following for following, _ in node.next_functions]
 
 
@@ -304,16 +304,16 @@ def _backward(net: nn.Module, cost: Tensor, watch: _Watch) -> Origin | None:
     """The first node of the backward pass that made something infinite of what was finite."""
     found: list[Origin] = []
 
-    def hook(place: str) -> Any:
+    def hook(where: str) -> Any:
         def look(inner: Any, outer: Any) -> None:
             if not found and all(map(_finite, tensors_in(outer))) and not all(map(_finite, tensors_in(inner))):
-                found.append(Origin("backward", place, ", ".join(f"gradient {_range(t)}" for t in tensors_in(outer))))
+                found.append(Origin("backward", where, ", ".join(f"gradient {_range(t)}" for t in tensors_in(outer))))
 
         return look
 
-    watch._place(cost.grad_fn, "the loss")
-    for node, place in watch.places.items():
-        node.register_hook(hook(place))
+    watch._keep_name(cost.grad_fn, "the loss")
+    for node, where in watch.names.items():
+        node.register_hook(hook(where))
     named = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
     gradients = torch.autograd.grad(cost, list(named.values()), allow_unused=True)
     if found:

@@ -87,29 +87,29 @@ class Feed:
     """Batches of all data streams by a counter on the device.
 
     Args:
-        upcoming: a step's `Upcoming`; all places in one source.
+        upcoming: a step's `Upcoming`; all positions in one source.
         convert: of gathered images, as Lightning's precision has them.
     """
 
     def __init__(self, upcoming: Any, convert: Callable[[Tensor], Tensor] = lambda images: images) -> None:
-        places = list(upcoming.places.values())
-        self._source, self._convert = places[0].source, convert
-        self._starts = torch.stack([place.starts for place in places])  # (streams, N)
-        self._labels = torch.stack([place.labels for place in places])
+        positions = list(upcoming.positions.values())
+        self._source, self._convert = positions[0].source, convert
+        self._starts = torch.stack([position.starts for position in positions])  # (streams, N)
+        self._labels = torch.stack([position.labels for position in positions])
         self.position = torch.zeros((), dtype=torch.int64, device=self._starts.device)
         self._range = torch.arange(self._starts.shape[1], device=self._starts.device)
         self._ready = 0  # what the counter holds now
-        self._epoch = places[0].starts
+        self._epoch = positions[0].starts
 
-    def place(self, upcoming: Any) -> None:
+    def move_to(self, upcoming: Any) -> None:
         """Be where this step's batches are: in another epoch copy its plan, after a step taken elsewhere move the counter."""
-        places = list(upcoming.places.values())
-        if places[0].starts is not self._epoch:
-            self._epoch = places[0].starts
-            for row, place in enumerate(places):
-                self._starts[row].copy_(place.starts)
-                self._labels[row].copy_(place.labels)
-        if (first := places[0].rows.start) != self._ready:
+        positions = list(upcoming.positions.values())
+        if positions[0].starts is not self._epoch:
+            self._epoch = positions[0].starts
+            for row, position in enumerate(positions):
+                self._starts[row].copy_(position.starts)
+                self._labels[row].copy_(position.labels)
+        if (first := positions[0].rows.start) != self._ready:
             self.position.fill_(first)
             self._ready = first
 
@@ -191,7 +191,7 @@ class WholeStep:
         """What a graph fixes for ever: numbers of the optimizer, such as its rate, and where the weights are in memory."""
         values = [value for group in self.optimizer.param_groups for value in group.values()]
         on_host = [float(each) if isinstance(each, Tensor) and each.device.type == "cpu" else each for each in values]
-        return *(each for each in on_host if isinstance(each, int | float | tuple)), *_places(self._all_weights)
+        return *(each for each in on_host if isinstance(each, int | float | tuple)), *_addresses(self._all_weights)
 
     def weights(self) -> list[Tensor]:
         """What a step is for."""
@@ -222,10 +222,10 @@ class _Captured:
     variant: Hashable
     graph: torch.cuda.CUDAGraph
     tensors: Callable[[], list[Tensor]]
-    places: list[int]
+    addresses: list[int]
 
 
-def _places(tensors: Iterable[Tensor]) -> list[int]:
+def _addresses(tensors: Iterable[Tensor]) -> list[int]:
     return list(map(Tensor.data_ptr, tensors))
 
 
@@ -272,15 +272,15 @@ class Graphs:
                 self.give_up(_reason(error))
                 work.plain()
                 return False
-            places = _places(known.tensors())
-            known = self._captured[work.shape] = _Captured(work.variant, graph, known.tensors, places)
+            addresses = _addresses(known.tensors())
+            known = self._captured[work.shape] = _Captured(work.variant, graph, known.tensors, addresses)
         known.graph.replay()
         return True
 
     def check(self) -> None:
         """Before an epoch: forget each graph whose tensors are not where they were."""
         self._captured = {
-            shape: each for shape, each in self._captured.items() if _places(each.tensors()) == each.places
+            shape: each for shape, each in self._captured.items() if _addresses(each.tensors()) == each.addresses
         }
 
     def _compare(self, work: Work) -> None:
@@ -317,7 +317,7 @@ class Graphs:
         def tensors() -> list[Tensor]:
             return [*work.outcome(), *work.others()]
 
-        self._captured[work.shape] = _Captured(work.variant, graph, tensors, _places(tensors()))
+        self._captured[work.shape] = _Captured(work.variant, graph, tensors, _addresses(tensors()))
 
     def give_up(self, reason: str) -> None:
         """From now on the plain way.

@@ -72,7 +72,7 @@ class Branch(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """Learned vectors of tokens and of their places, (B, T) -> (B, T, width), as in Radford et al. (2019)."""
+    """Learned vectors of tokens and of their positions, (B, T) -> (B, T, width), as in Radford et al. (2019)."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of patches, and learned places, (B, C, H, W) -> (B, T, width), as in Dosovitskiy et al. (2021)."""
+    """A linear map of patches, and learned positions, (B, C, H, W) -> (B, T, width), as in Dosovitskiy et al. (2021)."""
 
     def __init__(self, image_size: int, patch: int, channels: int, width: int) -> None:
         super().__init__()
@@ -106,8 +106,8 @@ class Transformer(nn.Module):
     the stream keeps its size at any depth (Hayou et al. 2021, "Stable ResNet": 1 / sqrt of the number of branches, which are two
     a block here). It has no parameters, so that all three have the same ones.
 
-    Matrices are N(0, 1 / inputs) and biases 0; tokens and places are N(0, 1/2), so that their sum has variance 1. With ``norm``
-    "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
+    Matrices are N(0, 1 / inputs) and biases 0; tokens and positions are N(0, 1/2), so that their sum has variance 1. With
+    ``norm`` "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
 
     Args:
         skip: around attention and perceptron.

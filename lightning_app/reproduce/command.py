@@ -167,7 +167,7 @@ def _say(key: str, title: str, made: "Made") -> None:
 
 
 def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[Reproduction]") -> None:
-    """Names and seeds that nothing plans, and options of place that a plan has decided."""
+    """Names and seeds that nothing plans, and options of where to train that a plan has decided."""
     known = [name for asked in chosen for name in asked.artefact.parts]
     if wrong := [name for name in options.only or () if name not in known]:
         names = ", ".join(dict.fromkeys(known))
@@ -237,12 +237,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if not options.artefacts and not options.list:
         raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
     options.scale = SCALES[options.scale]
-    options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its sentence
+    options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
     for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment
         if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
             raise UserError(
-                f"behind -- stand options of place and speed only, got {word}: the artefact decides the rest. "
+                f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
                 f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
             )
     options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]

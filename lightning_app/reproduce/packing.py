@@ -55,7 +55,7 @@ def _packed(folder: Path) -> dict[str, str]:
 
 
 def damage(folder: Path) -> list[str]:
-    """What of a packed run is not as it was packed, one sentence a file; empty if all is well."""
+    """What of a packed run is not as it was packed, one message a file; empty if all is well."""
     try:
         files = _packed(folder)
     except UserError as error:
@@ -106,7 +106,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
     """(path, bytes) of everything that is kept."""
     for name in SMALL_FILES:
         if (run.path / name).is_file():
-            yield name, _without_places(read_bytes(run.path / name), run.config())
+            yield name, _without_machine_paths(read_bytes(run.path / name), run.config())
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG), preset=6)
     for family, epoch in sorted(arrays):
         name = f"{ARRAYS}/{epoch_folder(epoch)}/{family}.npz"
@@ -121,7 +121,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
         yield f"{CHECKPOINTS}/{LAST}", read_bytes(last)
 
 
-def _without_places(content: bytes, config: Mapping[str, Any]) -> bytes:
+def _without_machine_paths(content: bytes, config: Mapping[str, Any]) -> bytes:
     """Texts of a run without the folders of the machine that it ran on."""
     leaves = dict(flatten(config))
     places = {leaves.get("data.init_args.root"): "data", leaves.get("run.root"): "runs"}

@@ -90,7 +90,7 @@ def registered() -> Entries:
 
 
 def differences(code: Entries, record: Entries) -> list[str]:
-    """What the registration does not say, one sentence each.
+    """What the registration does not say, one message each.
 
     >>> claim = {"test": "above 1", "class": "trained", "hash": "a"}
     >>> differences({"p/t": {"L": claim}}, {"p/t": {"L": claim | {"since": "2026-11-21"}, "M": claim}})

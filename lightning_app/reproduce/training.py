@@ -147,7 +147,7 @@ class TrainingJob(Job):
         return (config.get("run") or {}).get("plan") == self.digest
 
     def decides(self, key: str) -> bool:
-        """Does the plan's own YAML say what an option of place is to be, like one CPU for equal rounding?"""
+        """Does the plan's own YAML say where a run is to be trained, as on one CPU for equal rounding?"""
         return key in dict(flatten(recipes.own(self.paper, self.name), lists=False))
 
     @cached_property

@@ -227,7 +227,7 @@ def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
 
 
 def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Files that are missing or not those of the record, one sentence each."""
+    """Files that are missing or not those of the record, one message each."""
     paths = {folder / name: digest for name, digest in files.items()}
     other = "is not the file that the record was made of: its SHA-256 differs"
     lost = [f"{path} is missing" for path in paths if not path.is_file()]

@@ -8,7 +8,7 @@
         members.csv                         the nets of the run: arm, seed, class, plain or residual, twin of which
         layers.csv                          which layers each net has, and why one cannot be measured
         keys.csv                            what the numbers of a user's own measures mean
-        notes.txt                           what a measurement could not measure, a sentence a line
+        notes.txt                           what a measurement could not measure, one message a line
         made.jsonl                          a line for each start and resume: commit, versions, machine, command, data
         checkpoints/  wandb/  report.html  id
         finished                            the number of epochs, once training came to its end
@@ -151,11 +151,11 @@ class RunFolder:
         known = self._undamaged(KEYS, self.described_keys) or {}
         _save_rows(self.path / KEYS, KEY_COLUMNS, {**known, **meanings}.items())
 
-    def add_notes(self, sentences: Iterable[str]) -> None:
+    def add_notes(self, notes: Iterable[str]) -> None:
         """Write down what could not be measured; what is noted already is not repeated."""
-        new = [" ".join(sentence.split()) for sentence in sentences]
+        new = [" ".join(note.split()) for note in notes]
         known = dict.fromkeys([*(self._undamaged(NOTES, self.notes) or []), *new])
-        write_atomically(with_folder(self.path / NOTES), "".join(f"{sentence}\n" for sentence in known).encode())
+        write_atomically(with_folder(self.path / NOTES), "".join(f"{note}\n" for note in known).encode())
 
     def _undamaged(self, name: str, read: Callable[[], T]) -> T | None:
         """What a file says so far. One that something else has damaged is set aside, and is no reason to stop a run."""
@@ -285,7 +285,7 @@ class RunFolder:
         return dict(_read_rows(self.path / KEYS, KEY_COLUMNS, lambda name, meaning: (name, meaning)))
 
     def notes(self) -> list[str]:
-        """What could not be measured, in sentences."""
+        """What could not be measured, one message each."""
         file = self.path / NOTES
         return read_text(file).splitlines() if file.exists() else []
 

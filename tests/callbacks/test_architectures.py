@@ -21,4 +21,4 @@ def test_the_table_in_the_docs_is_what_happens():
         assert cells[:paths] == expected[:paths]
         assert cells[paths] == "runs" or expected[paths] == "no"
     reasons = {why for row in found.values() for measure, why in row.items() if why and measure != "EffectiveDepth"}
-    assert not [why for why in reasons if why.partition(":")[0].endswith("Error")], "no sentence for a user"
+    assert not [why for why in reasons if why.partition(":")[0].endswith("Error")], "no message for a user"

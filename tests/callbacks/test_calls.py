@@ -216,7 +216,7 @@ def test_a_product_with_a_gpt2_is_torchs_own_and_does_not_depend_on_the_chunk(mo
         monkeypatch.setattr("lightning_app.measures.curvature.hessian.GRAPH", graph)
         hessian = Hessian(net, context.samples(6), context.loss, memory=0)
         chunks.add(hessian.chunk)
-        parts = {name: (hessian @ flat)[place] for name, place in hessian.places().items()}
+        parts = {name: (hessian @ flat)[where] for name, where in hessian.slices().items()}
         for name, part in expected.items():  # the loss of transformers is in float32
             torch.testing.assert_close(parts[name], part.flatten(), rtol=1e-4, atol=1e-6)
     assert len(chunks) == 2 and max(chunks) == 6
@@ -247,7 +247,7 @@ def test_samples_whose_label_is_ignored_count_in_nothing():
 
 @pytest.mark.parametrize("places", [6, CLASSES])
 @pytest.mark.parametrize("tokens", [False, True])
-def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_places(places, tokens):
+def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_positions(places, tokens):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

@@ -62,8 +62,8 @@ def test_parts_are_diagonal_blocks(exact):
     assert set(parts) == {"hessian", "id", "rest", "layer01", "layer02", "layer03", "layer04", "layer05"}
     net.eval().double()
     hessian = Hessian(net, [(x[:SAMPLES].double(), y[:SAMPLES])])
-    matrix, places = dense(hessian).detach(), hessian.places()
-    conv = np.r_[places["blocks.0.conv.weight"], places["blocks.0.conv.bias"]]
+    matrix, slices = dense(hessian).detach(), hessian.slices()
+    conv = np.r_[slices["blocks.0.conv.weight"], slices["blocks.0.conv.bias"]]
     assert found["hessian/layer02/top1"] == pytest.approx(
         float(torch.linalg.eigvalsh(matrix[conv][:, conv])[-1]), rel=1e-3
     )

@@ -84,7 +84,7 @@ def test_any_module_with_gathered_gradients_and_an_end_within_an_epoch(tmp_path)
     assert not any(module._forward_hooks for module in watched.modules())
 
 
-def test_a_compiled_net_has_weights_and_a_sentence(tmp_path, caplog):
+def test_a_compiled_net_has_weights_and_a_warning(tmp_path, caplog):
     module = classifier()
     for member in module.members:
         member.net._compiled_call_impl = member.net._call_impl  # as `net.compile()` leaves it, without compiling

@@ -444,7 +444,7 @@ def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
     ("given", "said"),
     [("the compiled net", "compiled nets run no hooks"), ("its inside", "no training pass went through")],
 )
-def test_a_compiled_net_has_weights_and_a_sentence_and_trains_as_ever(tmp_path, caplog, given, said):
+def test_a_compiled_net_has_weights_and_a_warning_and_trains_as_ever(tmp_path, caplog, given, said):
     def run(watching: bool) -> nn.Module:
         torch._dynamo.reset()
         net = small_net()

@@ -204,7 +204,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.arms", "{}"), ("either `model.net`",)),
     ],
 )
-def test_a_mistake_gets_a_sentence_and_leaves_nothing_behind(tmp_path, monkeypatch, capsys, words, said):
+def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     for name in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(finished, tmp_path, mo
     assert not list((tmp_path / "runs").rglob("*.*"))
 
 
-def test_a_broken_checkpoint_is_a_sentence(finished, tmp_path, monkeypatch, capsys):
+def test_a_broken_checkpoint_is_an_error_message(finished, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     checkpoint = finished / RUN / "checkpoints" / "last.ckpt"
     for content in (b"not a checkpoint", checkpoint.read_bytes()[:5000]):

@@ -79,17 +79,17 @@ def test_a_checkpoint_without_optimizer_state_of_a_sequence_is_taken_too(saved):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (("--member", "nobody"), "no member 'nobody'; it has plain-seed04, plain-seed01"),
         ((), "--member"),
         (("--member", "plain-seed04", "--target"), "exists already"),
     ],
 )
-def test_mistakes_are_sentences(saved, tmp_path, capsys, words, sentence):
+def test_mistakes_are_error_messages(saved, tmp_path, capsys, words, message):
     target = saved if "--target" in words else tmp_path / "x.ckpt"
     assert main(["extract", str(saved), str(target), *(word for word in words if word != "--target")]) == 2
-    assert sentence in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_checkpoint_from_before_is_told_what_to_do(saved):

@@ -25,7 +25,7 @@ FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+=WeightMas
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_stops_with_a_sentence_and_the_run_goes_on_bit_for_bit(tmp_path):
+def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_bit_for_bit(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()
     parts.mkdir()
@@ -52,10 +52,10 @@ def test_a_measure_that_fails_is_said_and_shown_and_strict_stops(tmp_path):
     words = (*TINY, *FEW, "--trainer.callbacks+=mine.Failing")
     path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     went = command(*words, cwd=tmp_path, env=path, page=True)
-    sentence = "Failing cannot measure 'plain' after epoch 1: LookupError: no such layer"
-    assert went.returncode == 0 and went.stderr.count(sentence) == 1 and "Traceback" not in went.stderr
+    message = "Failing cannot measure 'plain' after epoch 1: LookupError: no such layer"
+    assert went.returncode == 0 and went.stderr.count(message) == 1 and "Traceback" not in went.stderr
     run = RunFolder(tmp_path / "runs" / "digits" / "quickstart")
-    assert run.notes() == [sentence]
+    assert run.notes() == [message]
     failed = run.log().query("name == 'failed/failing'")
     assert failed[["member", "epoch", "value"]].values.tolist() == [["plain", 1, 1.0]]
     page = (run.path / "report.html").read_text()

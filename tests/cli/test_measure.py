@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (("--ckpt_path", "none.ckpt"), "found no file none.ckpt"),
         (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth"),
@@ -174,9 +174,9 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         (("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"), "there is no option 'classes'"),
     ],
 )
-def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, sentence):
+def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
-    assert sentence in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
+    assert message in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
     assert not list(tmp_path.rglob("log.csv"))
 
 
@@ -215,7 +215,7 @@ def test_what_begins_with_a_dot_is_no_function():
     assert prescan(["fit", "--model.net", ".Net", *words[2:]])[0][1:][1] == ".Net"
 
 
-def test_a_checkpoint_of_another_program_is_a_sentence(tmp_path):
+def test_a_checkpoint_of_another_program_is_an_error_message(tmp_path):
     torch.save({"state_dict": nn.Linear(2, 2).state_dict()}, tmp_path / "other.ckpt")
     with pytest.raises(UserError, match=r"other\.ckpt is no checkpoint of a run here: .* --weights FILE"):
         Trainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))

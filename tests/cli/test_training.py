@@ -21,7 +21,7 @@ def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
 
 
 @pytest.mark.parametrize("asked", ["gpu", "cuda"])
-def test_a_gpu_where_there_is_none_is_a_sentence(monkeypatch, asked):
+def test_a_gpu_where_there_is_none_is_an_error_message(monkeypatch, asked):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"needs a GPU, and PyTorch .* sees none here: set it to cpu or auto"):

@@ -154,7 +154,7 @@ def test_what_the_command_says(bank, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.ckpt", "out.ckpt"]
 
 
-REFUSED = {  # words after `transfer` -> what the sentence says
+REFUSED = {  # words after `transfer` -> what the message says
     "bank.ckpt": "required: OUT.ckpt",
     "bank.ckpt out.ckpt --invers3": "unrecognized arguments: --invers3; see python main.py transfer --help",
     "nowhere.ckpt out.ckpt": "expected a file at nowhere.ckpt, found none",
@@ -200,7 +200,7 @@ def shelf(bank, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_a_mistake_gets_a_sentence_and_changes_nothing(words, shelf, monkeypatch, capsys):
+def test_a_mistake_gets_a_message_and_changes_nothing(words, shelf, monkeypatch, capsys):
     monkeypatch.chdir(shelf)
     before = {path.name: path.read_bytes() for path in shelf.iterdir()}
     assert main(["transfer", *shlex.split(words)]) == 2

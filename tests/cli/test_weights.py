@@ -43,7 +43,7 @@ def test_a_file_without_counters_of_batches_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "message"),
     [
         (
             net(classes=5).state_dict(),
@@ -58,9 +58,9 @@ def test_a_file_without_counters_of_batches_is_whole(tmp_path):
         (net(), "such as a pickled net, which is never executed"),
     ],
 )
-def test_a_file_of_something_else_is_a_sentence(tmp_path, content, sentence):
+def test_a_file_of_something_else_is_an_error_message(tmp_path, content, message):
     torch.save(content, tmp_path / "weights.pth")
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         load_weights(net(), tmp_path / "weights.pth")
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lightning_app.cli.place import _facts
+from lightning_app.cli.run_folders import _facts
 from lightning_app.cli.training import TrainingCLI
 from lightning_app.common.isolation import unrounded, use_float32
 from lightning_app.measures import Hessian

@@ -231,7 +231,7 @@ def test_the_rounding_of_floats_is_no_evidence(tmp_path, capsys):
     assert "A - B 0 [0, 0], 10 pairs: unresolved" in capsys.readouterr().out
 
 
-def test_what_does_not_belong_together_gets_a_sentence(tmp_path, capsys):
+def test_what_does_not_belong_together_gets_a_message(tmp_path, capsys):
     for seed in range(10):
         make(tmp_path / "a" / f"x{seed}", {"net": [GOOD[seed]]}, [seed], model={"lr": 0.1 if seed else 0.2})
     run = make(tmp_path / "b", {"net": BAD}, model={"lr": 0.2})

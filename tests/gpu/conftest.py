@@ -17,7 +17,7 @@ CUDA = torch.cuda.is_available()
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where a test runs, and the graphs captured so far."""
 
     device: str
@@ -82,16 +82,16 @@ def counted() -> Iterator[list[Any]]:
 
 
 @pytest.fixture(params=["cuda", "stand-in", "uncaptured"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     if (request.param == "cuda") != CUDA:
         pytest.skip("there is no GPU" if request.param == "cuda" else "there is a GPU")
     with {"cuda": counted, "stand-in": stand_in, "uncaptured": uncaptured}[request.param]() as graphs:
-        yield Place("cuda" if CUDA else "cpu", graphs)
+        yield Target("cuda" if CUDA else "cpu", graphs)
 
 
 @pytest.fixture
-def captures(place: Place, request: pytest.FixtureRequest) -> Place:
+def captures(target: Target, request: pytest.FixtureRequest) -> Target:
     """Where what cannot be captured is found out."""
     if "uncaptured" in request.node.name:
         pytest.skip("nothing is captured")
-    return place
+    return target

@@ -12,7 +12,7 @@ from lightning_app.common.isolation import use_float32
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from tests.banks import arm, digits
-from tests.gpu.conftest import CUDA, Place
+from tests.gpu.conftest import CUDA, Target
 
 NETS = {
     "simplified": arm(True),
@@ -34,7 +34,7 @@ MEASURES = [
 def test_in_float64_it_trains_a_cpus_nets(captures, backend):
     """Without rounding that could flip a ReLU, two devices differ by the order of sums only."""
     options = {"precision": "64-true", "limit_val_batches": 0}
-    cpu = Place("cpu", []).fit(1, backend="loop", arms=NETS, options=options)
+    cpu = Target("cpu", []).fit(1, backend="loop", arms=NETS, options=options)
     there = captures.fit(1, backend=backend, arms=NETS, options=options)
     for ours, theirs in zip(there.cpu().parameters(), cpu.parameters(), strict=True):
         assert (ours - theirs).norm() <= 1e-9 * theirs.norm() + 1e-12

@@ -94,14 +94,14 @@ def rate_drops(optimizer):
     ],
     ids=["dropping-rate", "twins", "full"],
 )
-def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(place, model):
+def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(target, model):
     risks = Risks(), Risks()
     loop, graph = (
-        place.fit(options={"callbacks": [watch]}, backend=backend, **model)
+        target.fit(options={"callbacks": [watch]}, backend=backend, **model)
         for backend, watch in zip(("loop", "graph"), risks)
     )
-    place.assert_same(graph, loop)
-    assert place.graphs and len(risks[0].steps) == len(risks[1].steps) == 12
+    target.assert_same(graph, loop)
+    assert target.graphs and len(risks[0].steps) == len(risks[1].steps) == 12
     for one, other in zip(*(each.steps for each in risks)):
         assert one == pytest.approx(other, rel=1e-2 if CUDA else 0)
 
@@ -114,13 +114,13 @@ def test_graphs_are_captured_once_a_batch_size_and_again_when_the_rate_drops(cap
     assert len(captures.graphs) == GRAPHS + 2
 
 
-def test_a_run_that_is_resumed_within_an_epoch_and_after_one_ends_at_the_same_bits(place, tmp_path):
+def test_a_run_that_is_resumed_within_an_epoch_and_after_one_ends_at_the_same_bits(target, tmp_path):
     exact = {"deterministic": "warn"} if CUDA else {}
     for step in (4, 6):
         save = At(step, lambda trainer, _: trainer.save_checkpoint(tmp_path / "saved.ckpt"))
-        whole = place.fit(options={"callbacks": [save]} | exact)
-        resumed = place.fit(ckpt_path=tmp_path / "saved.ckpt", options=exact)
-        place.assert_same(resumed, whole, tolerance=1e-6)
+        whole = target.fit(options={"callbacks": [save]} | exact)
+        resumed = target.fit(ckpt_path=tmp_path / "saved.ckpt", options=exact)
+        target.assert_same(resumed, whole, tolerance=1e-6)
 
 
 def test_a_step_that_is_watched_is_the_loops_and_what_is_seen_is_the_same(captures):
@@ -179,7 +179,7 @@ def test_nothing_waits_for_the_device_within_an_epoch(captures):
     assert len(captures.graphs) == GRAPHS
 
 
-def test_metrics_and_checkpoints_within_an_epoch_count_what_was_trained(place, tmp_path):
+def test_metrics_and_checkpoints_within_an_epoch_count_what_was_trained(target, tmp_path):
     found = []
     for backend in ("loop", "graph"):
         saved = {}
@@ -189,7 +189,7 @@ def test_metrics_and_checkpoints_within_an_epoch_count_what_was_trained(place, t
             running = torch.load(tmp_path / "saved.ckpt", weights_only=True)["running"]
             saved.update(running=running, metrics=module.metrics())
 
-        place.fit(2, options={"callbacks": [At(7, look)]}, backend=backend)
+        target.fit(2, options={"callbacks": [At(7, look)]}, backend=backend)
         found.append(saved)
     assert found[1].keys() == found[0].keys()
     assert {int(sums["count"]) for sums in found[1]["running"].values()} == {96}
@@ -340,7 +340,7 @@ def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_plac
         streams.gathers = False
         for upcoming, batches in zip(list(streams)[first:], expected, strict=True):
             feed = feed or Feed(upcoming)
-            feed.place(upcoming)
+            feed.move_to(upcoming)
             count = len(next(iter(batches.values()))[1])
             for (images, labels), (theirs, of_theirs) in zip(feed.take(count), batches.values(), strict=True):
                 assert torch.equal(images, theirs) and torch.equal(labels, of_theirs)

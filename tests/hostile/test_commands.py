@@ -1,4 +1,4 @@
-"""The real command line on hostile files: exit code 2, one sentence, nothing made, nothing executed."""
+"""The real command line on hostile files: exit code 2, one message, nothing made, nothing executed."""
 
 from pathlib import Path
 

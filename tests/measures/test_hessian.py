@@ -111,7 +111,7 @@ def test_graphs_that_do_not_fit_are_made_anew(monkeypatch):
 def test_blocks_are_parts_of_the_whole():
     net, pairs = conv_net(), [images()]
     whole = Hessian(net, pairs)
-    matrix, where = dense(whole), whole.places()
+    matrix, where = dense(whole), whole.slices()
     block = dense(Hessian(net, pairs, names=["4.weight", "4.bias"]))
     inside = torch.cat([torch.arange(where[name].start, where[name].stop) for name in ("4.weight", "4.bias")])
     assert largest_difference(block, matrix[inside][:, inside]) < 1e-12

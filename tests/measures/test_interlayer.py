@@ -347,7 +347,7 @@ def refuses(message: str, *blocks: nn.Module, x: Tensor | None = None, **options
         measure(*blocks, x=maps() if x is None else x, **options)
 
 
-def test_mistakes_are_sentences():
+def test_mistakes_are_error_messages():
     block = seeded(AnyBlock)
     refuses("training mode", seeded(AnyBlock).train())
     refuses("'eval' or 'batch1', got 'train'", block, bn_mode="train")

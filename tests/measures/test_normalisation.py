@@ -233,7 +233,7 @@ def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():
     assert effective_scale(one_factor) == 1.5 and one_factor.lambdas.tolist() == [-3.0]
 
 
-def test_no_running_statistics_are_a_sentence():
+def test_no_running_statistics_are_an_error_message():
     (norm,) = normalisations_of(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), IMAGE)
     assert norm.lacks_statistics
     with pytest.raises(UserError, match=r"BatchNorm2d .* keeps no running statistics: .*track_running_stats=True"):
@@ -242,7 +242,7 @@ def test_no_running_statistics_are_a_sentence():
     assert not norm.lacks_statistics and not norm.has_statistics
 
 
-def test_too_few_samples_for_statistics_are_a_sentence():
+def test_too_few_samples_for_statistics_are_an_error_message():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
     with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
         recalibrated(net, torch.randn(1, 3))

@@ -256,7 +256,7 @@ def adding_to_a_tensor(layer, x):
         (Doing(adding_to_a_tensor), "into one that was there before"),
     ],
 )
-def test_what_cannot_be_resolved_is_a_sentence(net, words):
+def test_what_cannot_be_resolved_is_an_error_message(net, words):
     with pytest.raises(UserError, match=words) as error:
         path_outputs(net.train("training" in words), torch.randn(3, 4))
     assert "\n" not in str(error.value)

@@ -405,7 +405,7 @@ def test_every_function_on_parts_adds_up(name):
         (lambda x: torch.pow(x, -1), "slope at 0, this one's pow has none"),
     ],
 )
-def test_what_carries_no_path_is_a_sentence(does, words):
+def test_what_carries_no_path_is_an_error_message(does, words):
     net = Doing(does).double().eval()
     x = torch.randn(3, 6, dtype=torch.float64)
     net(x)

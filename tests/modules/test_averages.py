@@ -115,6 +115,6 @@ def test_the_average_of_what_was_transferred_is_the_transferred_average(saved):
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
-def test_a_decay_that_makes_no_sense_is_a_sentence(decay):
+def test_a_decay_that_makes_no_sense_is_an_error_message(decay):
     with pytest.raises(UserError, match=r"ema_decay is a number in \[0, 1\)"):
         classifier(ema_decay=decay)

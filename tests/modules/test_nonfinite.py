@@ -252,7 +252,7 @@ def test_a_half_overflows_where_others_do_not(dtype, largest):
     if largest is None:
         assert origin.part == "unknown" and "everything was finite" in origin.values
     else:
-        assert (origin.part, origin.place) == ("forward", "layer second, conv2d")
+        assert (origin.part, origin.where) == ("forward", "layer second, conv2d")
         assert origin.values.endswith(f"the largest float16 is {largest}")
 
 

@@ -206,7 +206,7 @@ class Idle(torch.optim.SGD):
         ),
     ],
 )
-def test_what_cannot_be_is_a_sentence(wrong, message):
+def test_what_cannot_be_is_an_error_message(wrong, message):
     with pytest.raises(UserError, match=message):
         fit(classifier(**wrong))
 

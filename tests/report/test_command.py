@@ -1,4 +1,4 @@
-"""The command: where the page goes, and one sentence for a mistake."""
+"""The command: where the page goes, and one message for a mistake."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_finds_runs_below_a_folder(make, tmp_path, capsys):
         *[("unrecognized arguments: --nonsense", ["{run}", "--nonsense"])],
     ],
 )
-def test_mistakes_are_one_sentence(finished, capsys, said, words):
+def test_mistakes_are_one_message(finished, capsys, said, words):
     assert main([word.format(run=finished.path) for word in words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

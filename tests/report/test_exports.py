@@ -74,7 +74,7 @@ def test_only_what_was_asked_for_and_beside_the_page(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("asked", ["png", "pdf,,doc", "", ","])
-def test_unknown_formats_are_refused_in_a_sentence(run, capsys, asked):
+def test_unknown_formats_are_refused_in_a_message(run, capsys, asked):
     assert main([str(run.path), "--export", asked]) == 2
     error = capsys.readouterr().err
     assert "pdf, svg, csv, latex" in error and error.count("\n") == 1

@@ -34,7 +34,7 @@ from tests.helpers import command
         (["yu-tomasi/fig-3", "--", "--model.weight_decay=0"], "the artefact decides the rest"),
     ],
 )
-def test_a_mistake_is_one_sentence(words, said, capsys):
+def test_a_mistake_is_one_message(words, said, capsys):
     assert main(words) == 2
     error = capsys.readouterr().err
     assert said in error

@@ -113,7 +113,7 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
     assert "computation depths: another process is at it; waiting." in capsys.readouterr().out
 
 
-def test_where_nothing_can_be_written_a_sentence_says_so(tmp_path):
+def test_where_nothing_can_be_written_a_message_says_so(tmp_path):
     (tmp_path / "paper").write_text("a file")
     with pytest.raises(UserError, match="Choose another --runs"):
         task(Depths()).complete(tmp_path, Work(Path("data")))

@@ -382,7 +382,7 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds_and_no_seed_may_diverge():
     assert np.isnan(fig_7_8.largest_usable(arrays | {"initial": np.array([5.0, 0.1])}))
 
 
-def test_missing_mnist_is_a_sentence_that_says_how_to_get_it(tmp_path, capsys):
+def test_missing_mnist_is_an_error_message_that_says_how_to_get_it(tmp_path, capsys):
     words = ["li-et-al/fig-2", "--scale", "paper", "--data-root", str(tmp_path / "data")]
     assert main([*words, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
     (error,) = capsys.readouterr().err.splitlines()

@@ -193,7 +193,7 @@ def test_an_interruption_leaves_the_old_evidence_or_the_new(tmp_path_factory, cu
     assert contents(home / "evidence") == contents(home / "whole")
 
 
-def test_evidence_that_cannot_be_written_is_a_sentence_and_leaves_the_old(tmp_path, monkeypatch):
+def test_evidence_that_cannot_be_written_is_a_message_and_leaves_the_old(tmp_path, monkeypatch):
     target = tmp_path / "evidence" / "packed"
     pack(write_run(tmp_path / "old", epochs=1, finished=False), target, False, KEPT)
     old, new = contents(target), write_run(tmp_path / "new")
@@ -251,48 +251,48 @@ def changed(file: Path, content: bytes | None):
 
 @PROPERTY
 @given(data=st.data())
-def test_any_damage_is_one_sentence_that_names_the_file(packed, data):
+def test_any_damage_is_one_message_that_names_the_file(packed, data):
     name = data.draw(st.sampled_from(sorted(contents(packed).keys() - {MANIFEST})))
     content = (packed / name).read_bytes()
     place = data.draw(st.integers(0, len(content) - 1))
     other = bytes([content[place] ^ data.draw(st.integers(1, 255))])
     for instead in (content[:place] + other + content[place + 1 :], content[:place], content + b"\n", None):
         with changed(packed / name, instead):
-            (sentence,) = damage(packed)
-            assert str(packed / name) in sentence
-            assert "\n" not in sentence
+            (message,) = damage(packed)
+            assert str(packed / name) in message
+            assert "\n" not in message
     assert damage(packed) == []
 
 
 def test_a_file_that_was_not_packed_is_named(packed):
     (packed / "measurements" / "other.npz").write_bytes(b"")
     try:
-        (sentence,) = damage(packed)
+        (message,) = damage(packed)
     finally:
         (packed / "measurements" / "other.npz").unlink()
-    assert "other.npz was not packed with the run" in sentence
+    assert "other.npz was not packed with the run" in message
 
 
 @PROPERTY
 @given(data=st.data())
-def test_no_damage_of_the_manifest_is_more_than_sentences(packed, data):
+def test_no_damage_of_the_manifest_is_more_than_messages(packed, data):
     content = (packed / MANIFEST).read_bytes()
     place = data.draw(st.integers(0, len(content) - 1))
     other = bytes([content[place] ^ data.draw(st.integers(1, 255))])
     with changed(packed / MANIFEST, content[:place]):
         assert len(content[:place].strip()) == len(content.strip()) or damage(packed) != []
     with changed(packed / MANIFEST, content[:place] + other + content[place + 1 :]):
-        assert all(str(packed) in sentence for sentence in damage(packed))
+        assert all(str(packed) in message for message in damage(packed))
     with changed(packed / MANIFEST, None):
-        (sentence,) = damage(packed)
-        assert MANIFEST in sentence
+        (message,) = damage(packed)
+        assert MANIFEST in message
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"files": [], "left_out": []}', '{"files": {}, "left_out": 3}', "{", ""])
-def test_what_is_no_manifest_is_a_sentence(packed, text):
+def test_what_is_no_manifest_is_an_error_message(packed, text):
     with changed(packed / MANIFEST, text.encode()):
-        (sentence,) = damage(packed)
-    assert str(packed / MANIFEST) in sentence
+        (message,) = damage(packed)
+    assert str(packed / MANIFEST) in message
 
 
 @PROPERTY
@@ -313,7 +313,7 @@ def test_an_unpacked_run_is_what_was_packed_byte_for_byte(tmp_path_factory, epoc
 
 @PROPERTY
 @given(content=st.binary(max_size=300), end=st.integers(0, 10_000))
-def test_xz_that_ends_too_early_is_a_sentence(tmp_path_factory, content, end):
+def test_xz_that_ends_too_early_is_an_error_message(tmp_path_factory, content, end):
     file = tmp_path_factory.mktemp("xz") / "log.csv.xz"
     packed = lzma.compress(content)
     file.write_bytes(packed)
@@ -324,7 +324,7 @@ def test_xz_that_ends_too_early_is_a_sentence(tmp_path_factory, content, end):
 
 
 @given(content=st.binary(max_size=100).filter(lambda content: not content.startswith((b"\xfd", b"]"))))
-def test_what_is_not_xz_is_a_sentence(tmp_path_factory, content):
+def test_what_is_not_xz_is_an_error_message(tmp_path_factory, content):
     file = tmp_path_factory.mktemp("xz") / "log.csv.xz"
     file.write_bytes(content)
     with pytest.raises(UserError) as error:
@@ -348,7 +348,7 @@ def test_readers_read_a_packed_run_as_the_live_one(tmp_path):
     pd.testing.assert_frame_equal(one.finals(), other.finals())
 
 
-def test_a_damaged_packed_log_is_a_sentence_for_readers(tmp_path):
+def test_a_damaged_packed_log_is_an_error_message_for_readers(tmp_path):
     pack(write_run(tmp_path / "live"), tmp_path / "packed", True, ())
     log = tmp_path / "packed" / "log.csv.xz"
     log.write_bytes(log.read_bytes()[:-20])

@@ -60,7 +60,7 @@ def test_the_words_of_the_schema_are_those_of_the_code():
 @pytest.mark.parametrize(
     "text", ["[]", "{}", "{", '{"rows": 3}', '{"rows": [3]}', '{"rows": [{"quantity": "mu"}]}', "null"]
 )
-def test_what_is_no_record_is_a_sentence(tmp_path, text):
+def test_what_is_no_record_is_an_error_message(tmp_path, text):
     (tmp_path / "verdict.json").write_text(text)
     with pytest.raises(UserError, match=r"verdict\.json") as error:
         read_record(tmp_path)

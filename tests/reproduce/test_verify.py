@@ -1,4 +1,4 @@
-"""Judging again: what agrees, what one changed digit does, and what a stranger with a fresh clone can do."""
+"""Judging again: what agrees, what one changed digit does, and what a user with a fresh clone can do."""
 
 import io
 import json
@@ -564,7 +564,7 @@ def test_other_parameters_than_those_of_the_record_are_named(differs, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (["yu-tomasi/tabel-3"], "Did you mean 'yu-tomasi/table-3'?"),
         (["nobody"], "there is no paper 'nobody'."),
@@ -572,14 +572,14 @@ def test_other_parameters_than_those_of_the_record_are_named(differs, monkeypatc
         (["--backwards"], "unrecognized arguments: --backwards"),
     ],
 )
-def test_a_mistake_is_one_sentence(said, words, sentence):
+def test_a_mistake_is_one_message(said, words, message):
     code, output = said(*words)
     assert code == 2
-    assert sentence in output
+    assert message in output
     assert len(output.splitlines()) == 1
 
 
-def test_results_that_are_nowhere_are_one_sentence(tmp_path, capsys):
+def test_results_that_are_nowhere_are_one_message(tmp_path, capsys):
     assert verify.main(["--results", str(tmp_path / "nowhere")]) == 2
     heard = capsys.readouterr()
     assert len((heard.out + heard.err).splitlines()) == 1
@@ -608,7 +608,7 @@ def a_committed(kind: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_stranger_sees_the_committed_verdicts(clone):
+def test_a_fresh_clone_sees_the_committed_verdicts(clone):
     listed = command("reproduce", "--list", cwd=clone)
     assert listed.returncode == 0, listed.stderr
     for file in COMMITTED:
@@ -621,7 +621,7 @@ def test_a_stranger_sees_the_committed_verdicts(clone):
 
 
 @pytest.mark.slow
-def test_a_stranger_verifies_all_and_finds_one_altered_digit(clone, tmp_path):
+def test_a_fresh_clone_verifies_all_and_finds_one_altered_digit(clone, tmp_path):
     checked = command("verify", cwd=clone)
     assert checked.returncode == 0, "\n".join(differing(checked.stdout)) + checked.stderr
     shutil.copytree(clone / "results", tmp_path / "results")
@@ -639,7 +639,7 @@ def test_a_stranger_verifies_all_and_finds_one_altered_digit(clone, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stranger_judges_again_without_training(clone, tmp_path):
+def test_a_fresh_clone_judges_again_without_training(clone, tmp_path):
     shutil.copytree(clone / "results", tmp_path / "results")
     files = [tmp_path / a_committed(kind) for kind in ("run", "computation")]
     records = [json.loads(file.read_text()) for file in files]
@@ -668,7 +668,7 @@ def test_times(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["nonsense", "", "2d", "m", "-5m", "1.5h", "2h 30m", "30m2h", "0", "0m"])
-def test_what_is_no_time_is_a_sentence(text, capsys):
+def test_what_is_no_time_is_an_error_message(text, capsys):
     assert reproducing.main(["li-et-al/fig-4", f"--for={text}"]) == 2
     said = capsys.readouterr().err
     assert "--for takes a time like 165m" in said

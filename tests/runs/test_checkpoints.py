@@ -166,7 +166,7 @@ def damaged(checkpoint: dict, place: str, value) -> dict:
         *[("pytorch-lightning_version", 2), ("members", None), ("lr_schedulers", [7])],
     ],
 )
-def test_a_checkpoint_that_contradicts_itself_is_a_sentence(tmp_path, unbroken, place, value):
+def test_a_checkpoint_that_contradicts_itself_is_an_error_message(tmp_path, unbroken, place, value):
     content = damaged(torch.load(unbroken / "checkpoints" / LAST, weights_only=True), place, value)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     torch.save(content, tmp_path / "run" / "checkpoints" / LAST)
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_could_not_be_loaded_again_replaces_nothing(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [LAST]
 
 
-def test_a_state_that_nothing_can_write_is_a_sentence(tmp_path):
+def test_a_state_that_nothing_can_write_is_an_error_message(tmp_path):
     with pytest.raises(UserError, match=r"cannot be written.*in the state_dict of a callback"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "made": lambda: 0}, tmp_path / LAST)
     assert not [*tmp_path.iterdir()]
@@ -222,7 +222,7 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"every_n_epochs": 0}, {"every_n_steps": -1}, {"keep_every_n_epochs": -1}])
-def test_schedules_that_make_no_sense_are_a_sentence(options):
+def test_schedules_that_make_no_sense_are_an_error_message(options):
     with pytest.raises(UserError, match="of save_checkpoint must be at least"):
         SaveCheckpoint(**options)
 

@@ -110,7 +110,7 @@ def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+    ("name", "text", "message"),
     [
         ("log.csv", "step,loss\n1,2\n", "first line should be member,epoch,step,name,value"),
         ("log.csv", "member,epoch,step,name,value\nnet,two,3,test/error,0.1\n", "has a row that is not"),
@@ -118,9 +118,9 @@ def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
         ("config.yaml", "- 1\n", "expected keys and values, found a list"),
     ],
 )
-def test_what_is_not_ours_is_refused_in_a_sentence(tmp_path, name, text, sentence):
+def test_what_is_not_ours_is_refused_in_a_message(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         RunFolder(tmp_path).log() if name == "log.csv" else RunFolder(tmp_path).config()
 
 

@@ -91,7 +91,7 @@ def test_online_when_it_can_else_offline_else_not_at_all(started, capsys, failur
     assert said in capsys.readouterr().out
 
 
-def test_online_as_an_order_is_refused_in_a_sentence(started):
+def test_online_as_an_order_is_refused_in_a_message(started):
     with pytest.raises(UserError, match="set the logger's mode to auto"):
         started({"online": ["no"]}, mode="online")
 

@@ -110,7 +110,7 @@ def test_samples_are_the_arrays_and_give_the_numbers(trained):
         ({"field": "sample"}, "no array 'sample' in cushion.npz; there are .*samples"),
     ],
 )
-def test_samples_that_are_not_there_are_a_sentence(trained, asked, said):
+def test_samples_that_are_not_there_are_an_error_message(trained, asked, said):
     with pytest.raises(UserError, match=said):
         open_run(trained.path).samples(**asked)
 

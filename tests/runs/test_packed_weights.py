@@ -69,7 +69,7 @@ def test_weights_alone_are_told_apart_and_what_to_do_is_said(tmp_path):
 
 
 @given(end=st.integers(0, 10_000))
-def test_a_truncated_file_is_a_sentence(tmp_path_factory, end):
+def test_a_truncated_file_is_an_error_message(tmp_path_factory, end):
     content = packed_weights({"state_dict": {"weight": torch.arange(30.0)}, "epoch": 3})
     with pytest.raises(UserError, match=r"weights\.safetensors is not a whole \.safetensors file") as error:
         loaded(tmp_path_factory.mktemp("weights") / WEIGHTS, content[: end % len(content)])
@@ -77,7 +77,7 @@ def test_a_truncated_file_is_a_sentence(tmp_path_factory, end):
 
 
 @pytest.mark.parametrize("said", ["{", "3", "[]", '"words"', "null"])
-def test_metadata_that_somebody_wrote_is_a_sentence(tmp_path, said):
+def test_metadata_that_somebody_wrote_is_an_error_message(tmp_path, said):
     file = tmp_path / WEIGHTS
     save_file({"weight": torch.zeros(3)}, file, {"checkpoint": said})
     with pytest.raises(UserError, match=str(file)):

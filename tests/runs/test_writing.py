@@ -1,4 +1,4 @@
-"""A disk that is full, a quota, a folder without permission: a sentence that names the file, and nothing half written."""
+"""A disk that is full, a quota, a folder without permission: a message that names the file, and nothing half written."""
 
 import contextlib
 import multiprocessing
@@ -84,7 +84,7 @@ WRITES = {
     "log.csv": lambda run: run.append(rows(1)),
     "measurements/epoch=0001": lambda run: run.save_arrays(1, "family", {"net/key": np.ones(2)}),
     "layers.csv": lambda run: run.save_layers([]),
-    "notes.txt": lambda run: run.add_notes(["a sentence"]),
+    "notes.txt": lambda run: run.add_notes(["a message"]),
     "finished": lambda run: run.finish(2),
     "id": lambda run: run.identifier(),
     "other": lambda run: write_atomically(run.path / "other", b"bytes"),
@@ -92,7 +92,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_folder_without_permission_is_a_sentence(tmp_path, name):
+def test_a_folder_without_permission_is_an_error_message(tmp_path, name):
     folder = tmp_path / "run"
     folder.mkdir()
     for parent in (folder, *folder.parents):

@@ -44,19 +44,17 @@ class CutNet:
         self._net = shared_copy(net)
         self._images = images
         clean = _Passage(self._net)(images)
-        self._places = [place for place in range(len(clean.signals) - 1) if self._is_cut(place, clean.signals)]
-        self.signals = [clean.signals[place] for place in (*self._places, -1)]
-        self.cut_after = {
-            name: sum(place < passed for place in self._places) for name, passed in clean.passed_before.items()
-        }
+        self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
+        self.signals = [clean.signals[at] for at in (*self._cuts, -1)]
+        self.cut_after = {name: sum(at < passed for at in self._cuts) for name, passed in clean.passed_before.items()}
 
     def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
         """All signals after a cut (an index into `signals`) when this one, (any B, ...), is there: M^{i,j} for every j > i.
 
         Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image.
         """
-        passage = _Passage(self._net, self._places[cut], signal)(blank(self._images[:1]), weights)
-        return [passage.signals[place] for place in (*self._places[cut + 1 :], -1)]
+        passage = _Passage(self._net, self._cuts[cut], signal)(blank(self._images[:1]), weights)
+        return [passage.signals[at] for at in (*self._cuts[cut + 1 :], -1)]
 
     def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
         """J^{i,j} v at x^i for every j > i. Cost: two runs of `after`."""
@@ -69,28 +67,26 @@ class CutNet:
             return functional_call(self._net, dict(weights), (self._images,))
         return self.after(cut, self.signals[cut], weights)[-1]
 
-    def _is_cut(self, place: int, clean: list[Tensor]) -> bool:
+    def _is_cut(self, at: int, clean: list[Tensor]) -> bool:
         """Whether all that comes after is the same when this signal is, on one black image as in `after`."""
         few = slice(2)
         try:
-            found = _Passage(self._net, place, clean[place][few])(blank(self._images[:1])).signals
+            found = _Passage(self._net, at, clean[at][few])(blank(self._images[:1])).signals
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
             raise
         except RuntimeError:
             return False  # one sample came round it, and cannot be joined with two
-        return all(
-            nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[place + 1 :], clean[place + 1 :])
-        )
+        return all(nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[at + 1 :], clean[at + 1 :]))
 
 
 class _Passage:
     """One forward pass: records the signals at all boundaries of blocks, or puts another signal at one of them."""
 
-    def __init__(self, net: nn.Module, place: int | None = None, signal: Tensor | None = None) -> None:
+    def __init__(self, net: nn.Module, at: int | None = None, signal: Tensor | None = None) -> None:
         self.net = net
         self.signals: list[Tensor] = []
         self.passed_before: dict[str, int] = {}  # layer -> boundaries before its first call
-        self._place, self._signal = place, signal
+        self._at, self._signal = at, signal
         self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
         self._here: Tensor | None = None  # what goes over the last boundary
 
@@ -127,7 +123,7 @@ class _Passage:
         before, after = self._relu
         rectified = before is not None and after is x
         signal = before if before is not None and rectified else x.clone()  # the block may change its input in place
-        if len(self.signals) == self._place and self._signal is not None:
+        if len(self.signals) == self._at and self._signal is not None:
             signal = self._signal
             x = F.relu(signal) if rectified else signal.clone()
         self.signals.append(signal)

@@ -77,7 +77,7 @@ class InParameters:
     def size(self) -> int:
         return sum(weight.numel() for weight in self.parameters.values())
 
-    def places(self) -> dict[str, slice]:
+    def slices(self) -> dict[str, slice]:
         """Where each parameter lies in a vector."""
         stops = itertools.accumulate(weight.numel() for weight in self.parameters.values())
         return {

@@ -91,10 +91,10 @@ def driving_force(
     count = sum(risk.parameters[name].numel() for name in weights)
     step = pull.where(torch.arange(risk.size, device=pull.device) < count, 0)  # g
     change = risk @ step  # H g: per mu, the gradient changes by its negative
-    places, vectors = risk.places(), (risk.point(), pull, change)
+    slices, vectors = risk.slices(), (risk.point(), pull, change)
     forces = {}
     for norm, parameter in lambdas.items():
-        value, gradient, bend = (part[places[parameter]].double() for part in vectors)
+        value, gradient, bend = (part[slices[parameter]].double() for part in vectors)
         value = value + norm.offset
         sign = value.sign()
         forces[norm.name] = Force(float(value.abs().sum()), -float(sign @ gradient), float(sign @ bend))

@@ -11,7 +11,7 @@ WHAT = (
     "logarithmic axis is growth or decay exponential in the depth; flat is what initialisations aim at."
 )
 CAPTION = (
-    "Root mean squares over samples, units and places: what a layer puts out, and the gradient of each sample’s own "
+    "Root mean squares over samples, units and positions: what a layer puts out, and the gradient of each sample’s own "
     "loss with respect to it; the cosine of these gradients in samples that are neighbours in the batch; how far a step "
     "moved the weights, relative to their norm; the share of units that are 0 for every sample; at an addition the norm "
     "of the branch over that of the stream, and their cosine, at the "

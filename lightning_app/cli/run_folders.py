@@ -29,7 +29,7 @@ MEASURED = "measured"  # folder of measurements among the groups of runs
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
-class RunPlace:
+class RunFolders:
     """The folder of a run: ``root/group/name``, or ``name~2``, ``name~3``, ... when that is taken (no name has a ``~``).
 
     Args:
@@ -44,7 +44,7 @@ class RunPlace:
             if not re.fullmatch(r"\w[\w.=+-]*", value):
                 raise UserError(
                     f"run.{label} becomes a folder: letters, digits and _ . = + - only, no path; got '{value}'. "
-                    "Other places go into run.root."
+                    "Other folders go into run.root."
                 )
         self.parent = Path(root).expanduser() / group
         self.name = name
@@ -105,14 +105,14 @@ class RunPlace:
         return RunFolder(path)
 
 
-def claim_measured(out: str | None, place: RunPlace, checkpoint: str | None, model: Namespace) -> RunFolder:
+def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None, model: Namespace) -> RunFolder:
     """A new folder for the measurement of a configuration's model.
 
     Raises:
         UserError: if there is something in the one that was asked for.
     """
     if out is None:
-        return RunPlace(str(place.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
+        return RunFolders(str(folders.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
     folder = RunFolder(Path(out).expanduser())
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise UserError(

@@ -1,0 +1,95 @@
+"""Every run has a folder of its own; a resumed one has its old one; no name leaves the root."""
+
+import pytest
+
+from lightning_app.cli.run_folders import RunFolders, discard_if_unused
+from lightning_app.common.errors import UserError
+from lightning_app.runs import Row
+
+
+def finish(folder):
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "last.ckpt").touch()
+
+
+def test_new_runs_never_share_a_folder(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    names = [folders.find(None).label for _ in range(3)]
+    assert names == ["res20", "res20~2", "res20~3"]
+
+
+def test_last_is_the_newest_that_can_be_resumed(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    claimed = [folders.claim() for _ in range(11)]
+    for folder in (claimed[0], claimed[9]):
+        finish(folder)
+    assert folders.find("last").label == "res20~10"
+    assert folders.checkpoint("last") == str(tmp_path / "g" / "res20~10" / "checkpoints" / "last.ckpt")
+
+
+def test_last_is_a_newer_run_of_ours_that_was_killed_before_its_first_checkpoint(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    finish(folders.claim())
+    killed = folders.claim()
+    assert folders.find("last", lambda folder: True).path == killed.path
+    assert folders.find("last", lambda folder: False).label == "res20"
+    killed.finish(3)
+    assert folders.find("last", lambda folder: True).label == "res20"
+
+
+def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):
+    finish(RunFolders(str(tmp_path), "g", "lr-5").claim())
+    assert RunFolders(str(tmp_path), "g", "lr").checkpoint("last") is None
+
+
+def test_an_earlier_checkpoint_of_the_same_run_starts_a_new_folder(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    folder = folders.claim()
+    finish(folder)
+    earlier = folder.checkpoints / "epoch=0001.ckpt"
+    earlier.touch()
+    assert folders.find(str(earlier)).label == "res20~2"
+
+
+def test_a_dangling_root_is_a_message_and_no_endless_loop(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(UserError, match=r"run\.root"):
+        RunFolders(str(tmp_path / "runs"), "g", "a").claim()
+
+
+def test_last_of_nothing_starts_a_new_run(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    assert folders.checkpoint("last") is None
+    assert folders.find("last").label == "res20"
+
+
+def test_a_checkpoint_of_this_run_resumes_there_and_another_runs_starts_a_new_one(tmp_path):
+    folders, other = RunFolders(str(tmp_path), "g", "res20"), RunFolders(str(tmp_path), "g", "res20wide")
+    folder = folders.claim()
+    finish(folder)
+    file = str(folder.checkpoints / "last.ckpt")
+    assert folders.find(file).path.resolve() == folder.path.resolve()
+    assert other.find(file).label == "res20wide"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/abs", "a\\b", ".hidden", "-x", "a~2"])
+def test_a_name_that_is_a_path_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"run\.name"):
+        RunFolders(str(tmp_path), "g", name)
+
+
+def test_a_root_that_cannot_be_written_is_an_error_message(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"run\.root"):
+        RunFolders(str(tmp_path / "file"), "g", "a").claim()
+
+
+def test_only_an_unused_folder_is_discarded(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "a")
+    used, unused = folders.claim(), folders.claim()
+    used.append([Row("", 0, 0, "lr", 0.1)])
+    (unused.path / "config.yaml").touch()
+    discard_if_unused(used)
+    discard_if_unused(unused)
+    assert used.path.exists()
+    assert not unused.path.exists()
