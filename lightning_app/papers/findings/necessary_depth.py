@@ -39,7 +39,7 @@ from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
 from lightning_app.papers.predicates import IntervalAbove, at_most, observed, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim
+from lightning_app.papers.verdicts import Basis, Claim, Varies
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ def rank_correlation(one: str, other: str, *pieces: Arrays) -> np.ndarray:
     """Spearman's, over the tasks of each seed; 0 where one of both numbers is the same for all tasks."""
 
     def ranks(number: str) -> np.ndarray:
-        places = stats.rankdata(np.concatenate([NUMBERS[number](arrays) for arrays in pieces]), axis=1)
-        return places - places.mean(axis=1, keepdims=True)
+        ranked = stats.rankdata(np.concatenate([NUMBERS[number](arrays) for arrays in pieces]), axis=1)
+        return ranked - ranked.mean(axis=1, keepdims=True)
 
     a, b = ranks(one), ranks(other)
     size = np.sqrt((a * a).sum(1) * (b * b).sum(1))
@@ -218,7 +218,7 @@ def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
         return tested(quantity, "", IntervalAbove(), ours, basis=Basis.OURS)
 
     return [
-        tested("test error", "", at_most(WITHIN, each=True), of_tasks("error"), basis=Basis.OURS),
+        tested("test error", "", at_most(WITHIN, each=True), of_tasks("error"), basis=Basis.OURS, varies=Varies.SETTING),
         *(correlated(name, words, criterion) for name, words in MEASURES.items() for criterion in CRITERIA),
         *(correlated(name, CRITERIA[name], "steps") for name in ("lesion", "needed")),
         *(
