@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
     ARTEFACT = "artefact of a convention"
-    DEPENDS = "depends on a setting that the paper does not give"
+    DEPENDS = "depends on a setting"
     REBUILT = "holds as rebuilt"
     CHECKED = "checked"
     DESCRIBED = "described"
@@ -174,7 +174,7 @@ def judge(claim: Claim) -> tuple[Verdict, str]:
     >>> judge(Claim("mu", 1.0, "larger", (one, other)))
     (<Verdict.ARTEFACT: 'artefact of a convention'>, 'true only under: kernel')
     >>> judge(Claim("mu", 1.0, "larger", (one, other), varies=Varies.SETTING))[0].value
-    'depends on a setting that the paper does not give'
+    'depends on a setting'
     >>> judge(Claim("mu", 1.0, "larger", (one,)))[0].value, judge(Claim("mu", "", "is 1", (one,), basis=Basis.OURS))[0].value
     ('reproduced', 'checked')
     """

@@ -27,7 +27,7 @@ TITLE = "What the papers claim"
 WHAT = (
     "Counts are by what a claim is about: formulas, nets at initialisation, trained nets. Reproduced: the test holds "
     "under every defensible reading; not reproduced: under none. Artefact of a convention: under some ways to measure "
-    "it only; depends on a setting that the paper does not give: with some settings only. Holds as rebuilt: of a "
+    "it only; depends on a setting: with some of those that it leaves open only. Holds as rebuilt: of a "
     "statement whose formula the text at hand lost. Checked: an identity, or an addition that no paper states. "
     "Described: a number without a test. Not tested: these nets are not those of the paper, or not long or often "
     "enough trained, and our number is for orientation only. An interval that contains 0 leaves the sign unresolved; "

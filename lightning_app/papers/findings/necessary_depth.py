@@ -218,7 +218,9 @@ def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
         return tested(quantity, "", IntervalAbove(), ours, basis=Basis.OURS)
 
     return [
-        tested("test error", "", at_most(WITHIN, each=True), of_tasks("error"), basis=Basis.OURS, varies=Varies.SETTING),
+        tested(
+            "test error", "", at_most(WITHIN, each=True), of_tasks("error"), basis=Basis.OURS, varies=Varies.SETTING
+        ),
         *(correlated(name, words, criterion) for name, words in MEASURES.items() for criterion in CRITERIA),
         *(correlated(name, CRITERIA[name], "steps") for name in ("lesion", "needed")),
         *(
