@@ -49,7 +49,9 @@ class Job(ABC):
 
     @abstractmethod
     def state(self, root: Path, kept: Path | None = None) -> str:
-        """How far it is: "finished", "not run", "epoch 12 of 200", "3 of 13 seeds", "3 of 12 pieces"."""
+        """How far it is: "finished", "not run", "epoch 12 of 200", "3 of 13 seeds, another at epoch 12 of 200",
+        "3 of 12 pieces".
+        """
 
     @abstractmethod
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:

@@ -178,9 +178,10 @@ class TrainingJob(Job):
         done = {seed for run in runs if run.state == "finished" for seed in run.seeds}
         if done >= set(self.seeds):
             return "finished"
-        if open_runs := [run for run in runs if run.state == "interrupted"]:
-            return f"epoch {min(run.epoch for run in open_runs)} of {self.epochs}"
-        return f"{len(done)} of {len(self.seeds)} seeds" if done else "not run"
+        parts = [f"{len(done)} of {len(self.seeds)} seeds"] if done else []
+        if epochs := [run.epoch for run in runs if run.state == "interrupted" and not done >= set(run.seeds)]:
+            parts.append(f"{'another at ' if done else ''}epoch {min(epochs)} of {self.epochs}")
+        return ", ".join(parts) or "not run"
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
         wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)

@@ -31,7 +31,7 @@ def test_states_in_words(leave, tmp_path):
     leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
     assert PLAN.state(runs) == "epoch 12 of 200"
     leave(RUN, one, seeds=(2,), name="depth20~2")
-    assert PLAN.state(runs) == "epoch 12 of 200"
+    assert PLAN.state(runs) == "1 of 3 seeds, another at epoch 12 of 200"
     leave(RUN, one, seeds=(0, 1), name="depth20~3")
     assert PLAN.state(runs) == "finished"
 
