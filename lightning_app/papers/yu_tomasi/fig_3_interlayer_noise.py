@@ -58,15 +58,16 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
 
 
 def draw_fig_3(results: Results) -> figures.Figure:
-    """Per-sample cushions of layer 10 at the end and before training, first seed: depths 20 and 32, a row a reading."""
+    """Per-sample cushions of layer 10 at the end and before training, first seed: a row for each depth that was trained."""
 
     def samples(depth: int, reading: str, epoch: int | None) -> dict[str, np.ndarray]:
         there = {arm: results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1] for arm in ARMS}
         return {arm: each[f"cushion/layer10/samples{reading}"] for arm, found in there.items() for each in found}
 
-    figure, grid = figures.canvas(len(CUSHIONS), 2)
-    for column, depth in enumerate((20, 32)):
-        for axes, (convention, reading) in zip(grid[:, column], CUSHIONS.items()):
+    trained = [depth for depth in (20, 32) if samples(depth, "", None)] or [20]
+    figure, grid = figures.canvas(len(trained), len(CUSHIONS))
+    for row, depth in zip(grid, trained):
+        for axes, (convention, reading) in zip(row, CUSHIONS.items()):
             figures.outlines(axes, samples(depth, reading, None), samples(depth, reading, 0))
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
