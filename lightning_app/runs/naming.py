@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
 
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
-AGAIN = re.compile(r"~\d+$")  # a run folder whose name was taken
+AGAIN = re.compile(r"~\d[\d,-]*$")  # a run folder whose name was taken, or the seeds of a run that is kept as evidence
 SHOWN = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 

@@ -67,7 +67,8 @@ def test_runs_of_a_job_array_are_seeds(leave):
 
 
 @pytest.mark.parametrize(
-    "names", [("fig2", "fig2~2"), ("fig2-seed0-1", "fig2-seed2-3"), ("fig2-seed00", "fig2-seed02")]
+    "names",
+    [("fig2", "fig2~2"), ("fig2~0-1", "fig2~2-3"), ("fig2-seed0-1", "fig2-seed2-3"), ("fig2-seed00", "fig2-seed02")],
 )
 def test_seeds_in_several_banks_are_one_arm(leave, names):
     runs = [
