@@ -99,7 +99,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in [
         *results,
         *pictures,
-        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/runs/full20early")),
+        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/reduced/runs/depth20~*")),
+        File.generated(config, "cifar10-batchnorm.html", content=report_page("yu-tomasi/runs/full20early")),
     ]:
         files.append(file)
     config.nav = [
@@ -121,10 +122,11 @@ def tutorial_pages(config: MkDocsConfig) -> tuple[list[File], dict[str, str]]:
     return pictures, pages
 
 
-def report_page(run: str) -> str:
-    """The interactive report of a run that is kept as evidence."""
+def report_page(runs: str) -> str:
+    """The interactive report of runs that are kept as evidence, which a pattern names."""
     with TemporaryDirectory() as folder:
-        return report(ROOT / "results" / run, Path(folder) / "page.html").read_text(encoding="utf-8")
+        found = sorted((ROOT / "results").glob(runs))
+        return report(found, Path(folder) / "page.html").read_text(encoding="utf-8")
 
 
 # Measures

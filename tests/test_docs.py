@@ -165,10 +165,11 @@ def test_every_module_of_measures_has_a_page(site):
 
 
 @pytest.mark.slow
-def test_a_run_on_cifar_10_is_a_page_to_try(site):
-    page = (site / "cifar10.html").read_text()
+@pytest.mark.parametrize("name", ["cifar10.html", "cifar10-batchnorm.html"])
+def test_runs_on_cifar_10_are_pages_to_try(site, name):
+    page = (site / name).read_text()
     assert "<main data-arms=" in page and "learning-train-risk" in page and "script-src 'sha256-" in unescape(page)
-    assert 'href="cifar10.html"' in (site / "index.html").read_text()
+    assert f'href="{name}"' in (site / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -219,10 +220,8 @@ def test_every_heading_has_an_entry_and_every_word_under_it_is_there(site, index
     for one in index:
         file, _, anchor = one["location"].partition("#")
         indexed.setdefault(file, {})[anchor] = one["text"]
-    assert indexed.keys() == {str(file.relative_to(site)) for file in site.rglob("*.html")} - {
-        "404.html",
-        "cifar10.html",
-    }  # a run's page
+    reports = {"cifar10.html", "cifar10-batchnorm.html"}
+    assert indexed.keys() == {str(file.relative_to(site)) for file in site.rglob("*.html")} - reports - {"404.html"}
     for name, sections in indexed.items():
         main = re.search(r'itemprop="articleBody">(.*)</div>\s*</div><footer>', (site / name).read_text(), re.DOTALL)[1]
         assert re.findall(r'<h[1-6] [^>]*?id="([^"]+)', main) == [*sections], name

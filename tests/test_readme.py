@@ -40,6 +40,7 @@ GENERATED = (
     "notebooks/",
     "registration.md",
     "cifar10.html",
+    "cifar10-batchnorm.html",
 )  # MkDocs checks these
 LONG = ("docs/log.md", "docs/speed.md")  # grows with every decision; generated
 QUICKSTART = ROOT / "docs" / "results" / "2026-11-23-quickstart-run.txt"
@@ -259,11 +260,41 @@ def test_the_quickstart_prints_what_the_readme_says():
     printed = QUICKSTART.read_text(encoding="utf-8")
     (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     assert " ".join(shown.split()) in " ".join(printed.split())
-    said = re.search(r"quickstart took (\d+) s .*took (\d+) minutes to install and (\d+) to run", README, re.DOTALL)
+    said = re.search(
+        r"quickstart took (\d+) s .*took (\d+) minutes to install and (\d+) to run", " ".join(README.split())
+    )
     times = re.search(
         r"to end: ([\d.]+) s.*installing took\W+([\d.]+) minutes.*this command ([\d.]+) min", printed, re.DOTALL
     )
     assert [*map(int, said.groups())] == [round(float(each)) for each in times.groups()]
+
+
+def test_the_nets_on_cifar_10_are_as_their_logs_say():
+    """README's errors, and each mean and standard deviation of the table in First results."""
+    logs = [RunFolder(path).log() for path in sorted((ROOT / "results/yu-tomasi/reduced/runs").glob("depth20~*"))]
+    names = [
+        "train/risk",
+        "test/error",
+        *(f"cushion/layer10/median{ending}" for ending in ("", "_transferred", "_branch")),
+    ]
+
+    def seeds(arm: str, epoch: int, name: str) -> list[float]:
+        found = [log[(log["epoch"] == epoch) & (log["name"] == name)] for log in logs]
+        return [float(rows.loc[rows["member"].str.startswith(arm), "value"].iloc[0]) for rows in found]
+
+    said = re.search(r"have a test error of ([\d.]+) with skips and ([\d.]+) without", README).groups()
+    assert [*said] == [f"{statistics.fmean(seeds(arm, 30, 'test/error')):.2f}" for arm in ("residual", "plain")]
+    rows = re.findall(
+        r"^\| (plain|residual), (before|after).*? \| (.*) \|$", PAGES["docs/first-results.md"], re.MULTILINE
+    )
+    assert len(rows) == 4
+    for arm, when, numbers in rows:
+        for name, shown in zip(names, numbers.split(" | "), strict=True):
+            if shown != "the same":
+                values = seeds(arm, 0 if when == "before" else 30, name)
+                places = len(shown.split(" ")[0].partition(".")[2])
+                expected = (statistics.fmean(values), statistics.stdev(values))[: 1 + shown.count("±")]
+                assert [f"{each:.{places}f}" for each in expected] == shown.split(" ± ")
 
 
 def test_the_result_of_the_readme_is_that_of_thirteen_seeds():

@@ -38,7 +38,7 @@ from lightning_app.report.sections import (
     weights,
 )
 from lightning_app.runs import RunFolder
-from lightning_app.runs.naming import parent_of
+from lightning_app.runs.naming import parent_of, without_seed
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
 BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
@@ -96,8 +96,12 @@ def write_report(
 
 
 def title_of(runs: Sequence[RunFolder]) -> str:
-    """The names of the first four."""
-    return ", ".join(run.label for run in runs[:4]) + (", …" if len(runs) > 4 else "")
+    """The names of the first four; runs whose names differ in their seeds only have one."""
+    labels = [run.label for run in runs]
+    names = (
+        [*dict.fromkeys(map(without_seed, labels))] if len(labels) > 1 and all(map(without_seed, labels)) else labels
+    )
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
 def export_folder(page: Path) -> Path:

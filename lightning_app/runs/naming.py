@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
 
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
-AGAIN = re.compile(r"~\d[\d,-]*$")  # a run folder whose name was taken, or the seeds of a run that is kept as evidence
+KEPT = re.compile(r"~\d+-\d[\d,-]*$")  # the seeds of a run that is kept as evidence
+AGAIN = re.compile(rf"~\d+$|{KEPT.pattern}")  # or a run folder whose name was taken
 SHOWN = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 
@@ -27,10 +28,10 @@ KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 def without_seed(label: str) -> str:
     """A label less its seeds: what the seeds of one arm have in common; "" if nothing is left.
 
-    >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "res20-seed12", "seed0", "net")]
-    ['fig2/plain', 'res20', '', 'net']
+    >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "res20-seed12", "depth20~0-2", "seed0", "net")]
+    ['fig2/plain', 'res20', 'depth20', '', 'net']
     """
-    return SEED.sub("", label).strip("/-_ ")
+    return SEED.sub("", KEPT.sub("", label)).strip("/-_ ")
 
 
 def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:

@@ -14,6 +14,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, csv_text
 from lightning_app.report.interactive import script
+from lightning_app.report.page import title_of
 from lightning_app.runs import Row, RunFolder
 
 FAMILIES = ("weight_mass", "cushion")
@@ -299,7 +300,22 @@ def test_seeds_have_a_mean(make):
     assert "plain (bold: mean of 3 seeds, band: ± sd, thin: minimum and maximum)" in text
 
 
-def test_places(tmp_path):
+@pytest.mark.parametrize(
+    ("labels", "title"),
+    [
+        (["res20-seed03"], "res20-seed03"),
+        (["depth20~0-0", "depth20~1-2"], "depth20"),
+        (["res20-seed00", "res20-seed01", "full"], "res20, full"),
+        (["seed00", "seed01"], "seed00, seed01"),
+        (["a", "a~2"], "a, a~2"),
+        (["a", "b", "c", "d", "e"], "a, b, c, d, …"),
+    ],
+)
+def test_seeds_of_one_name_are_one_in_the_title(tmp_path, labels, title):
+    assert title_of([RunFolder(tmp_path / label) for label in labels]) == title
+
+
+def test_where_a_page_is_written(tmp_path):
     run = RunFolder(tmp_path / "bare")
     run.append([Row("net", 0, 0, "train/risk", 2.3)])
     assert write_report([run]) == run.path / "report.html"
