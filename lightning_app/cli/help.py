@@ -108,7 +108,7 @@ BRIEF = {
         DATA
         + NET
         + """\
-  --ckpt_path FILE            a checkpoint of `fit`; network and data are those of its run
+  --ckpt_path FILE            a checkpoint of `fit`; network, data and options of measures are its run's
   --weights FILE              weights of the net: a state dict (.pth, .pt) or .safetensors
   --out DIR                   a new folder for the results; runs/measured/... by default
 """

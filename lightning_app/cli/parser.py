@@ -24,12 +24,12 @@ from typing_extensions import override
 
 from lightning_app.cli.safety import importable, placed
 from lightning_app.common.errors import UserError, nearest
-from lightning_app.common.provenance import packaged
+from lightning_app.common.provenance import configs, packaged
 from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
-FROM_RUN = ("model", "data")  # what `measure` takes from a run's configuration: the rest is about training
+FROM_RUN = ("model", "data")  # what `measure` takes whole from a run's configuration
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
 )
@@ -251,8 +251,8 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         for option in _options(words)
     ]
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
-    configs = [read_yaml(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
-    names_net = any("model" in config for config in configs) or any(
+    given = [read_yaml(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
+    names_net = any("model" in config for config in given) or any(
         option.name == "--model" or option.name.startswith("--model.") for option in options
     )
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
@@ -280,7 +280,7 @@ def _options(words: Sequence[str]) -> list[Option]:
 
 
 def _of_run(checkpoint: Path) -> Mapping[str, Any]:
-    """Net, data and precision of the run that a checkpoint lies in."""
+    """Net, data and precision of the run that a checkpoint lies in, and its measures' options."""
     config = checkpoint.parent.parent / CONFIG
     if checkpoint.parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(
@@ -289,10 +289,37 @@ def _of_run(checkpoint: Path) -> Mapping[str, Any]:
         )
     own = read_yaml(config)
     kept = {key: own[key] for key in FROM_RUN if key in own}
-    trainer = own.get("trainer")
-    if isinstance(trainer, dict) and trainer.get("precision"):
-        kept["trainer"] = {"precision": trainer["precision"]}
+    trainer = own["trainer"] if isinstance(own.get("trainer"), dict) else {}
+    kept["trainer"] = {"callbacks": _measures(trainer.get("callbacks"))}
+    if trainer.get("precision"):
+        kept["trainer"]["precision"] = trainer["precision"]
     return kept
+
+
+def _measures(of_run: Any) -> list[dict[str, Any]]:
+    """The measures of measure.yaml; those that a run took have its options, so that they give the numbers of its log again.
+
+    Of a stranger's file nothing but plain options of these measures is taken.
+    """
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for spec in of_run if isinstance(of_run, list) else []:
+        if isinstance(spec, dict) and isinstance(spec.get("class_path"), str):
+            options = spec["init_args"] if isinstance(spec.get("init_args"), dict) else {}
+            plain = {name: value for name, value in options.items() if _is_plain(value)}
+            by_class.setdefault(spec["class_path"].rpartition(".")[2], []).append(plain)
+    measures: list[dict[str, Any]] = []
+    for spec in read_yaml(configs() / "measure.yaml")["trainer"]["callbacks"]:
+        name = spec["class_path"]
+        if name in by_class:  # some are listed twice there
+            measures += [{"class_path": name, "init_args": options} for options in by_class[name]]
+            by_class[name] = []
+        else:
+            measures.append(spec)
+    return measures
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float | str | None)
 
 
 def _with_class_paths(options: Sequence[Option]) -> list[Option]:

@@ -20,8 +20,7 @@ from lightning_app.modules.members import build_members
 from lightning_app.runs import RunFolder
 from tests.helpers import ROOT, command, refused
 
-SAME = ("weight_mass", "weight_norm", "cushion", "probe", "test/", "train/risk", "train/error")
-SAME += ("bn_lambda/l2", "hessian")
+OF_TRAINING = ("time/", "cost/", "lr", "signal/", "drive/scale/observed", "drive/scale/agrees")  # these need steps
 FEW = ("--data", "Digits", "--data.train_limit", "40", "--data.test_limit", "20", "--data.probe_size", "12")
 SPECTRUM = {
     "class_path": "HessianSpectrum",
@@ -29,7 +28,8 @@ SPECTRUM = {
 }
 NAMES = ("TrainingMetrics", "WeightMass", "LayerCushion", "BnLambda")
 LIGHT = {"trainer": {"callbacks": [{"class_path": name} for name in NAMES]}}
-TINY = {"trainer": {"callbacks": [*LIGHT["trainer"]["callbacks"], SPECTRUM]}}
+NOISE = {"class_path": "NoiseStability", "init_args": {"samples": 4, "draws": 1, "strengths": [0.1]}}
+TINY = {"trainer": {"callbacks": [*LIGHT["trainer"]["callbacks"], SPECTRUM, NOISE]}}
 MORE = [
     {"class_path": "Signal"},
     {"class_path": "EffectiveDepth", "init_args": {"samples": 4, "gradient_samples": 2}},
@@ -55,9 +55,8 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_a_runs_checkpoint_says_what_its_log_said(run, tmp_path):
-    (tmp_path / "same.yaml").write_text(yaml.safe_dump(TINY))
-    checkpoint = run / "checkpoints" / "last.ckpt"
-    done = command("measure", "--ckpt_path", checkpoint, "--config", "same.yaml", cwd=tmp_path, page=True)
+    """Every number of the last epoch that needs no training: measures take the options that they had in the run."""
+    done = command("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", cwd=tmp_path, page=True)
     assert done.returncode == 0, done.stderr
     measured = RunFolder(tmp_path / "runs" / "measured" / "tiny-last")
     ours, theirs = (
@@ -65,8 +64,10 @@ def test_a_runs_checkpoint_says_what_its_log_said(run, tmp_path):
     )
     assert set(ours.index.get_level_values("epoch")) == {2}
     assert set(measured.log()["step"]) == {RunFolder(run).log()["step"].max()}
-    compared = [key for key in theirs.index if key[2] == 2 and key[1].startswith(SAME) and "running" not in key[1]]
-    assert len(compared) > 200
+    compared = [
+        key for key in theirs.index if key[2] == 2 and not key[1].startswith(OF_TRAINING) and "running" not in key[1]
+    ]
+    assert len(compared) > 200 and {"hessian", "noise"} <= {key[1].split("/")[0] for key in compared}
     pd.testing.assert_series_equal(ours[compared], theirs[compared], check_exact=True)
     for family in ("cushion", "weight_mass", "hessian"):
         one, other = (folder.arrays(2, family) for folder in (measured, RunFolder(run)))
@@ -183,14 +184,28 @@ def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, messa
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     config = {"model": {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, "data": {"class_path": "Digits"}}
-    config["trainer"] = {"precision": "64-true", "devices": 4}
+    theirs = [
+        {"class_path": "elsewhere.Anything", "init_args": {"file": "x"}},
+        {"class_path": "callbacks.HessianSpectrum", "init_args": {"samples": 7, "seed": {"class_path": "os.system"}}},
+        *({"class_path": "InterlayerCushion", "init_args": {"samples": n}} for n in (1, 2, 3)),
+        "no callback",
+    ]
+    config["trainer"] = {"precision": "64-true", "devices": 4, "callbacks": theirs}
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
     Path(checkpoint).touch()
     (command, option, own, *rest), from_run = prescan(["measure", "--ckpt_path", checkpoint])
     assert from_run
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
-    assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true"}}
+    found = yaml.safe_load(own)
+    callbacks = found["trainer"].pop("callbacks")
+    assert found == {**config, "trainer": {"precision": "64-true"}}
+    listed = yaml.safe_load((ROOT / "configs" / "measure.yaml").read_text())["trainer"]["callbacks"]
+    assert {one["class_path"] for one in callbacks} == {one["class_path"] for one in listed}
+    options = [(one["class_path"], one.get("init_args")) for one in callbacks]
+    assert ("HessianSpectrum", {"samples": 7}) in options
+    assert [given["samples"] for name, given in options if name == "InterlayerCushion"] == [1, 2, 3]
+    assert ("NoiseStability", {"samples": 8, "draws": 1}) in options
     assert list(yaml.safe_load(own)["model"]["arms"]) == ["residual", "plain"]  # the checkpoint's order of members
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
