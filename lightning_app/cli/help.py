@@ -59,7 +59,7 @@ BRIEF = {
     "fit": (
         "Train, and measure after every epoch. The run's folder is runs/<group>/<name>; its report is written at the end.",
         """\
-  python main.py fit --config configs/quickstart.yaml                               two nets on embedded data
+  python main.py fit --config configs/quickstart.yaml                               six nets on embedded data
   python main.py fit --config configs/pair20.yaml --model.seeds 3 --trainer.max_epochs 5
   python main.py fit --config configs/res20.yaml --model.net.depth 32 --run.name res32
   python main.py fit --config configs/res20.yaml --ckpt_path last                   go on where it stopped

@@ -12,8 +12,9 @@ depth: it can stop a command and do nothing else.
 ``measure --ckpt_path`` takes net and data from the ``config.yaml`` beside the checkpoint, which the user has not named, and of
 the measures in configs/measure.yaml those options that are numbers, texts or lists of them. An allow-list says what that file
 may name (`check_allowed`): classes of nets, data modules, optimizers and learning rate schedules, and functions of
-``torchvision.models`` and ``timm.models``. No other function is allowed, whatever it declares to return. The list does not make the file harmless: modules that it names are imported, and the constructors of allowed classes
-run with its arguments. A package of nets whose constructor reads a pickle, or downloads weights, does so.
+``torchvision.models`` and ``timm.models``. No other function is allowed, whatever it declares to return. The list does not
+make the file harmless: modules that it names are imported, and the constructors of allowed classes run with its arguments. A
+package of nets whose constructor reads a pickle, or downloads weights, does so.
 """
 
 import inspect

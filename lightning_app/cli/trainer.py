@@ -135,7 +135,7 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
             reason = first_line(error)
             raise UserError(
                 f"this run cannot go on from the checkpoint ({type(error).__name__}: {reason}): it is damaged, or of another "
-                "program."
+                "program. Name another checkpoint, or leave --ckpt_path out to start a new run."
             ) from error
 
     return restored

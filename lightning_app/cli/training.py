@@ -267,8 +267,10 @@ class TrainingCLI(LightningCLI):
             kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
         if asked == "last" and kwargs["ckpt_path"] is None:
             if subcommand != "fit":
+                run = RunFolders(**self._get(self.config, "run").as_dict())
                 raise UserError(
-                    f"--ckpt_path last: found no finished epoch of this run below {self._get(self.config, 'run.root')}."
+                    f"--ckpt_path last: expected a run with a checkpoint, found none at {run.parent / run.name}. Train it with "
+                    "`fit` first, or name a file."
                 )
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         return kwargs

@@ -63,7 +63,11 @@ class Sides:
         both = [pd.concat([net.series(name) for net in side], axis=1, join="inner") for side in (self.a, self.b)]
         epochs = both[0].index.intersection(both[1].index).sort_values()
         if not len(epochs):
-            raise UserError(f"{name} was never measured at the same epoch on both sides.")
+            a, b = (f"{one.index.min():g} to {one.index.max():g}" if len(one) else "none" for one in both)
+            raise UserError(
+                f"expected {name} at the same epoch in all nets of both sides, got epochs {a} in A and {b} in B: choose another "
+                "--metric, or measure both at the same epochs."
+            )
         return epochs.to_numpy(), both[0].loc[epochs], both[1].loc[epochs]
 
 

@@ -99,7 +99,10 @@ class ImageFolder(ImageData):
             test_files, test_labels = [files[row] for row in chosen.nonzero()], labels[chosen]
             files, labels = [files[row] for row in (~chosen).nonzero()], labels[~chosen]
         elif self.test_size is not None:
-            raise UserError(f"data.test_size is for pictures that no folder splits, got {self.test_size} and {test}.")
+            raise UserError(
+                f"data.test_size sets pictures aside where there is no test folder, got {self.test_size} and {test}: leave one "
+                "of them out."
+            )
         else:
             test_files, test_labels = list_pictures(test, self.class_names)
         train_images, test_images = Pictures(files, self.decoding), Pictures(test_files, self.decoding)

@@ -116,7 +116,8 @@ class ImageClassifier(pl.LightningModule):
         self.automatic_optimization = False
         if (net is None) == (not arms):
             raise UserError(
-                "the model needs either `model.net` (one network) or `model.arms` (several by name), got both or none."
+                "the model needs either `model.net` (one network) or `model.arms` (several by name), got "
+                f"{'neither: give one of them' if net is None else 'both: leave one of them out'}."
             )
         if weight_decay < 0:
             raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")

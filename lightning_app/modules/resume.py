@@ -62,12 +62,16 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
     configured, saved = type(made["optimizer"]).__name__, checkpoint.get("optimizer")
     if saved != configured:
         raise UserError(
-            f"the checkpoint was trained with {saved}, this configuration has {configured}: they share no state."
+            f"the checkpoint was trained with {saved}, this configuration has {configured}: their states do not fit. Set "
+            "model.optimizer as it was, or start a new run without --ckpt_path."
         )
     schedulers = checkpoint.get("lr_schedulers") or []
     if bool(schedulers) != ("lr_scheduler" in made):
         had, has = ("a", "none") if schedulers else ("no", "one")
-        raise UserError(f"the checkpoint was trained with {had} learning rate scheduler, this configuration has {has}.")
+        raise UserError(
+            f"the checkpoint was trained with {had} learning rate scheduler, this configuration has {has}. Set model.scheduler "
+            "as it was, or start a new run without --ckpt_path."
+        )
     if schedulers:
         scheduler, interval = made["lr_scheduler"]["scheduler"], made["lr_scheduler"]["interval"]
         counted = checkpoint.get("scheduler_interval", "epoch")  # older checkpoints do not say

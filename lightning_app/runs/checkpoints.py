@@ -51,7 +51,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> dict:
         checkpoint = _read_weights(Path(path)) if Path(path).suffix == ".safetensors" else read_torch(Path(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
-            raise UserError(f"{path} is not a checkpoint of a training run: it has no state_dict.")
+            raise UserError(
+                f"expected a checkpoint of `fit`, and {path} has no state_dict. Name the checkpoints/last.ckpt of a run, or "
+                "measure weights alone with --model.net CLASS --weights FILE."
+            )
         return checkpoint
 
 

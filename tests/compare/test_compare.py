@@ -204,7 +204,7 @@ def test_a_side_is_in_the_order_of_seeds_and_no_net_is_on_both(tmp_path):
     assert sides_of(a, b).seeds == tuple(range(10))
     with pytest.raises(UserError, match="run/net-seed00 is on both sides"):
         sides_of(a, f"{tmp_path}/other/../run:net")
-    with pytest.raises(UserError, match="never measured at the same epoch"):
+    with pytest.raises(UserError, match="test/odd at the same epoch in all nets of both sides, got epochs none in A"):
         RunFolder(tmp_path / "run").append([Row("net-seed00", 9, 90, "test/odd", 1.0)])
         RunFolder(tmp_path / "run").append([Row(f"net-seed0{n}", 8, 80, "test/odd", 1.0) for n in range(1, 10)])
         RunFolder(tmp_path / "other").append([Row(f"net-seed0{n}", 8, 80, "test/odd", 1.0) for n in range(10)])

@@ -247,7 +247,11 @@ def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
         (("train",), {}, r"found classes in .*/train only: set data.root to that to set a part aside"),
         (("val",), {}, r"found classes in .*/val only"),
         (("test", "val"), {}, r"found classes in .*/test only"),
-        (("train", "test"), {"test_size": 3}, r"test_size is for pictures that no folder splits, got 3 and .*/test"),
+        (
+            ("train", "test"),
+            {"test_size": 3},
+            r"test_size sets pictures aside where there is no test folder, got 3 and .*/test",
+        ),
         ((".",), {"test_size": 20}, "test_size must leave some of the 20 pictures .*, got 20"),
         ((".",), {"class_names": ["cat", "dogs"]}, r"of the 2 classes \(cat, dogs\), found .*/dog: did you mean dogs"),
         (
