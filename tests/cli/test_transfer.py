@@ -161,7 +161,7 @@ REFUSED = {  # words after `transfer` -> what the message says
     ". out.ckpt": "expected a file at ., found a folder",
     "text.ckpt out.ckpt": "text.ckpt cannot be read: it is truncated or damaged",
     "torn.ckpt out.ckpt": "torn.ckpt cannot be read: it is truncated or damaged",
-    "tensor.ckpt out.ckpt": "tensor.ckpt is not a checkpoint of a training run",
+    "tensor.ckpt out.ckpt": "tensor.ckpt has no state_dict",
     "weights.ckpt out.ckpt": "does not say which of its weights have ID entries",
     "older.ckpt out.ckpt": "Resume it with `fit --ckpt_path` and transfer what that writes",
     "bank.ckpt bank.ckpt": "bank.ckpt exists already and is not overwritten",
