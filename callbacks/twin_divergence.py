@@ -10,7 +10,7 @@ from torch import nn
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import LoggingCallback
+from callbacks.measure import LoggingCallback, epochs_done
 from callbacks.protocol import metrics_of, why_unseen
 from lightning_app.common.errors import at_least
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
@@ -162,6 +162,8 @@ class TwinDivergence(LoggingCallback):
         if not self._pairs:
             return
         start = time.perf_counter()
+        if not trainer.is_last_batch and (gather := getattr(pl_module, "gather_members", None)):  # training ends here
+            gather()
         results = self._distances(pl_module)
         self._exchange()
         for name, history in self._histories.items():
@@ -169,7 +171,7 @@ class TwinDivergence(LoggingCallback):
                 results[name]["twin/steps"] = history.take_steps()
             results[name] |= {f"twin/{key}": value for key, value in history.scalars().items()}
         self._seconds += time.perf_counter() - start
-        self._log(trainer, trainer.current_epoch + 1, results)
+        self._log(trainer, epochs_done(trainer), results)
 
     def _distances(self, pl_module: pl.LightningModule) -> dict[str, dict[str, Any]]:
         """Divergence and difference of risks as they stand; on all ranks, because the metrics sum over them."""
@@ -189,7 +191,7 @@ class TwinDivergence(LoggingCallback):
                 self._histories[name] = self._strategy.broadcast(self._histories[name], owner)
 
     @rank_zero_only
-    def _log(self, trainer: pl.Trainer, epoch: int, results: dict[str, dict[str, Any]]) -> None:
+    def _log(self, trainer: pl.Trainer, epoch: float, results: dict[str, dict[str, Any]]) -> None:
         log_results(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
         self._seconds = 0.0
 

@@ -33,6 +33,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_broadcast_sigterm_tensor": lambda: trainer().fit_loop.epoch_loop,
     "_launch_process_observer": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
     "_trainer": lambda: pl.LightningModule(),
+    "_layer_sync": lambda: pl.strategies.DDPStrategy(),
     "_generate_state_key": lambda: pl.Callback,
     "_get": lambda: LightningCLI,
     "_prepare_subcommand_parser": lambda: LightningCLI,

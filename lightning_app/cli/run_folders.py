@@ -22,7 +22,7 @@ from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.provenance import commit, made_with, processor, threads, versions
 from lightning_app.common.safe_io import read_text
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG, FINISHED, LAST, LOG
 from lightning_app.runs.loggers import RunLogger
 
 MEASURED = "measured"  # folder of measurements among the groups of runs
@@ -134,8 +134,12 @@ def _name_of(checkpoint: str | None, model: Namespace) -> str:
 
 
 def discard_if_unused(folder: RunFolder) -> None:
-    """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind."""
-    if folder.path.is_dir() and not (folder.path / LOG).exists() and not folder.checkpoints.exists():
+    """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind.
+
+    A run that has come to its end stays: other loggers and callbacks may have written into it.
+    """
+    kept = (folder.path / FINISHED, folder.path / LOG, folder.checkpoints)
+    if folder.path.is_dir() and not any(path.exists() for path in kept):
         shutil.rmtree(folder.path)
 
 

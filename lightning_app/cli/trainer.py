@@ -25,6 +25,7 @@ from lightning_app.cli.console import table
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
+from lightning_app.modules.members import SeedSharding
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from lightning_app.runs.loggers import RunLogger
@@ -37,6 +38,8 @@ class Trainer(pl.Trainer):
     fast_dev_run: bool | int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("strategy") == SeedSharding.strategy_name:  # each process trains its nets on all samples
+            kwargs["use_distributed_sampler"] = False
         super().__init__(*args, **kwargs)
         # Private parts of Lightning, checked by tests/test_private_parts.py. Its own signal handlers talk to other ranks,
         # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
@@ -88,6 +91,8 @@ class Trainer(pl.Trainer):
         Raises:
             UserError: for weights of another net, several nets and one file, or a checkpoint that no training here left.
         """
+        if ckpt_path is not None and weights is not None:
+            raise UserError("--ckpt_path and --weights both say which weights to measure: give one of them.")
         if ckpt_path is not None:
             self.fit_loop.load_state_dict(_progress(ckpt_path))  # epoch and step, which `validate` leaves at 0
             epochs: Any = self.fit_loop.epoch_progress.current

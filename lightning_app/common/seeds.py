@@ -20,6 +20,8 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
         if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):
             raise UserError(f"seeds as text are numbers and ranges like '0-6,9', got '{seeds}'.")
         ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
+        if any(end[-1] < end[0] for end in ends):
+            raise UserError(f"a range of seeds goes up, like '0-6', got '{seeds}'.")
         if max(end[-1] - end[0] for end in ends) > 10_000:
             raise UserError(f"a range of seeds has at most 10,000, got '{seeds}'.")
         chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]

@@ -174,6 +174,11 @@ class ResidentData(pl.LightningDataModule, ABC):
                 a batch would differ: their BatchNorms would see different numbers.
         """
         self.plan = BatchPlan()  # the module, whose setup follows, may have another one
+        if getattr(self.trainer, "overfit_batches", 0):
+            raise UserError(
+                "trainer.overfit_batches would take other batches in each epoch, as their order depends on it: use "
+                "data.train_limit, and data.augment false."
+            )
         _ = self._rows
         world = self._share[1]
         if stage in (None, "fit") and self.batch_size % world:

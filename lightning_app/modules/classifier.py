@@ -185,6 +185,10 @@ class ImageClassifier(pl.LightningModule):
     @override
     def setup(self, stage: str) -> None:
         if self._shares_members:
+            if getattr(self.trainer.strategy, "_layer_sync", None) is not None:
+                raise UserError(
+                    "trainer.sync_batchnorm would mix the nets that different processes train: leave it out."
+                )
             shared = shares(self.members, self.trainer.world_size)
             self.own = tuple(shared[self.global_rank])
             self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
@@ -322,7 +326,9 @@ class ImageClassifier(pl.LightningModule):
                 self._looks.before_update(optimizer.optimizer, passes, found, share, number, when)
             if not optimizing.wants_cost(optimizer.optimizer):
                 return None
-            return torch.stack([risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]).sum()
+            costs = [share * risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]
+            cost = torch.stack(costs).sum()  # ranks that share a batch go one way only if they see the same cost
+            return self.trainer.strategy.reduce(cost, reduce_op="mean") if self._shares_batches else cost
 
         optimizing.step(optimizer, gradients, len(self.members))
         self._looks.after_update(optimizer.optimizer, number, when)
@@ -436,6 +442,9 @@ class ImageClassifier(pl.LightningModule):
     ) -> None:
         def add(name: str, net: nn.Module, metric: RiskAndError) -> None:
             (inputs, labels), loss = self._taken(name, batch), self._loss_of(name)
+            if not len(labels):  # a rank's share of a small batch, which not every net takes
+                metric.update(*_NO_SAMPLES)
+                return
             logits = net(inputs)
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
             metric.update(loss(logits if isinstance(loss, ReturnedLoss) else wide, labels), logits, labels, loss)

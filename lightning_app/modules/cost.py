@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy, wrong
+from lightning_app.measures.core.losses import Loss, counts_of, cross_entropy, wrong
 from lightning_app.modules.members import Centre
 
 LossName = Literal["cross_entropy", "squared_error"]
@@ -130,17 +130,16 @@ class RiskAndError(Metric):
 
         An empty batch adds nothing. The loss knows which labels count.
         """
-        tokens = labels.ndim > 1
-        terms = counted(labels, loss) if tokens else len(labels)  # of samples nothing waits for a device, as in a graph
-        if not terms:
+        if not len(labels):
             return
-        errors = wrong(logits.detach(), labels, loss) if tokens else (logits.detach().argmax(1) != labels).sum()
+        terms = counts_of(labels, loss)
+        errors = wrong(logits.detach(), labels, loss)
         if errors is None:
             raise UserError(
                 f"errors are counted over classes, and the labels {tuple(labels.shape)} ({labels.dtype}) are none of outputs "
                 f"{tuple(logits.shape)}: train such a net in a LightningModule of your own, with the measures as callbacks."
             )
-        self.risk_sum += risk.detach().double() * terms
+        self.risk_sum += torch.where(terms > 0, risk.detach().double() * terms, 0.0)  # the mean over none is NaN
         self.wrong += errors
         self.count += terms
 

@@ -148,7 +148,7 @@ class SaveCheckpoint(Checkpoint):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
-        if self.keep_every_n_epochs and epoch % self.keep_every_n_epochs == 0:
+        if self.keep_every_n_epochs and epoch % self.keep_every_n_epochs == 0 and trainer.is_last_batch:
             self._save(trainer, f"epoch={epoch:04d}.ckpt")  # first: a run killed in between resumes before it
         # The last epoch as far as it can be known: by number of epochs or steps, or since somebody asked for the end.
         final = epoch == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step or trainer.should_stop

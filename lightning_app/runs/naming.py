@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
 
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
-KEPT = re.compile(r"~\d+-\d[\d,-]*$")  # the seeds of a run that is kept as evidence
+KEPT = re.compile(r"~\d+[-,]\d[\d,-]*$")  # the seeds of a run that is kept as evidence
 AGAIN = re.compile(rf"~\d+$|{KEPT.pattern}")  # or a run folder whose name was taken
 SHOWN = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
@@ -28,8 +28,8 @@ KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 def without_seed(label: str) -> str:
     """A label less its seeds: what the seeds of one arm have in common; "" if nothing is left.
 
-    >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "res20-seed12", "depth20~0-2", "seed0", "net")]
-    ['fig2/plain', 'res20', 'depth20', '', 'net']
+    >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "depth20~0-2", "depth20~0,2", "seed0", "net")]
+    ['fig2/plain', 'depth20', 'depth20', '', 'net']
     """
     return SEED.sub("", KEPT.sub("", label)).strip("/-_ ")
 

@@ -54,6 +54,14 @@ def test_steps_of_an_epoch_are_arrays_and_its_end_is_a_row_of_the_twin(tmp_path)
     assert not any(name.startswith("twin/") for name in numbers(run, 3, "r"))
 
 
+def test_training_that_ends_within_an_epoch_is_a_part_of_it(tmp_path):
+    run = watch(tmp_path, epochs=3, max_steps=STEPS + 1)
+    assert arrays(run, 1)["number"].tolist() == list(range(1, STEPS + 1))
+    assert arrays(run, 1 + 1 / STEPS)["number"].tolist() == [STEPS + 1]
+    log = run.log().query("name == 'twin/divergence'")
+    assert log["epoch"].tolist() == [0, 1, 1 + 1 / STEPS]
+
+
 @pytest.fixture(scope="module")
 def one_epoch(tmp_path_factory) -> RunFolder:
     return watch(tmp_path_factory.mktemp("one"), TrainingMetrics(), epochs=1)

@@ -169,6 +169,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
     ("words", "message"),
     [
         (("--ckpt_path", "none.ckpt"), "found no file none.ckpt"),
+        (("--model.net", "SimplifiedNet", "--weights", "a.pth", "--ckpt_path", __file__), "give one of them"),
         (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth"),
         (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) for a sample, the data have 10 classes"),
         (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'"),

@@ -12,6 +12,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
+from lightning_app.modules.members import Arm
 from lightning_app.networks import SimplifiedNet
 from tests.helpers import arm, classifier, digits, fit, same_weights, sgd, trainer
 
@@ -78,6 +79,38 @@ def test_running_risk_weighs_batches_by_their_size():
     metric.update(torch.tensor(4.0), torch.eye(4)[:2], torch.tensor([1, 1]))
     metric.update(torch.tensor(float("nan")), torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
     assert metric.compute() == {"risk": 2.0, "error": pytest.approx(1 / 6)}
+
+
+def test_samples_without_a_label_count_neither_in_risk_nor_in_error():
+    metric, logits = RiskAndError(), torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    for labels in (torch.tensor([1, -100]), torch.tensor([-100, -100])):
+        metric.update(F.cross_entropy(logits, labels), logits, labels)
+    assert metric.compute() == {
+        "risk": pytest.approx(float(F.cross_entropy(logits[:1], torch.tensor([1])))),
+        "error": 0.0,
+    }
+    assert int(metric.count) == 1
+
+
+def test_a_rank_whose_share_of_a_batch_is_empty_asks_no_net():
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3 * 32 * 32, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x.view(x.size(0), -1))
+
+    module, metric = classifier({"net": Arm(net=Flat)}), RiskAndError()
+    module._evaluate(
+        [("net", module.nets["net"], metric)], (torch.empty(0, 3, 32, 32), torch.empty(0, dtype=torch.long))
+    )
+    assert metric.update_called and int(metric.count) == 0
+
+
+def test_batches_that_overfit_are_refused_as_their_order_depends_on_the_epoch():
+    with pytest.raises(UserError, match=r"overfit_batches .* use data\.train_limit"):
+        fit(classifier(), overfit_batches=1)
 
 
 def test_learning_rate_schedule_steps_after_each_epoch():

@@ -131,6 +131,75 @@ def test_two_processes_with_every_callback_say_what_one_says_though_one_of_them_
         assert np.allclose(ours[same], theirs[same], rtol=1e-7, atol=1e-9, equal_nan=True)
 
 
+MINE = """
+import pytorch_lightning as pl, torch
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+class Mine(pl.LightningDataModule):
+    def data(self):
+        draw = torch.Generator().manual_seed(0)
+        images, labels = torch.randn(36, 3, 8, 8, generator=draw), torch.randint(10, (36,), generator=draw)
+        return TensorDataset(images, labels)
+
+    def train_dataloader(self):
+        return DataLoader(self.data(), batch_size=8, sampler=RandomSampler(self.data(), generator=torch.Generator()))
+
+    def val_dataloader(self):
+        return DataLoader(self.data(), batch_size=8)
+"""
+
+
+@pytest.mark.slow
+def test_each_process_trains_its_nets_on_all_samples_of_a_loader_of_ones_own(tmp_path):
+    """Lightning would give each process its share of them."""
+    (tmp_path / "mine.py").write_text(MINE)
+    net = {"class_path": "SimplifiedNet", "init_args": {"depth": 5, "width": 4}}
+    callbacks = [{"class_path": name} for name in ("TrainingMetrics", "WeightMass")]
+    config = {
+        "run": {"group": "g", "name": "one"},
+        "model": {"seeds": 2, "net": net},
+        "data": {"class_path": "mine.Mine"},
+        "trainer": {"max_epochs": 2, "accelerator": "cpu", "callbacks": callbacks, "logger": []},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    two = ("--run.name", "two", "--trainer.devices", "2", "--trainer.strategy", "seeds")
+    for more in ((), two):
+        done = command("fit", "--config", "mine.yaml", *more, cwd=tmp_path, env=path)
+        assert done.returncode == 0, done.stderr
+    assert_same_run(*(tmp_path / "runs" / "g" / name for name in ("one", "two")))
+    refused = command("fit", "--config", "mine.yaml", *two, "--trainer.sync_batchnorm", "true", cwd=tmp_path, env=path)
+    assert refused.returncode == 2 and "would mix the nets" in refused.stderr
+
+
+@pytest.mark.slow
+def test_processes_that_share_batches_take_the_same_steps_by_line_search(tmp_path):
+    """LBFGS asks for the cost: of the whole batch, not of a process's share."""
+    net = {"class_path": "SimplifiedNet", "init_args": {"depth": 5, "width": 4}}
+    lbfgs = {
+        "class_path": "torch.optim.LBFGS",
+        "init_args": {"lr": 1.0, "max_iter": 4, "line_search_fn": "strong_wolfe"},
+    }
+    data = {"image_size": 8, "train_limit": 40, "test_limit": 20, "probe_size": 10, "batch_size": 20}
+    config = {
+        "run": {"group": "g", "name": "one"},
+        "model": {"net": net, "optimizer": lbfgs, "scheduler": None, "channels_last": False},
+        "data": {"class_path": "Digits", "init_args": data},
+        "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true", "logger": []},
+    }
+    config["trainer"]["callbacks"] = [{"class_path": "TrainingMetrics"}]
+    (tmp_path / "lbfgs.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    risks = []
+    for name, more in (
+        ("one", ()),
+        ("two", ("--run.name", "two", "--trainer.devices", "2", "--trainer.strategy", "ddp")),
+    ):
+        done = command("fit", "--config", "lbfgs.yaml", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        risks.append(RunFolder(tmp_path / "runs" / "g" / name).log().query("name == 'train/risk'")["value"].to_numpy())
+    assert len(risks[0]) == 3 and np.allclose(*risks, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_too_many_processes_are_refused_before_training(tmp_path):
     said = command(

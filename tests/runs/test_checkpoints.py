@@ -141,6 +141,12 @@ def test_an_end_that_somebody_asks_for_is_saved(tmp_path):
     assert torch.load(tmp_path / "run" / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
 
 
+def test_a_part_of_an_epoch_is_not_kept_as_the_epoch(tmp_path):
+    train(tmp_path / "run", {"keep_every_n_epochs": 1}, max_steps=STEPS + 1)
+    kept = {file.name for file in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"epoch=0001.ckpt", LAST}
+
+
 def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(KeyError):

@@ -120,9 +120,14 @@ def counted(labels: Tensor, loss: Loss) -> int:
     >>> counted(torch.tensor([3, -100]), cross_entropy), counted(torch.tensor([[3, 1], [2, -100]]), cross_entropy)
     (1, 3)
     """
+    return int(counts_of(labels, loss))
+
+
+def counts_of(labels: Tensor, loss: Loss) -> Tensor:
+    """`counted`, () int64, without waiting for a device."""
     if labels.is_floating_point():
-        return len(labels)
-    return int((labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(_ignored(loss)).sum())
+        return torch.tensor(len(labels), device=labels.device)
+    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(_ignored(loss)).sum()
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
