@@ -162,6 +162,7 @@ class ImageClassifier(pl.LightningModule):
         self._steps: Graphs | None = None
         self._evaluations: Graphs | None = None
         self._whole: WholeStep | None = None
+        self._fixed: Any = None  # which weights it trains, and which modules are in training mode
         self._held: dict[Any, tuple[Tensor, Tensor]] = {}  # by shape: batches that evaluation's graphs read
         self._side: Sequence[Any] = ()  # streams of all of these graphs, which share memory by stream
 
@@ -361,10 +362,16 @@ class ImageClassifier(pl.LightningModule):
                 loader.gathers = False
 
     def _in_graph(self, batch: Any, batch_idx: int) -> bool:
-        """Not the first step of a process, in which an optimizer makes its state, nor one that a callback looks into."""
+        """Not the first step of a process or with other weights, in which an optimizer makes its state, nor one that a callback
+        looks into."""
         if self._steps is None or self._steps.given_up or not hasattr(batch, "positions"):
             return False
         if batch_idx == 0:
+            trained = tuple(weight.requires_grad for weight in self.nets.parameters())
+            fixed = trained, tuple(module.training for module in self.nets.modules())
+            if fixed != self._fixed:  # a callback has frozen layers, or set them free
+                self._fixed, self._whole, self._began = fixed, None, False
+                self._steps.forget()
             self._steps.check()
         began, self._began = self._began, True
         return began and not any(callback.watching for callback in self._watchers)
@@ -413,7 +420,8 @@ class ImageClassifier(pl.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
         pairs = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
-        if self._evaluations is None:
+        pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
+        if self._evaluations is None or not pair:  # a graph reads images and labels
             self._evaluate(pairs, batch)
             return
         from lightning_app.modules.whole_step import Work, streams_for, sums_of
@@ -427,8 +435,11 @@ class ImageClassifier(pl.LightningModule):
         held_images.copy_(images)
         held_labels.copy_(labels)
         in_graph = partial(self._evaluate, pairs, (held_images, held_labels), self._side)
-        sums = partial(sums_of, [metric for *_, metric in pairs])
         plain = partial(self._evaluate, pairs, (images, labels))
+
+        def sums() -> list[list[Tensor]]:
+            return [sums_of([metric]) for *_, metric in pairs]
+
         others = partial(optimizing.tensors_of, *(net for _, net, _ in pairs))
         if self._evaluations(Work(shape, in_graph, plain, sums, others)):
             for *_, metric in pairs:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytorch_lightning as pl
@@ -193,9 +194,9 @@ class WholeStep:
         on_host = [float(each) if isinstance(each, Tensor) and each.device.type == "cpu" else each for each in values]
         return *(each for each in on_host if isinstance(each, int | float | tuple)), *_addresses(self._all_weights)
 
-    def weights(self) -> list[Tensor]:
-        """What a step is for."""
-        return [w.detach() for w in self._all_weights]
+    def weights(self) -> list[list[Tensor]]:
+        """What a step is for, of each net."""
+        return [[w.detach() for w in weights] for weights in self._weights]
 
     def others(self) -> list[Tensor]:
         """Whatever else a step reads or changes, but for gradients."""
@@ -236,7 +237,7 @@ class Work:
     shape: Hashable  # a graph each, compared with the plain way once
     captured: Callable[[], None]  # on the device alone
     plain: Callable[[], None]  # the same
-    outcome: Callable[[], list[Tensor]]  # what is compared
+    outcome: Callable[[], list[list[Tensor]]]  # what is compared, of each net
     others: Callable[[], list[Tensor]]  # whatever else it changes or reads
     variant: Hashable = ()  # what else a graph fixes, such as the learning rate: captured anew when it changes
 
@@ -283,17 +284,21 @@ class Graphs:
             shape: each for shape, each in self._captured.items() if _addresses(each.tensors()) == each.addresses
         }
 
+    def forget(self) -> None:
+        """Every graph: the work is another one now."""
+        self._captured.clear()
+
     def _compare(self, work: Work) -> None:
         """The plain way, after a graph's first run that leaves no trace but the graph."""
         if not self._captured:  # a pool of which no graph is left cannot be shared again
             self._pool = torch.cuda.graph_pool_handle()
-        start = [tensor.clone() for tensor in work.outcome()]
+        start = _copies(work.outcome())
         more = [(tensor, tensor.clone()) for tensor in work.others()]
         graph, reason = None, ""
 
         @torch.no_grad()
         def put_back() -> None:
-            for tensor, before in (*zip(work.outcome(), start), *more):
+            for tensor, before in (*zip(chain(*work.outcome()), chain(*start)), *more):
                 tensor.copy_(before)
 
         try:
@@ -302,11 +307,11 @@ class Graphs:
         except (RuntimeError, UserError) as error:
             reason = _reason(error)
             torch.cuda.synchronize()  # what was launched before it broke is still running
-        found = [tensor.clone() for tensor in work.outcome()]
+        found = _copies(work.outcome())
         put_back()
         work.plain()
         if graph is not None:
-            gap = _gap(found, work.outcome(), start)
+            gap = max(map(_gap, found, work.outcome(), start), key=lambda gap: (math.isnan(gap), gap))
             reason = "" if gap <= AGREEMENT else f"it differs from the loop by {gap:.2g} of the update"  # nan, too
         if graph is None or reason:
             self.give_up(reason)
@@ -315,7 +320,7 @@ class Graphs:
             print(f"{self._what}: one CUDA graph, which differs from the loop by {gap:.2g} of the update", flush=True)
 
         def tensors() -> list[Tensor]:
-            return [*work.outcome(), *work.others()]
+            return [*chain(*work.outcome()), *work.others()]
 
         self._captured[work.shape] = _Captured(work.variant, graph, tensors, _addresses(tensors()))
 
@@ -420,10 +425,17 @@ def _apart(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> lis
     return apart
 
 
+def _copies(of_nets: Iterable[Iterable[Tensor]]) -> list[list[Tensor]]:
+    return [[tensor.clone() for tensor in tensors] for tensors in of_nets]
+
+
 def _gap(found: Sequence[Tensor], expected: Sequence[Tensor], start: Sequence[Tensor]) -> float:
-    """||found - expected|| / ||expected - start||, 0 where nothing differs."""
+    """||found - expected|| / ||expected - start|| of one net, 0 where nothing differs but by rounding of what is stored."""
     between, length = _distance(found, expected), _distance(expected, start)
-    return between and (between / length if length else math.inf)
+    rounding = [torch.finfo(one.dtype).eps * one.double().norm() for one in expected if one.is_floating_point()]
+    if between <= float(torch.stack(rounding).norm()):  # an update may be that small where gradients vanish
+        return 0.0
+    return between / length if length else math.inf
 
 
 def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:

@@ -15,6 +15,7 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.datamodules import Digits
 from lightning_app.datamodules.loaders import Batches
 from lightning_app.modules import Arm, ImageClassifier
+from lightning_app.modules.cost import add_gradients
 from lightning_app.modules.whole_step import Feed
 from lightning_app.networks import CifarResNet
 from tests.banks import arm, classifier, digits, identical, sgd, trainer
@@ -46,6 +47,16 @@ class At(pl.Callback):
     def on_train_batch_end(self, trainer, pl_module, *_):
         if trainer.global_step == self.step:
             self.call(trainer, pl_module)
+
+
+class Small(nn.Sequential):
+    """Of gradients a thousandth of those of others."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(3072, 10))
+
+    def forward(self, x):
+        return super().forward(0.001 * x)
 
 
 def linear():
@@ -322,6 +333,34 @@ def test_a_graph_that_trains_otherwise_is_not_taken(captures, caplog, monkeypatc
     loop, auto = (captures.fit(backend=each, weight_decay=10.0) for each in ("loop", "auto"))
     captures.assert_same(auto, loop)
     assert "training step: loop (it differs from the loop by" in caplog.text
+
+
+def test_one_net_that_a_graph_trains_otherwise_is_enough(captures, caplog, monkeypatch):
+    """Its update is small beside that of the others: a gap relative to all of them would not show it."""
+    monkeypatch.setattr(
+        "lightning_app.modules.whole_step.add_gradients", lambda penalties: add_gradients([*penalties][1:])
+    )
+    small = {"arms": {"small": Arm(net=Small), **BOTH}, "weight_decay": 0.001}
+    loop, auto = (captures.fit(backend=each, **small) for each in ("loop", "auto"))
+    captures.assert_same(auto, loop)
+    assert "training step: loop (it differs from the loop by" in caplog.text
+
+
+class Thaws(pl.Callback):
+    """Layers are frozen in the first epoch, set free in the second, and normalised by running statistics in the third."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        for module in pl_module.nets.modules():
+            if isinstance(module, nn.Conv2d):
+                module.weight.requires_grad_(trainer.current_epoch > 0)
+            if isinstance(module, nn.BatchNorm2d) and trainer.current_epoch == 2:
+                module.eval()
+
+
+def test_layers_that_a_callback_freezes_and_sets_free_are_captured_as_they_are(captures):
+    normalised = {"arms": {"net": Arm(net=lambda: CifarResNet(8, True, width=2))}, "options": {"callbacks": [Thaws()]}}
+    graph, loop = (captures.fit(backend=each, **normalised) for each in ("graph", "loop"))
+    captures.assert_same(graph, loop)
 
 
 def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_place(captures):

@@ -126,7 +126,7 @@ def counted(labels: Tensor, loss: Loss) -> int:
 def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     """`counted`, () int64, without waiting for a device."""
     if labels.is_floating_point():
-        return torch.tensor(len(labels), device=labels.device)
+        return torch.full((), len(labels), device=labels.device)
     return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(_ignored(loss)).sum()
 
 
