@@ -24,9 +24,10 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from lightning_app.common.seeds import spell_seed
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.runs import Row, RunFolder
-from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, spell_seed, wandb_runs
+from lightning_app.runs.loggers import RunLogger, best_effort, log_to_wandb, wandb_runs
 from lightning_app.runs.members import named_members
 
 T = TypeVar("T")

@@ -55,10 +55,18 @@ def _other(home: str, words: list[str]) -> int:
     module, _, function = home.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(words)
-    except (UserError, OSError) as error:
-        return _fail(" ".join(str(error).split()))
+    except (ValueError, OSError) as error:
+        if os.environ.get("SKIPSCOPE_TRACEBACK"):
+            raise
+        from lightning_app.common.text import printable
+
+        ours = isinstance(error, UserError | OSError)
+        where = "" if ours else f" ({type(error).__name__}; SKIPSCOPE_TRACEBACK=1 shows where it was noticed)"
+        return _fail(printable(" ".join(str(error).split())) + where)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
 
 
 def _train(argv: list[str]) -> int:

@@ -42,6 +42,15 @@ def spell_seeds(seeds: Iterable[int]) -> str:
     return f"{text}-{text}" if text.isdigit() else text
 
 
+def spell_seed(seed: int, seeds: Iterable[int]) -> str:
+    """A seed among others in names and keys, so that text sorts like numbers.
+
+    >>> spell_seed(3, range(13)), spell_seed(3, [3, 100])
+    ('03', '003')
+    """
+    return f"{seed:0{max(2, len(str(max(seeds))))}d}"
+
+
 def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """First and last of the numbers that follow each other, ascending.
 

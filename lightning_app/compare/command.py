@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,22 +42,16 @@ exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unr
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit code: `CODES`, or 2 for a user's mistake, after one line on stderr."""
-    try:
-        options = _parser().parse_args(argv)
-        sides = sides_of(options.a, options.b)
-        names = sides.chosen(options.metric or ["test/error"])
-        if options.plan is not None:
-            return _plan(sides, names[0], options)
-        found = compare(sides, names, options.margin)
-        data = findings_json(sides, found, (options.a, options.b), options.margin)
-        if options.out:
-            write_atomically(with_folder(options.out), as_json(data).encode())
-    except (ValueError, OSError) as error:
-        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2
-    except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
+    """Run the command; returns the exit code: `CODES`."""
+    options = _parser().parse_args(argv)
+    sides = sides_of(options.a, options.b)
+    names = sides.chosen(options.metric or ["test/error"])
+    if options.plan is not None:
+        return _plan(sides, names[0], options)
+    found = compare(sides, names, options.margin)
+    data = findings_json(sides, found, (options.a, options.b), options.margin)
+    if options.out:
+        write_atomically(with_folder(options.out), as_json(data).encode())
     with answering(options.json) as answer:
         answer |= data
         if options.latex:

@@ -25,6 +25,7 @@ from torch.utils.data import RandomSampler
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.seeds import spell_seed
 from lightning_app.identity import transfer, untransfer
 
 NetFactory = Callable[[], nn.Module]
@@ -85,11 +86,10 @@ def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Memb
     """
     for name, arm in arms.items():
         _check_arm(name, arm, arms)
-    digits = max(2, len(str(max(seeds))))
     members: dict[tuple[str, int], Member] = {}
     for name in sorted(arms, key=lambda name: arms[name].twin_of is not None):  # twins after what they are twins of
         for seed in seeds:
-            label = name if len(seeds) == 1 else f"{name}-seed{seed:0{digits}d}"
+            label = name if len(seeds) == 1 else f"{name}-seed{spell_seed(seed, seeds)}"
             members[name, seed] = _member(label, name, arms[name], seed, members)
     return tuple(members[name, seed] for name in arms for seed in seeds)
 

@@ -1,7 +1,6 @@
 """The command ``python main.py report``."""
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -26,16 +25,10 @@ The page is one file without network: figures that answer to the pointer, tables
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit code. A user's mistake is one line on stderr, and 2."""
-    try:
-        options = _parser().parse_args(argv)
-        export = formats(options.export) if options.export is not None else ()
-        page = report(options.runs, options.out, options.layer, export)
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
+    """Run the command; returns the exit code."""
+    options = _parser().parse_args(argv)
+    export = formats(options.export) if options.export is not None else ()
+    page = report(options.runs, options.out, options.layer, export)
     print(f"report: {page}")
     if export:
         print(f"{', '.join(export)}: {export_folder(page)}")

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from lightning_app.cli.console import table
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
@@ -55,22 +53,14 @@ results/<paper>/<artefact>/, and their evidence to results/<paper>/runs/ and pie
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit code: 0 whatever the verdicts, 2 for a user's mistake, a run's own if it fails."""
-    try:
-        options = _parse(argv)
-        with _listening(), _ending_after(options.limit) as time_is_up, answering(options.json) as answer:
-            try:
-                code = _run(options, answer)
-            except Stopped as stop:
-                code = stop.code if isinstance(stop.code, int) else 1
-        return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
-    except (ValueError, OSError, yaml.YAMLError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except SystemExit as done:  # argparse has shown its help
-        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    """Run the command; returns the exit code: 0 whatever the verdicts, a run's own if it fails."""
+    options = _parse(argv)
+    with _listening(), _ending_after(options.limit) as time_is_up, answering(options.json) as answer:
+        try:
+            code = _run(options, answer)
+        except Stopped as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+    return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
 
 
 @contextlib.contextmanager

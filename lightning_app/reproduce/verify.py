@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -74,17 +73,9 @@ class Compared:
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
-    try:
-        options = _parser().parse_args(argv)
-        with answering(options.json) as answer:
-            return _run(options, answer)
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except SystemExit as done:  # argparse has shown its help
-        return int(done.code or 0)
+    options = _parser().parse_args(argv)
+    with answering(options.json) as answer:
+        return _run(options, answer)
 
 
 def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
 
@@ -376,15 +377,6 @@ def _log(run: Any, row: Mapping[str, Any], over_epochs: Iterable[str] = ()) -> N
         run.log(dict(row))
     except Exception as error:  # its service is gone, killed together with the job's processes
         _warn_once(f"W&B does not take epoch {row.get('epoch')} ({error}).")
-
-
-def spell_seed(seed: int, seeds: Iterable[int]) -> str:
-    """A seed among others in names and keys, so that text sorts like numbers: as in a member's name.
-
-    >>> spell_seed(3, range(13)), spell_seed(3, [3, 100])
-    ('03', '003')
-    """
-    return f"{seed:0{max(2, len(str(max(seeds))))}d}"
 
 
 def tags_of(config: Mapping[str, Any]) -> list[str]:

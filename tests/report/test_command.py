@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_app.report import main
+from lightning_app.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,8 +14,20 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_finds_runs_below_a_folder(make, tmp_path, capsys):
     make("a", ["plain"], 1), make("b", ["residual"], 1)
     out = tmp_path / "both.html"
-    assert main([str(tmp_path / "runs"), "--out", str(out), "--layer", "layer03"]) == 0
+    assert main(["report", str(tmp_path / "runs"), "--out", str(out), "--layer", "layer03"]) == 0
     assert "layer03" in out.read_text() and capsys.readouterr().out.strip().endswith(str(out))
+
+
+def test_a_fault_of_ours_says_how_to_see_where_it_is(monkeypatch, capsys):
+    def broken(*_):
+        raise ValueError("operands could not be broadcast")
+
+    monkeypatch.setattr("lightning_app.report.command.report", broken)
+    assert main(["report", "runs"]) == 2
+    assert "could not be broadcast (ValueError; SKIPSCOPE_TRACEBACK=1 shows where" in capsys.readouterr().err
+    monkeypatch.setenv("SKIPSCOPE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="broadcast"):
+        main(["report", "runs"])
 
 
 @pytest.mark.parametrize(
@@ -26,17 +38,17 @@ def test_finds_runs_below_a_folder(make, tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_message(finished, capsys, said, words):
-    assert main([word.format(run=finished.path) for word in words]) == 2
+    assert main(["report", *(word.format(run=finished.path) for word in words)]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
 
 
 def test_foreign_log_and_broken_config(run, capsys):
     (run.path / "config.yaml").write_text("a: [1,\n")
-    assert main([str(run.path)]) == 2
+    assert main(["report", str(run.path)]) == 2
     assert "is not YAML" in capsys.readouterr().err
     (run.path / "log.csv").write_text("loss\n1.0\n")
-    assert main([str(run.path)]) == 2
+    assert main(["report", str(run.path)]) == 2
     assert "not a log of ours" in capsys.readouterr().err
 
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lightning_app.cli import main
 from lightning_app.common.errors import UserError
-from lightning_app.report import main
 from lightning_app.report.blocks import Cell, Table, csv_text
 from lightning_app.report.exports import FORMATS, formats, latex
 from lightning_app.report.page import export_folder
@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def exported(tmp_path_factory):
     """The page of a run and its files, in all formats."""
     run = make_run(tmp_path_factory.mktemp("exported") / "quick", epochs=2)
-    assert main([str(run.path), "--export", ",".join(FORMATS)]) == 0
+    assert main(["report", str(run.path), "--export", ",".join(FORMATS)]) == 0
     return (run.path / "report.html").read_text(), run.path / "report-export"
 
 
@@ -68,14 +68,14 @@ def test_the_same_twice(finished):
 
 def test_only_what_was_asked_for_and_beside_the_page(run, tmp_path, capsys):
     page = tmp_path / "new" / "all.html"
-    assert main([str(run.path), "--out", str(page), "--export", "latex"]) == 0
+    assert main(["report", str(run.path), "--out", str(page), "--export", "latex"]) == 0
     assert {file.suffix for file in export_folder(page).iterdir()} == {".tex"}
     assert str(tmp_path / "new" / "all-export") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("asked", ["png", "pdf,,doc", "", ","])
 def test_unknown_formats_are_refused_in_a_message(run, capsys, asked):
-    assert main([str(run.path), "--export", asked]) == 2
+    assert main(["report", str(run.path), "--export", asked]) == 2
     error = capsys.readouterr().err
     assert "pdf, svg, csv, latex" in error and error.count("\n") == 1
     assert not (run.path / "report.html").exists()

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from lightning_app.cli import main
 from lightning_app.papers.records import RECORD, rows_of
 from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, holds
-from lightning_app.report import main
 from lightning_app.report.reproduced import tables
 from tests.report.test_page import Page, section
 
@@ -24,7 +24,7 @@ def results(tmp_path):
 
 
 def test_its_rows_are_on_the_page(run, results, capsys):
-    assert main([str(run.path), str(results.parent.parent)]) == 0
+    assert main(["report", str(run.path), str(results.parent.parent)]) == 0
     text = section((run.path / "report.html").read_text(), "claims")
     assert "yu-tomasi/table-9, made by reproduce" in text
     first = Page(text).row("L of <net>")
@@ -53,11 +53,11 @@ def test_what_is_not_tested_yet_is_one_line(results):
 
 def test_what_is_no_record_is_an_error_that_says_what_was_expected(run, results, capsys):
     (results / RECORD).write_text('{"rows": [{"quantity": "L"}]}')
-    assert main([str(run.path), str(results)]) == 2
+    assert main(["report", str(run.path), str(results)]) == 2
     error = capsys.readouterr().err
     assert RECORD in error and "quantity" in error and error.count("\n") == 1
 
 
 def test_results_alone_are_no_runs(results, capsys):
-    assert main([str(results)]) == 2
+    assert main(["report", str(results)]) == 2
     assert "at least one run" in capsys.readouterr().err

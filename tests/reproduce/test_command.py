@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lightning_app.cli import main
 from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import REDUCED, SCALES, Computation
 from lightning_app.papers.verdicts import Verdict
-from lightning_app.reproduce import main
 from lightning_app.reproduce.evidence import Reproduction
 from tests.helpers import command
 
@@ -35,7 +35,7 @@ from tests.helpers import command
     ],
 )
 def test_a_mistake_is_one_message(words, said, capsys):
-    assert main(words) == 2
+    assert main(["reproduce", *words]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
@@ -109,18 +109,18 @@ def test_what_is_computed_is_computed_once_at_smoke_scale(key, artefact, shared_
     words = [name, *places, "--only", ",".join(computation.name for computation in artefact.computations)]
     words += ["--data-root", str(tmp_path / "none")]
     new = any(not (shared_runs / f"{key}-smoke" / computation.name).exists() for computation in artefact.computations)
-    assert main(words) == 0
+    assert main(["reproduce", *words]) == 0
     said = capsys.readouterr().out
     assert ("compute " in said) == new  # else another artefact has computed it
     assert ("on the embedded digits, which stand in for MNIST (5" in said) is (key == "li-et-al")
     folder = tmp_path / "out" / key / artefact.key / "smoke"
     figure = {f"figure.{end}" for end in ("pdf", "svg", "png")} if artefact.draw else set()
     assert {file.name for file in folder.iterdir()} == {"table.md", "table.csv", "table.tex", "verdict.json"} | figure
-    assert main(["--list", name, *places]) == 0
+    assert main(["reproduce", "--list", name, *places]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(name)]
     assert re.search(r" not run +– ", line)  # smoke scale is no verdict
 
 
 def test_help_names_the_examples(capsys):
-    assert main(["--help"]) == 0
+    assert main(["reproduce", "--help"]) == 0
     assert "yu-tomasi/table-1" in capsys.readouterr().out

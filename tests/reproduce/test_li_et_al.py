@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_app.cli import main
 from lightning_app.papers.li_et_al import (
     dynamics,
     fig_2_3,
@@ -24,7 +25,6 @@ from lightning_app.papers.li_et_al.nets import NETS, ORTHOGONAL, SHORTCUT_2, XAV
 from lightning_app.papers.parts import PAPER, Computation, Source
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict, judge
-from lightning_app.reproduce import main
 from lightning_app.statistics.fitting import exponential, power
 
 REPRODUCED, NOT, REBUILT = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.REBUILT
@@ -384,7 +384,7 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds_and_no_seed_may_diverge():
 
 def test_missing_mnist_is_an_error_message_that_says_how_to_get_it(tmp_path, capsys):
     words = ["li-et-al/fig-2", "--scale", "paper", "--data-root", str(tmp_path / "data")]
-    assert main([*words, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
+    assert main(["reproduce", *words, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert f"expected MNIST below {tmp_path / 'data'}, found neither mnist nor MNIST/raw there" in error
     assert f"WhitenedMNIST as M; M('{tmp_path / 'data'}').prepare_data()" in error
@@ -392,7 +392,7 @@ def test_missing_mnist_is_an_error_message_that_says_how_to_get_it(tmp_path, cap
 
 def smoke(artefact: str, tmp_path: Path, capsys, *more: str) -> str:
     words = [f"li-et-al/{artefact}", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), *more]
-    assert main([*words, "--data-root", str(tmp_path / "none")]) == 0
+    assert main(["reproduce", *words, "--data-root", str(tmp_path / "none")]) == 0
     return capsys.readouterr().out
 
 
@@ -400,7 +400,7 @@ def test_only_and_no_train_reach_computations(tmp_path, capsys):
     only_one = smoke("lemmas", tmp_path, capsys, "--only", "lemmas-3-4")
     assert "lemmas-1-2 0 of 1 pieces; lemmas-3-4 computed on" in only_one
     assert "compute" not in smoke("lemmas", tmp_path, capsys, "--no-train").split("\n")[0]
-    assert main(["li-et-al/lemmas", "--only", "lemmas-5"]) == 2
+    assert main(["reproduce", "li-et-al/lemmas", "--only", "lemmas-5"]) == 2
     assert "runs of what is reproduced: lemmas-1-2, lemmas-3-4; got 'lemmas-5'" in capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lightning_app import papers
+from lightning_app.cli import main
 from lightning_app.common.errors import UserError
 from lightning_app.papers import predicates
 from lightning_app.papers.parts import PAPER, SMOKE, Artefact, Computation, Paper
@@ -116,7 +117,7 @@ def said(capsys, results):
     """Exit code and output of `verify` on these results."""
 
     def said(*words: str) -> tuple[int, str]:
-        code = verify.main([*(words or (TRAINED, COMPUTED)), "--results", str(results)])
+        code = main(["verify", *(words or (TRAINED, COMPUTED)), "--results", str(results)])
         heard = capsys.readouterr()
         assert "Traceback" not in heard.out + heard.err
         return code, heard.out + heard.err
@@ -370,7 +371,7 @@ def test_line_breaks_of_another_system_are_no_difference(said, results):
 
 
 def test_figures_are_not_compared_and_the_help_says_so(said, capsys):
-    assert verify.main(["--help"]) == 0
+    assert main(["verify", "--help"]) == 0
     assert "Figures are not compared." in capsys.readouterr().out
 
 
@@ -380,9 +381,9 @@ def test_evidence_that_another_record_rests_on_is_none(tmp_path, monkeypatch, ca
     ((its_paper, table),) = papers.find(TRAINED)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     make(Reproduction(its_paper, table, PAPER, tmp_path / "results"), tmp_path / "runs")
-    assert verify.main(["yu-tomasi", "--results", str(tmp_path / "results")]) == 0
+    assert main(["verify", "yu-tomasi", "--results", str(tmp_path / "results")]) == 0
     (tmp_path / "results" / RECORDS[TRAINED]).unlink()
-    assert verify.main(["yu-tomasi/fig-7", "--results", str(tmp_path / "results")]) == 1
+    assert main(["verify", "yu-tomasi/fig-7", "--results", str(tmp_path / "results")]) == 1
     unused = "yu-tomasi/fig-7: record: no record rests on the evidence in yu-tomasi/runs/depth32"
     assert unused in capsys.readouterr().out
 
@@ -395,7 +396,7 @@ def found_in(original: Path, artefact: str, text: str) -> bool:
         replace_paper(patch, small_paper())
         try:
             file.write_text(text)
-            return verify.main([artefact, "--results", str(original)]) == 1
+            return main(["verify", artefact, "--results", str(original)]) == 1
         finally:
             file.write_text(before)
 
@@ -500,7 +501,7 @@ def test_computations_that_go_with_runs_are_computed_again_beside_what_is_kept_o
     make(asked, tmp_path / "runs", Work(tmp_path, only={"depths"}))
     now = mixed_paper(factor)
     monkeypatch.setattr("lightning_app.reproduce.verify.find", lambda _: [(now, now.artefacts[0])])
-    code = verify.main(["yu-tomasi/mixed", "--results", str(tmp_path / "results"), "--recompute"])
+    code = main(["verify", "yu-tomasi/mixed", "--results", str(tmp_path / "results"), "--recompute"])
     output = capsys.readouterr().out
     assert "note     yu-tomasi/mixed: its nets are not trained again: their runs are those that are kept" in output
     assert "agrees   yu-tomasi/mixed: of a net (computed again)" in output
@@ -580,7 +581,7 @@ def test_a_mistake_is_one_message(said, words, message):
 
 
 def test_results_that_are_nowhere_are_one_message(tmp_path, capsys):
-    assert verify.main(["--results", str(tmp_path / "nowhere")]) == 2
+    assert main(["verify", "--results", str(tmp_path / "nowhere")]) == 2
     heard = capsys.readouterr()
     assert len((heard.out + heard.err).splitlines()) == 1
 
@@ -669,7 +670,7 @@ def test_times(text, seconds):
 
 @pytest.mark.parametrize("text", ["nonsense", "", "2d", "m", "-5m", "1.5h", "2h 30m", "30m2h", "0", "0m"])
 def test_what_is_no_time_is_an_error_message(text, capsys):
-    assert reproducing.main(["li-et-al/fig-4", f"--for={text}"]) == 2
+    assert main(["reproduce", "li-et-al/fig-4", f"--for={text}"]) == 2
     said = capsys.readouterr().err
     assert "--for takes a time like 165m" in said
     assert len(said.splitlines()) == 1
@@ -717,23 +718,23 @@ def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_pa
 
     monkeypatch.setattr(threading, "Timer", Told)
     forty_pieces(monkeypatch, tmp_path, 5, wait)
-    assert reproducing.main(words) == 0
+    assert main(["reproduce", *words]) == 0
     assert pieces(tmp_path) == 3
     assert "time is up: saving and packing" in capsys.readouterr().out
     record = json.loads((tmp_path / "results" / RECORDS[COMPUTED]).read_text())
     assert len(record["evidence"][0]["files"]) == 3 and "3 of 40 pieces" in record["standing"]
-    assert verify.main(["paper/fig-0"]) == 0
+    assert main(["verify", "paper/fig-0"]) == 0
     shutil.rmtree(tmp_path / "runs")  # as in a fresh clone: it goes on from what is kept
     up.clear(), told.clear()
     forty_pieces(monkeypatch, tmp_path, 9, wait)
-    assert reproducing.main(words) == 0
+    assert main(["reproduce", *words]) == 0
     assert pieces(tmp_path) == 7 and asked == [1.5, 1.5]  # a quarter is for packing
 
 
 def test_enough_time_is_no_end(monkeypatch, tmp_path, deaf, capsys):
     replace_paper(monkeypatch, small_paper())
     monkeypatch.chdir(tmp_path)
-    assert reproducing.main(["paper/fig-0", "--scale", "paper", "--for", "1h"]) == 0
+    assert main(["reproduce", "paper/fig-0", "--scale", "paper", "--for", "1h"]) == 0
     assert "time is up" not in capsys.readouterr().out
     assert pieces(tmp_path) == 3
     assert not any(
@@ -743,11 +744,11 @@ def test_enough_time_is_no_end(monkeypatch, tmp_path, deaf, capsys):
 
 def test_a_signal_keeps_what_was_computed_and_ends_with_its_own_code(monkeypatch, tmp_path, deaf):
     forty_pieces(monkeypatch, tmp_path, 12, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert reproducing.main(["paper/fig-0", "--scale", "paper"]) == 128 + signal.SIGTERM
+    assert main(["reproduce", "paper/fig-0", "--scale", "paper"]) == 128 + signal.SIGTERM
     assert pieces(tmp_path) == 10
     record = json.loads((tmp_path / "results" / RECORDS[COMPUTED]).read_text())
     assert len(record["evidence"][0]["files"]) == 10
-    assert verify.main(["paper/fig-0"]) == 0
+    assert main(["verify", "paper/fig-0"]) == 0
 
 
 def test_a_computation_that_fails_says_why(monkeypatch, tmp_path, capsys):
@@ -758,5 +759,5 @@ def test_a_computation_that_fails_says_why(monkeypatch, tmp_path, capsys):
 
     replace_paper(monkeypatch, small_paper(compute))
     monkeypatch.chdir(tmp_path)
-    assert reproducing.main(["paper/fig-0", "--scale", "paper"]) == 2
+    assert main(["reproduce", "paper/fig-0", "--scale", "paper"]) == 2
     assert "no depth 8 here" in capsys.readouterr().err
