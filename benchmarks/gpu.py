@@ -52,7 +52,7 @@ from benchmarks.loops import BATCH, DECAY, KINDS, Epoch, bank, load_cifar10, nam
 from benchmarks.seeds import stacked_step
 from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
@@ -427,7 +427,7 @@ def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
         reasons = []
         cause: BaseException | None = error
         while cause is not None:  # a broken capture's own error does not say what broke it
-            reasons.append((str(cause).splitlines() or [type(cause).__name__])[0])
+            reasons.append(first_line(cause))
             cause = cause.__cause__ or cause.__context__
         left_out[name] = ", after: ".join(dict.fromkeys(reasons))
         print(f"left out: {name}: {left_out[name]}", flush=True)

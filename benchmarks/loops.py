@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import DEVICE, Batches, processor_time, synchronize, ticks
+from lightning_app.common.numbers import plural
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.datamodules import CIFAR10
 from lightning_app.modules import Arm, ImageClassifier
@@ -33,7 +34,7 @@ def sgd(parameters: Any, decay: float = 0.0) -> torch.optim.Optimizer:
 
 
 def named(nets: int) -> str:
-    return f"{nets} net{'s' * (nets > 1)}"
+    return plural(nets, "net")
 
 
 def bank(

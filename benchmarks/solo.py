@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.harness import Ratio, Results, Row, options_of, run
 from benchmarks.loops import BATCH, KINDS, bank, trainer
+from lightning_app.common.numbers import plural
 from lightning_app.datamodules import CIFAR10
 
 CHOICES = {"device": ("cpu", "cuda"), "net": tuple(KINDS), "precision": ("32-true", "64-true")}
@@ -58,7 +59,7 @@ def measure(options: argparse.Namespace) -> Results:
     ways = list(itertools.product(backends, (False,) if options.skip_compiled else (False, True)))
     for steps in sorted({1, options.steps}):
         for (backend, compile), gaps in differences(options, steps, ways).items():
-            name = f"{backend}{', compiled' if compile else ''}, {steps} step{'s' * (steps > 1)}"
+            name = f"{backend}{', compiled' if compile else ''}, {plural(steps, 'step')}"
             found.more[name] = gaps
             print(f"{name}: {gaps}", flush=True)
             what = f"update of a member, {name}: largest relative difference"

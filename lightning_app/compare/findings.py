@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from lightning_app.common.numbers import brief, whole
+from lightning_app.common.numbers import brief, plural, whole
 from lightning_app.common.text import escaped_latex, printable
 from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
@@ -175,7 +175,7 @@ def text(finding: Finding, margin: float | None = None) -> str:
     lost = f" ({finding.left_out} more left out: a number is not finite)" if finding.left_out else ""
     if any(finding.diverged):
         lost = " (diverged, which counts as worst: {} of A, {} of B; not in the means)".format(*finding.diverged)
-    pairs = f"{finding.pairs} pair{'s' * (finding.pairs != 1)}{lost}"
+    pairs = f"{plural(finding.pairs, 'pair')}{lost}"
     return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
 
 
@@ -195,7 +195,7 @@ def _said(finding: Finding, margin: float | None) -> str:
     if finding.pairs_needed is None:
         return f"unresolved, and {PLANNED} pairs like these would not settle it"
     more = finding.pairs_needed - finding.pairs
-    return f"unresolved: about {more} more seed{'s' * (more != 1)} would settle it"
+    return f"unresolved: about {plural(more, 'more seed')} would settle it"
 
 
 def latex(finding: Finding) -> str:

@@ -37,9 +37,9 @@ from lightning_app.common.late import F, Tensor, nn, torch
 from lightning_app.common.numbers import plural
 from lightning_app.papers.findings.nets import train
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source, columns
-from lightning_app.papers.predicates import IntervalAbove, at_most, observed, tested
+from lightning_app.papers.predicates import IntervalAbove, at_most, observed, predicted, tested
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Basis, Claim, Varies
+from lightning_app.papers.verdicts import Basis, Claim
 from lightning_app.plots import figures
 
 if TYPE_CHECKING:
@@ -218,9 +218,7 @@ def necessary_depth_claims(of: Computation, results: Results) -> list[Claim]:
         return tested(quantity, "", IntervalAbove(), ours, basis=Basis.OURS)
 
     return [
-        tested(
-            "test error", "", at_most(WITHIN, each=True), of_tasks("error"), basis=Basis.OURS, varies=Varies.SETTING
-        ),
+        predicted("test error", at_most(WITHIN, each=True), of_tasks("error")),
         *(correlated(name, words, criterion) for name, words in MEASURES.items() for criterion in CRITERIA),
         *(correlated(name, CRITERIA[name], "steps") for name in ("lesion", "needed")),
         *(
