@@ -136,10 +136,11 @@ def _name_of(checkpoint: str | None, model: Namespace) -> str:
 def discard_if_unused(folder: RunFolder) -> None:
     """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind.
 
-    A run that has come to its end stays: other loggers and callbacks may have written into it.
+    A run that has trained to its end stays: other loggers and callbacks may have written into it.
     """
-    kept = (folder.path / FINISHED, folder.path / LOG, folder.checkpoints)
-    if folder.path.is_dir() and not any(path.exists() for path in kept):
+    end = folder.path / FINISHED
+    trained = end.is_file() and end.read_text().strip() != "0"
+    if folder.path.is_dir() and not trained and not (folder.path / LOG).exists() and not folder.checkpoints.exists():
         shutil.rmtree(folder.path)
 
 
