@@ -22,7 +22,7 @@ from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.provenance import commit, made_with, processor, threads, versions
 from lightning_app.common.safe_io import read_text
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CHECKPOINTS, CONFIG, FINISHED, LAST, LOG
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger
 
 MEASURED = "measured"  # folder of measurements among the groups of runs
@@ -138,9 +138,9 @@ def discard_if_unused(folder: RunFolder) -> None:
 
     A run that has trained to its end stays: other loggers and callbacks may have written into it.
     """
-    end = folder.path / FINISHED
-    trained = end.is_file() and end.read_text().strip() != "0"
-    if folder.path.is_dir() and not trained and not (folder.path / LOG).exists() and not folder.checkpoints.exists():
+    if not folder.path.is_dir() or folder.finished:
+        return
+    if not (folder.path / LOG).exists() and not folder.checkpoints.exists():
         shutil.rmtree(folder.path)
 
 
