@@ -56,11 +56,12 @@ from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
-from lightning_app.modules import backends, whole_step
+from lightning_app.modules import backends, graphs
 from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
+from lightning_app.modules.graphs import STREAMS, captured, streams_for
 from lightning_app.modules.members import Member
-from lightning_app.modules.whole_step import STREAMS, Feed, Part, WholeStep, captured, streams_for
+from lightning_app.modules.whole_step import Feed, Part, WholeStep
 from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
@@ -177,7 +178,7 @@ def streams(at: "Run", precision: str) -> Results:
     nets, usual = at.size.nets[1], STREAMS
     made = {}
     for number in STREAM_COUNTS:
-        whole_step.STREAMS = number
+        graphs.STREAMS = number
         made[f"{number} streams"] = at.microseconds(bank_step(at, nets, "graph", precision, ""))
     found = Results(f"a step of {named(nets)} of depth {at.size.depth} in a graph, batch {at.size.batch}")
     found.more["left out"] = left_out = {}

@@ -17,7 +17,7 @@ import torch
 from benchmarks.harness import Results, interleave, options_of, run
 from benchmarks.loops import EpochClock, bank, trainer
 from lightning_app.datamodules import Digits
-from lightning_app.modules import backends, whole_step
+from lightning_app.modules import backends, graphs
 
 parser = partial(options_of, __doc__, rounds=3, nets=[1, 13, 26], depth=20)
 CUDA = {"graph_pool_handle": lambda: None, "synchronize": lambda: None}
@@ -29,7 +29,7 @@ def step_of(nets: int, depth: int) -> float:
     fit = trainer(max_epochs=2, limit_val_batches=0, callbacks=[clock := EpochClock(time.process_time)])
     with (
         mock.patch.multiple(torch.cuda, **CUDA),
-        mock.patch.multiple(whole_step, **REPLAYS, AGREEMENT=float("inf")),
+        mock.patch.multiple(graphs, **REPLAYS, AGREEMENT=float("inf")),
         mock.patch.object(backends, "captures", lambda device: True),
     ):
         fit.fit(bank(nets, depth, backend="graph"), datamodule=Digits(batch_size=4))
@@ -40,7 +40,7 @@ def looking(nets: int, depth: int) -> float:
     weights = list(bank(nets, depth).parameters())
     started = time.process_time()
     for _ in range(1000):
-        whole_step._addresses(weights)
+        graphs.addresses_of(weights)
     return 1e3 * (time.process_time() - started)
 
 

@@ -45,8 +45,8 @@ from lightning_app.modules.members import (
 )
 from lightning_app.modules.nonfinite import Looks, wrong_labels
 
-if TYPE_CHECKING:  # where there is no GPU, `whole_step` is never imported
-    from lightning_app.modules.whole_step import Graphs, WholeStep
+if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
+    from lightning_app.modules.in_graphs import StepsInGraphs
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -156,20 +156,12 @@ class ImageClassifier(pl.LightningModule):
         self.scheduler_interval: optimizing.Interval = scheduler_interval
         self.gradient_clip_val = gradient_clip_val
         self.gradient_clip_algorithm: optimizing.Clipping = gradient_clip_algorithm
-        self._no_graphs()
-
-    def _no_graphs(self) -> None:
-        self._steps: Graphs | None = None
-        self._evaluations: Graphs | None = None
-        self._whole: WholeStep | None = None
-        self._fixed: Any = None  # which weights it trains, and which modules are in training mode
-        self._held: dict[Any, tuple[Tensor, Tensor]] = {}  # by shape: batches that evaluation's graphs read
-        self._side: Sequence[Any] = ()  # streams of all of these graphs, which share memory by stream
+        self._graphs: StepsInGraphs | None = None
 
     @override
     def teardown(self, stage: str) -> None:
         """Graphs hold memory, and can neither be copied nor saved."""
-        self._no_graphs()
+        self._graphs = None
 
     @override
     def configure_model(self) -> None:
@@ -201,19 +193,18 @@ class ImageClassifier(pl.LightningModule):
         device = self.trainer.strategy.root_device
         if device.type == "cuda":
             use_float32(self.float32)
-        self._no_graphs()
+        self._graphs = None
         returning = {name for name, _ in self.members if isinstance(self._loss_of(name), ReturnedLoss)}
         if returning and self.backend == "graph":
             raise UserError(
                 f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
             )
         if not returning and possible(self.backend, device, self.trainer.world_size):
-            from lightning_app.modules.whole_step import Graphs
+            from lightning_app.modules.in_graphs import StepsInGraphs
 
-            self._steps = Graphs("training step", strict=self.backend == "graph")
-            self._evaluations = Graphs("evaluation", strict=False)
+            self._graphs = StepsInGraphs(self, strict=self.backend == "graph")
         if stage == "fit":
-            self._looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
+            self.looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
         self.plan = self._planned(stage)
@@ -270,9 +261,9 @@ class ImageClassifier(pl.LightningModule):
     @property
     def data_seeds(self) -> tuple[int, ...]:
         """Seeds of the data streams that a training batch must hold."""
-        return tuple(dict.fromkeys(self._stream(member) for member in self.own))
+        return tuple(dict.fromkeys(self.stream_of(member) for member in self.own))
 
-    def _stream(self, member: Member) -> int:
+    def stream_of(self, member: Member) -> int:
         """The member's data stream: its seed, mixed with the arm's name when arms do not share batches."""
         if self.share_batches:
             return member.seed
@@ -300,17 +291,20 @@ class ImageClassifier(pl.LightningModule):
         if batch_idx == 0:
             for metric in self.running.values():
                 metric.reset()
-        risks = self._replayed(batch) if self._in_graph(batch, batch_idx) else self._looped(batch)
+        if (graphs := self._graphs) is not None and graphs.takes(batch, batch_idx):
+            risks = graphs.train(batch)
+        else:
+            risks = self.loop_step(batch)
         if self.scheduler_interval == "step":
             self._step_schedule()
         return {"risks": dict(zip((member.name for member in self.own), risks))}
 
-    def _looped(self, batch: Any) -> Sequence[Tensor]:
+    def loop_step(self, batch: Any) -> Sequence[Tensor]:
         """The step kernel by kernel, net after net; risks of the members."""
         optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         batches = self._by_stream(batch)
         passes = [
-            Pass(m.net, *self._taken(m.name, batches[self._stream(m)]), self._draw_seed(m), self._loss_of(m.name))
+            Pass(m.net, *self._taken(m.name, batches[self.stream_of(m)]), self._draw_seed(m), self._loss_of(m.name))
             for m in self.own
         ]
         share = self._share(passes[0])  # all streams' batches are of one size
@@ -324,7 +318,7 @@ class ImageClassifier(pl.LightningModule):
             add_gradients(self.penalties[member.name] for member in self.own)
             if not answers:
                 answers.extend(found)
-                self._looks.before_update(optimizer.optimizer, passes, found, share, number, when)
+                self.looks.before_update(optimizer.optimizer, passes, found, share, number, when)
             if not optimizing.wants_cost(optimizer.optimizer):
                 return None
             costs = [share * risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]
@@ -332,118 +326,32 @@ class ImageClassifier(pl.LightningModule):
             return self.trainer.strategy.reduce(cost, reduce_op="mean") if self._shares_batches else cost
 
         optimizing.step(optimizer, gradients, len(self.members))
-        self._looks.after_update(optimizer.optimizer, number, when)
-        if self._averages is not None:
-            self._averages.update()
+        self.looks.after_update(optimizer.optimizer, number, when)
+        if self.averaging is not None:
+            self.averaging.update()
         for member, each, (risk, logits) in zip(self.own, passes, answers):
             self.running[member.name].update(risk, logits, each.labels, each.loss)
         return [risk for risk, _ in answers]
 
     @override
     def on_train_start(self) -> None:
-        self._began = False
         pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
         # The same for all, and asked once: a device has to be waited for.
         begun = bool(pairs) and bool(pairs[0][0].n_averaged)
-        self._averages = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
-        if self._steps is not None:
-            from lightning_app.modules.whole_step import watchers, why_not
-
-            callbacks: list[pl.Callback] = getattr(self.trainer, "callbacks")  # noqa: B009 (of no type known to checkers)
-            self._watchers: list[Any] = watchers(callbacks)
-            loader: Any = self.trainer.train_dataloader
-            every_step = self.scheduler_interval == "step" and self.lr_schedulers() is not None
-            why = why_not(self.trainer.optimizers[0], every_step, loader, callbacks, self, self._datamodule)
-            if self.finite_every is not None:
-                why = "model.finite_every looks into steps"
-            if why:
-                self._steps.give_up(why)
-            else:
-                loader.gathers = False
-
-    def _in_graph(self, batch: Any, batch_idx: int) -> bool:
-        """Not the first step of a process or with other weights, in which an optimizer makes its state, nor one that a callback
-        looks into."""
-        if self._steps is None or self._steps.given_up or not hasattr(batch, "positions"):
-            return False
-        if batch_idx == 0:
-            trained = tuple(weight.requires_grad for weight in self.nets.parameters())
-            fixed = trained, tuple(module.training for module in self.nets.modules())
-            if fixed != self._fixed:  # a callback has frozen layers, or set them free
-                self._fixed, self._whole, self._began = fixed, None, False
-                self._steps.forget()
-            self._steps.check()
-        began, self._began = self._began, True
-        return began and not any(callback.watching for callback in self._watchers)
-
-    def _replayed(self, batch: Any) -> Sequence[Tensor]:
-        """The step in one launch, or at first in both ways; risks of the members."""
-        if self._whole is None:
-            self._whole = self._make_whole(batch)
-        from lightning_app.modules.whole_step import Work
-
-        whole, rows = self._whole, next(iter(batch.positions.values())).rows
-        whole.feed.move_to(batch)
-        risks: list[Tensor] = []
-        count = rows.stop - rows.start
-        step, plain = partial(whole, count), lambda: risks.extend(self._looped(batch))
-        assert self._steps is not None
-        if not self._steps(Work(count, step, plain, whole.weights, whole.others, whole.variant())):
-            return risks
-        whole.feed.moved(count)
-        for member in self.own:
-            self.running[member.name].added_elsewhere()
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
-        kept = whole.risks.clone()
-        self._looks.keep(self.global_step, kept)
-        return kept.unbind()
-
-    def _make_whole(self, batch: Any) -> "WholeStep":
-        from lightning_app.modules.whole_step import Feed, Part, WholeStep, streams_for
-
-        number = {stream: row for row, stream in enumerate(batch.positions)}
-        parts = [Part(m, number[self._stream(m)], self.penalties[m.name], self.running[m.name]) for m in self.own]
-        clip = self.gradient_clip_val, self.gradient_clip_algorithm
-        return WholeStep(
-            parts,
-            Feed(batch, self._as_trained),
-            self.loss,
-            self.trainer.optimizers[0],
-            clip,
-            self._averages,
-            streams_for(len(parts)),
-        )
+        self.averaging = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
+        if self._graphs is not None:
+            self._graphs.start_training()
 
     @override
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
         pairs = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
         pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
-        if self._evaluations is None or not pair:  # a graph reads images and labels
+        if self._graphs is None or not pair:  # a graph reads images and labels
             self._evaluate(pairs, batch)
             return
-        from lightning_app.modules.whole_step import Work, streams_for, sums_of
-
-        images, labels = self._format(batch)
-        shape = dataloader_idx, images.shape
-        if shape not in self._held:
-            self._held[shape] = images.clone(), labels.clone()
-            self._side = self._side or streams_for(len(pairs))
-        held_images, held_labels = self._held[shape]
-        held_images.copy_(images)
-        held_labels.copy_(labels)
-        in_graph = partial(self._evaluate, pairs, (held_images, held_labels), self._side)
-        plain = partial(self._evaluate, pairs, (images, labels))
-
-        def sums() -> list[list[Tensor]]:
-            return [sums_of([metric]) for *_, metric in pairs]
-
-        others = partial(optimizing.tensors_of, *(net for _, net, _ in pairs))
-        if self._evaluations(Work(shape, in_graph, plain, sums, others)):
-            for *_, metric in pairs:
-                metric.added_elsewhere()
+        _, nets, metrics = zip(*pairs)
+        self._graphs.evaluate(dataloader_idx, self._format(batch), nets, metrics, partial(self._evaluate, pairs))
 
     def _evaluate(
         self,
@@ -469,7 +377,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_train_epoch_end(self) -> None:
         """Stop what diverged; step the schedule."""
-        self._looks.at_losses(self._in_words(self.global_step))
+        self.looks.at_losses(self._in_words(self.global_step))
         if self.scheduler_interval == "epoch":
             self._step_schedule()
 
@@ -481,8 +389,8 @@ class ImageClassifier(pl.LightningModule):
         for metrics in (*self.evaluated, *self.evaluated_averages):
             for metric in metrics.values():
                 metric.reset()
-        if self._evaluations is not None:
-            self._evaluations.check()
+        if self._graphs is not None:
+            self._graphs.check_evaluations()
 
     # An epoch that is not evaluated must not repeat the last evaluation's numbers: so when one starts, too.
     on_train_epoch_start = on_validation_epoch_start = on_test_epoch_start = _reset_evaluation
@@ -596,7 +504,7 @@ class ImageClassifier(pl.LightningModule):
                     loss.look(net, inputs)
         return self._format((inputs, labels)) if isinstance(inputs, Tensor) else (inputs, labels)
 
-    def _as_trained(self, images: Tensor) -> Tensor:
+    def as_trained(self, images: Tensor) -> Tensor:
         """Gathered images as Lightning would have given them to us."""
         return self._format((self.trainer.precision_plugin.convert_input(images), images))[0]
 

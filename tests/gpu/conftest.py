@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from lightning_app.modules import ImageClassifier, backends, whole_step
+from lightning_app.modules import ImageClassifier, backends, graphs
 from tests.banks import classifier, digits, trainer
 from tests.gpu.stand_in import stand_in
 
@@ -62,7 +62,7 @@ def uncaptured() -> Iterator[list[Any]]:
 
     names = {"graph_pool_handle": lambda: None, "synchronize": lambda: None, "get_sync_debug_mode": lambda: 0}
     names |= {"set_sync_debug_mode": lambda mode: None}
-    patched = mock.patch.multiple(whole_step, captured=plain, streams_for=lambda passes: [])
+    patched = mock.patch.multiple(graphs, captured=plain, streams_for=lambda passes: [])
     there = mock.patch.object(backends, "captures", lambda device: True)
     with patched, there, mock.patch.multiple(torch.cuda, **names):
         yield made
@@ -71,13 +71,13 @@ def uncaptured() -> Iterator[list[Any]]:
 @contextmanager
 def counted() -> Iterator[list[Any]]:
     made: list[Any] = []
-    captured = whole_step.captured
+    captured = graphs.captured
 
     def count(*args: Any, **options: Any) -> Any:
         made.append(captured(*args, **options))
         return made[-1]
 
-    with mock.patch.object(whole_step, "captured", count):
+    with mock.patch.object(graphs, "captured", count):
         yield made
 
 

@@ -86,5 +86,5 @@ def test_arms_of_one_seed_see_identical_batches_by_default():
 
 def test_twins_share_batches_even_when_arms_do_not():
     module = classifier({"a": arm(True), "r": arm(True), "p": Arm(twin_of="r")}, share_batches=False)
-    a, r, p = (module._stream(member) for member in module.members)
+    a, r, p = (module.stream_of(member) for member in module.members)
     assert r == p != a
