@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.calls import PAIRS, Inputs, answering, joined, pair_of
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped, with_float64
+from lightning_app.common.isolation import device_of, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, cross_entropy, loss_of_net
 from lightning_app.measures.curvature.hessian import MEMORY
@@ -117,7 +117,7 @@ class MeasureContext:
         >>> bool(torch.isclose(context.gradient()["weight"], net.weight - 1))
         True
         """
-        weights = {name: weight for name, weight in self.net.named_parameters() if weight.requires_grad}
+        weights = trained_weights(self.net)
         if not weights:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
@@ -171,7 +171,7 @@ class MeasureContext:
 
 
 def _where_float64_is(net: nn.Module) -> nn.Module:
-    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    device = device_of(net)
     if (other := with_float64(device)) is device:
         return net
     _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")

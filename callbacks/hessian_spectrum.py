@@ -12,6 +12,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from lightning_app.common.errors import DivergedError, UserError, at_least
+from lightning_app.common.isolation import trained_weights
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
 from lightning_app.networks import layers_of
 
@@ -143,7 +144,7 @@ class HessianSpectrum(Measure):
             operator = GaussNewton(net, samples, self.matrix, context.loss, self.double)
             found, leading = spectrum(operator, **self.options)
             return _flat(self.prefix, found) | _leading(self.prefix, net, operator, leading)
-        few = sum(weight.numel() for weight in net.parameters() if weight.requires_grad) <= self.exact
+        few = sum(map(Tensor.numel, trained_weights(net).values())) <= self.exact
         hessian_of = partial(Hessian, net, samples, context.loss, memory=context.graph_memory)
         if few:
             return self._exactly(net, hessian_of(double=True))

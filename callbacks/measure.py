@@ -26,7 +26,7 @@ from callbacks.log import folders_of, log_results
 from callbacks.protocol import contexts_of
 from lightning_app.common.calls import answering
 from lightning_app.common.errors import MachineError, UserError, at_least
-from lightning_app.common.isolation import evaluating
+from lightning_app.common.isolation import device_of, evaluating
 from lightning_app.common.numbers import whole
 
 log = logging.getLogger(__name__)
@@ -340,8 +340,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     mode, what a measure draws is not drawn from training's random stream, and what it leaves in ``.grad`` is removed.
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
-    device = next((parameter.device for parameter in grads), torch.device("cpu"))
-    autocast = torch.autocast(device.type, enabled=False)
+    autocast = torch.autocast(device_of(net).type, enabled=False)
     fused = torch.backends.mha.get_fastpath_enabled()  # such attention has neither forward-mode nor second derivatives
     try:
         torch.backends.mha.set_fastpath_enabled(False)

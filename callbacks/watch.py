@@ -21,7 +21,7 @@ from callbacks.measure import Measure, Steps, epochs_done, reason
 from callbacks.notebook import checked, shipped
 from callbacks.signal import Signal
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger
@@ -118,7 +118,7 @@ class Watch:
         self._module = SimpleNamespace(
             members=[*nets.items()],
             loss=loss,
-            device=next((weight.device for each in nets.values() for weight in each.parameters()), torch.device("cpu")),
+            device=device_of(*nets.values()),
         )
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder)

@@ -1,4 +1,4 @@
-"""Running a net without leaving a trace in it: behind ``torch.compile``, in evaluation mode, and in which arithmetic."""
+"""A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +25,22 @@ def unwrapped(net: nn.Module) -> nn.Module:
     return getattr(net, "_orig_mod", net)
 
 
+def device_of(*nets: nn.Module) -> torch.device:
+    """Where the first parameter lies; the CPU for nets without parameters."""
+    return next((parameter.device for net in nets for parameter in net.parameters()), torch.device("cpu"))
+
+
+def trained_weights(net: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name.
+
+    >>> net = nn.Linear(1, 1)
+    >>> _ = net.bias.requires_grad_(False)
+    >>> list(trained_weights(net))
+    ['weight']
+    """
+    return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+
+
 def tensors_in(values: Any) -> Iterator[Tensor]:
     """Tensors in nested tuples, lists and mappings."""
     if isinstance(values, Tensor):
@@ -38,7 +54,7 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; the modes of all modules and the random state are put back as they were."""
     modes = {module: module.training for module in net.modules()}
-    device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+    device = device_of(net)
     net.eval()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import tensors_in, unwrapped, with_float64
+from lightning_app.common.isolation import device_of, tensors_in, unwrapped, with_float64
 from lightning_app.measures.core.hooks import RELUS
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import ROLES, Layer, layers_of, named_at
@@ -89,7 +89,7 @@ class SignalWatch(TorchFunctionMode):
         self.shape: tuple[int, ...] = ()
         self.missed = passes
         self._layers = layers_of(net)
-        self._device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+        self._device = device_of(net)
         self._wide = torch.float64 if with_float64(self._device) == self._device else torch.float32
         self._samples = samples
         self._before = [layer.weight.detach().clone() for layer in self._layers]

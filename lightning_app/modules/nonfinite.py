@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import DivergedError, first_line
-from lightning_app.common.isolation import tensors_in
+from lightning_app.common.isolation import tensors_in, trained_weights
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
@@ -314,7 +314,7 @@ def _backward(net: nn.Module, cost: Tensor, watch: _Watch) -> Origin | None:
     watch._keep_name(cost.grad_fn, "the loss")
     for node, where in watch.names.items():
         node.register_hook(hook(where))
-    named = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    named = trained_weights(net)
     gradients = torch.autograd.grad(cost, list(named.values()), allow_unused=True)
     if found:
         return found[0]

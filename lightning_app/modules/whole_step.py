@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_app.common.isolation import trained_weights
 from lightning_app.modules import optimizing
 from lightning_app.modules.backends import side_by_side
 from lightning_app.modules.cost import Loss, Penalty, RiskAndError, add_gradients
@@ -100,7 +101,7 @@ class WholeStep:
     ) -> None:
         self.parts, self.feed, self.optimizer, self.averages = parts, feed, optimizer, averages
         self._loss, self._clip, self._streams = loss, clip, streams
-        self._weights = [[w for w in part.member.net.parameters() if w.requires_grad] for part in parts]
+        self._weights = [[*trained_weights(part.member.net).values()] for part in parts]
         self._all_weights = [w for weights in self._weights for w in weights]
         self.risks = torch.zeros(len(parts), dtype=torch.float64, device=feed.position.device)  # of the last step
 

@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.calls import made_answering
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unrounded, with_float64
+from lightning_app.common.isolation import trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
@@ -347,7 +347,7 @@ def dense(hessian: Hessian) -> Tensor:
 
 def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
     """The parameters to differentiate in, by name; None for all trainable ones."""
-    trainable = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    trainable = trained_weights(net)
     if wrong := [name for name in names or () if name not in trainable]:
         raise UserError(f"'{wrong[0]}' is no trainable parameter of this {type(net).__name__}.")
     chosen = trainable if names is None else {name: trainable[name] for name in names}

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Loss, Pairs
 from lightning_app.measures.weights.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
@@ -80,7 +80,7 @@ def driving_force(
     {'scale': Force(size=2.0, first_order=-3.0, second_order=0.0)}
     """
     net = unwrapped(net)
-    trained = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    trained = trained_weights(net)
     names = [layer.weight_name.removeprefix(".") for layer in layers]  # a net that is a layer has no name of its own
     weights = [name for name in dict.fromkeys(names) if name in trained]  # layers may share one
     lambdas = {norm: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, behind_loss, made_answering
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, rows_of
@@ -152,7 +152,7 @@ def path_gradients(
     few = path_outputs(net, inputs[:1])
     longest = int(few.lengths[-1])
     delta = _delta(net, inputs, labels, loss)
-    weights = [weight for name, weight in _trainable(net).items() if names is None or name in names]
+    weights = [weight for name, weight in trained_weights(net).items() if names is None or name in names]
     half = (longest + 1) // 2 + 1  # of the roots of unity: the others are their conjugates
     spectrum = torch.stack([_root_gradient(net, inputs, delta, weights, k, longest) for k in range(half)])
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
@@ -165,10 +165,6 @@ def path_gradients(
             whole = _flat_gradient((net(inputs) * delta).sum(), weights)
         through_gates = whole - gradients.sum(0) - constant
     return PathGradients(few.lengths, gradients, constant, through_gates)
-
-
-def _trainable(net: nn.Module) -> dict[str, Tensor]:
-    return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
 
 
 @torch.enable_grad()
@@ -353,7 +349,7 @@ def _groups(net: nn.Module, longest: int, memory: int) -> list[list[str]]:
     """Names of the trainable parameters, in groups whose path gradients fit into memory: a pass over the net for each."""
     groups: list[list[str]] = []
     room = 0
-    for name, weight in _trainable(net).items():
+    for name, weight in trained_weights(net).items():
         needed = 4 * (longest + 1) * weight.numel() * weight.element_size()  # spectrum and transform
         if not groups or needed > room:
             groups.append([])
