@@ -162,7 +162,8 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     said = process.communicate(timeout=120)
     assert process.returncode == 143, said
     assert "goes on where it stopped" in said[1]
-    assert TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(tmp_path / "runs") == "epoch 1 of 2"
+    state = TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(tmp_path / "runs")
+    assert state in ("epoch 1 of 2", "epoch 2 of 2")  # it may have been within the step that ends the second one
 
     resumed = command(*words, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
