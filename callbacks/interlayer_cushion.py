@@ -94,6 +94,7 @@ class InterlayerCushion(Measure):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
         if self.lenient:
             return
         nets = [member.net for member in members_of(pl_module)]

@@ -76,6 +76,10 @@ class LayerCushion(Measure):
     def __init__(self, compile: bool = False, **clock: Any) -> None:
         super().__init__(**clock)
         self.compile = compile
+
+    @override
+    def forget_run(self) -> None:
+        super().forget_run()
         self._surveyed: dict[str, tuple[Surveyed, ...]] = {}  # by net, until it is written down
         self._layers_written = False
 

@@ -162,7 +162,7 @@ def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
     """Arms and seeds as the module's bank has them; without a bank each name is an arm of its own."""
     bank = named_members(trainer.lightning_module)
     known = [(name, bank.get(name)) for name in names]
-    return {name: ArmSeed(net.arm or name, net.seed or 0) if net else ArmSeed(name, 0) for name, net in known}
+    return {name: ArmSeed(net.own_arm, net.seed or 0) if net else ArmSeed(name, 0) for name, net in known}
 
 
 def is_number(value: Any) -> bool:

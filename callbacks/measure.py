@@ -22,17 +22,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
 from callbacks.context import MeasureContext, State
-from callbacks.log import folders_of, log_results
+from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of
 from lightning_app.common.calls import answering
-from lightning_app.common.errors import MachineError, UserError, at_least
+from lightning_app.common.errors import MachineError, UserError, at_least, reason
 from lightning_app.common.isolation import device_of, evaluating
 from lightning_app.common.numbers import whole
 
 log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
-LONGEST = 300  # characters of a reason: some libraries' messages are pages
 POWERS: Literal["powers_of_2"] = "powers_of_2"
 Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
 
@@ -60,12 +59,21 @@ class EpochCallback(LoggingCallback, ABC):
     """
 
     lenient = False
+    spent = 0.0  # seconds of measuring, in all
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
         self.set_clock(every_n_epochs, every_n_steps)
         self.at_start = at_start
         self._before = 0  # optimizer steps when the present batch began
+        self.forget_run()
+
+    def forget_run(self) -> None:
+        """What was said and written of one run is neither of the next one."""
         self._warned: set[str] = set()
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self.forget_run()
 
     def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
         """When to measure; a UserError for what is no distance."""
@@ -79,7 +87,8 @@ class EpochCallback(LoggingCallback, ABC):
 
     @abstractmethod
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
-        """Look and log. ``epoch`` counts completed epochs; within one it has a fraction, see `epochs_done`."""
+        """Measure and log; called when the clock says. ``epoch`` counts completed epochs; within one it has a fraction, see
+        `epochs_done`."""
 
     def due_after(self, steps: int) -> bool:
         """Whether the clock of steps asks for a measurement after so many: a function of their number, so that a resume
@@ -146,7 +155,11 @@ class Measure(EpochCallback):
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
-    _described = False
+
+    @override
+    def forget_run(self) -> None:
+        super().forget_run()
+        self._described = False
 
     @abstractmethod
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -177,7 +190,9 @@ class Measure(EpochCallback):
         start = time.perf_counter()
         contexts = contexts_of(trainer, pl_module, epoch)
         results = {context.name: self._results(trainer, context) for context in contexts}
-        cost = {f"cost/{self.family}": time.perf_counter() - start}
+        seconds = time.perf_counter() - start
+        self.spent += seconds
+        cost = {f"cost/{self.family}": seconds}
         log_results(trainer, epoch, self.family, results, cost, self.strict, self.every_n_steps is not None)
         if self._described:
             return
@@ -190,8 +205,9 @@ class Measure(EpochCallback):
 
     def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
         try:
-            return self.within_memory(context)
-        except Exception as error:  # a foreign net raises what it likes
+            found = self.within_memory(context)
+            return {key: float(value) if is_number(value) else value for key, value in flatten(found)}
+        except Exception as error:  # a foreign net raises what it likes, and a foreign measure returns it
             self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
             return {f"failed/{self.family}": 1.0}
 
@@ -379,15 +395,3 @@ def is_fatal(error: Exception) -> bool:
         isinstance(error, RuntimeError) and "CUDA error" in str(error)
     )
     return isinstance(error, MachineError) or (device and not ran_out_of_memory(error))
-
-
-def reason(error: Exception) -> str:
-    """A user's mistake in its own words, anything else as its type and first line.
-
-    >>> reason(ValueError("expected 3 channels\\n  at conv1")), reason(AssertionError())
-    ('ValueError: expected 3 channels', 'AssertionError')
-    """
-    if isinstance(error, UserError):
-        return " ".join(str(error).split())
-    first = str(error).strip().partition("\n")[0][:LONGEST]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 import callbacks
 from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
-from callbacks.measure import Measure, is_fatal, reason
+from callbacks.measure import Measure, is_fatal
 from callbacks.protocol import BATCH
 from lightning_app.common.calls import described, pair_of
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, reason
 from lightning_app.common.provenance import configs
 from lightning_app.measures.core.losses import Loss, cross_entropy
 

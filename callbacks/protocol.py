@@ -44,13 +44,13 @@ _probes: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()  # batches by d
 
 
 def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> list[MeasureContext]:
-    """What measures are given: of each net one context. A net that is in no bank is an arm of its own."""
+    """What measures are given: of each net one context."""
     loss = loss_of(pl_module)
     made = [
         MeasureContext(
             *(member.net, _Probe(trainer), loss, member.name),
             epoch=epoch,
-            arm=member.arm or member.name,
+            arm=member.own_arm,
             seed=member.seed or 0,
         )
         for member in members_of(pl_module)

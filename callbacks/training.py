@@ -67,11 +67,11 @@ class TrainingMetrics(EpochCallback):
 
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)
-        self._started = time.perf_counter()
+        self._started = 0.0
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._started = time.perf_counter()
+        self._started = _clock(trainer)
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
@@ -81,8 +81,14 @@ class TrainingMetrics(EpochCallback):
             if trainer.optimizers:  # else nothing is trained here, only measured
                 whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
                 if epoch and epoch == int(epoch):
-                    whole_run["time/epoch"] = time.perf_counter() - self._started
+                    whole_run["time/epoch"] = _clock(trainer) - self._started
             log_results(trainer, epoch, "learning", results, whole_run, self.strict, self.every_n_steps is not None)
+
+
+def _clock(trainer: pl.Trainer) -> float:
+    """Seconds, of a clock that stands still while nets are measured."""
+    callbacks = getattr(trainer, "callbacks", ())  # of no type known to checkers
+    return time.perf_counter() - sum(each.spent for each in callbacks if isinstance(each, EpochCallback))
 
 
 class ProgressLines(pl.Callback):
@@ -126,7 +132,7 @@ class ProgressLines(pl.Callback):
         arms = defaultdict(list)
         metrics = metrics_of(pl_module)
         for member in members_of(pl_module):
-            arms[member.arm].append(metrics[member.name])
+            arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
         self._print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {words}  ({seconds:.1f} s)")
         if not self._said and trainer.current_epoch + 1 != trainer.max_epochs:

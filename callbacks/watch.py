@@ -17,10 +17,10 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
 from callbacks.log import log_results
-from callbacks.measure import Measure, Steps, epochs_done, reason
+from callbacks.measure import Measure, Steps, epochs_done
 from callbacks.notebook import checked, shipped
 from callbacks.signal import Signal
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
@@ -110,6 +110,7 @@ class Watch:
         self.measures = []
         for one in [*shipped(), Signal()] if measures is None else checked(measures):
             self.measures.append(own := copy.copy(one))
+            own.forget_run()
             own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
             own.lenient = True
         self._optimizer: Any = optimizer

@@ -58,11 +58,12 @@ def _other(home: str, words: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
+        from lightning_app.common.errors import MachineError
         from lightning_app.common.text import printable
 
         ours = isinstance(error, UserError | OSError)
         where = "" if ours else f" ({type(error).__name__}; SKIPSCOPE_TRACEBACK=1 shows where it was noticed)"
-        return _fail(printable(" ".join(str(error).split())) + where)
+        return _fail(printable(" ".join(str(error).split())) + where, LOST if isinstance(error, MachineError) else 2)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as done:  # argparse has shown its help

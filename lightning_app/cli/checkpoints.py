@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_app.common.arguments import Parser
-from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.errors import UserError, reason
 from lightning_app.common.seeds import ALONE, spell_seeds
 
 if TYPE_CHECKING:
@@ -87,9 +87,8 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     except UserError:
         raise
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        reason = first_line(error)
         raise UserError(
-            f"{options.source} contradicts itself ({type(error).__name__}: {reason}): it is damaged, or of another program."
+            f"{options.source} contradicts itself ({reason(error)}): it is damaged, or of another program."
         ) from error
     files.save_checkpoint(changed, options.target)
     print(*lines, sep="\n")

@@ -114,11 +114,14 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
     if out is None:
         return RunFolders(str(folders.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
     folder = RunFolder(Path(out).expanduser())
-    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-        raise UserError(
-            f"--out names a new folder, and there is something at {folder.path}: choose another or remove it."
-        )
-    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+            raise UserError(
+                f"--out names a new folder, and there is something at {folder.path}: choose another or remove it."
+            )
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder.path}: {error.strerror}. Choose another --out.") from error
     return folder
 
 
@@ -138,7 +141,7 @@ def discard_if_unused(folder: RunFolder) -> None:
 
     A run that has trained to its end stays: other loggers and callbacks may have written into it.
     """
-    if not folder.path.is_dir() or folder.finished:
+    if not folder.path.is_dir() or folder.finished is not None:
         return
     if not (folder.path / LOG).exists() and not folder.checkpoints.exists():
         shutil.rmtree(folder.path)

@@ -20,15 +20,15 @@ from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
+from callbacks.log import folders_of
 from callbacks.measure import EpochCallback
 from lightning_app.cli.console import table
-from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.errors import UserError, reason
 from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
 from lightning_app.modules.members import SeedSharding
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
-from lightning_app.runs.loggers import RunLogger
 
 
 class Trainer(pl.Trainer):
@@ -137,9 +137,8 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
         except UserError:
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            reason = first_line(error)
             raise UserError(
-                f"this run cannot go on from the checkpoint ({type(error).__name__}: {reason}): it is damaged, or of another "
+                f"this run cannot go on from the checkpoint ({reason(error)}): it is damaged, or of another "
                 "program. Name another checkpoint, or leave --ckpt_path out to start a new run."
             ) from error
 
@@ -172,12 +171,12 @@ class MeasureOnce(pl.Callback):
                 if isinstance(callback, EpochCallback):
                     began = time.perf_counter()
                     callback.observe(trainer, pl_module, trainer.current_epoch)
-                    print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
+                    if trainer.is_global_zero:  # other ranks do not measure
+                        print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
         finally:
             logging.getLogger("callbacks").removeHandler(handler)
-        for logger in trainer.loggers:
-            if isinstance(logger, RunLogger):
-                logger.folder.add_notes(reasons)
+        for folder in folders_of(trainer) if trainer.is_global_zero and reasons else ():
+            folder.add_notes(reasons)
 
 
 def print_measured(run: RunFolder) -> None:
@@ -195,8 +194,8 @@ def print_measured(run: RunFolder) -> None:
             table(f"{net.label}: interlayer cushions", layers.BLOCK_HEAD, _texts(blocks))
     print()
     table("the nets as a whole", ["", *(net.label for net in nets)], _texts(layers.of_whole_nets(nets)))
-    for reason in run.notes():
-        print(f"not measured: {reason}")
+    for note in run.notes():
+        print(f"not measured: {note}")
 
 
 def _texts(rows: Iterable[Sequence[Any]]) -> list[list[str]]:

@@ -158,7 +158,7 @@ def _home(config: Mapping[str, Any]) -> Home:
         raise UserError(
             f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
         )
-    return Path(run["root"]) / run["group"], run["name"], (arms[0], arms[1])
+    return Path(run["root"]).expanduser() / run["group"], run["name"], (arms[0], arms[1])
 
 
 def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 300  # characters of a reason: some libraries' messages are pages
+
 
 class UserError(ValueError):
     """A mistake the user can mend. The command line prints the message alone and exits with 2."""
@@ -35,6 +37,18 @@ def first_line(error: BaseException) -> str:
     ('expected 3 channels', 'AssertionError')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def reason(error: Exception) -> str:
+    """A user's mistake in its own words, anything else as its type and first line.
+
+    >>> reason(ValueError("expected 3 channels\\n  at conv1")), reason(AssertionError())
+    ('ValueError: expected 3 channels', 'AssertionError')
+    """
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    first = str(error).strip().partition("\n")[0][:LONGEST]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def nearest(name: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:

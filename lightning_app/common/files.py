@@ -30,7 +30,7 @@ def write_atomically(target: Path, content: bytes | memoryview, check: Callable[
                 # So that it is read back from the disk; macOS has no such call.
                 if check is not None and hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, 0o666 & ~UMASK)
             if check is not None:
                 check(Path(temporary))
             os.replace(temporary, target)
@@ -80,3 +80,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+UMASK = _umask()  # asked once, while there is one thread: for that moment it is 0

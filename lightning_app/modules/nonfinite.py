@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from lightning_app.common.errors import DivergedError, first_line
+from lightning_app.common.errors import DivergedError, reason
 from lightning_app.common.isolation import tensors_in, trained_weights
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
@@ -169,8 +169,7 @@ def _run_again(each: Pass, share: float) -> Origin:
     try:
         return origin_of(each, share)
     except Exception as error:  # of a net that cannot be copied, or will not be watched
-        why = f"{type(error).__name__}: {first_line(error)}"
-        return Origin("unknown", "the batch could not be run again", why)
+        return Origin("unknown", "the batch could not be run again", reason(error))
 
 
 @torch.no_grad()

@@ -54,7 +54,7 @@ def report(
     """
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, made = _found([Path(path).expanduser() for path in paths])
-    return write_report(found, None if out is None else Path(out), layer, export, made)
+    return write_report(found, None if out is None else Path(out).expanduser(), layer, export, made)
 
 
 def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:

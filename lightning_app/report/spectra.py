@@ -3,8 +3,9 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
 from lightning_app.report.page_data import Net, PageData
@@ -95,8 +96,14 @@ def requested_samples(page: PageData, prefix: str) -> list[int]:
     callbacks = [each for run in page.runs for each in (run.config.get("trainer") or {}).get("callbacks") or []]
     spectra = [each for each in callbacks if isinstance(each, dict) and str(each.get("class_path")).endswith(CALLBACK)]
     arguments = [each.get("init_args") or {} for each in spectra]
-    counts = [args.get("samples") for args in arguments if args.get("prefix") == prefix]
+    counts = [each.get("samples") for each in arguments if _prefix(each) == prefix]
     return sorted({count for count in counts if isinstance(count, int)})
+
+
+def _prefix(arguments: Mapping[str, Any]) -> str:
+    """As `HessianSpectrum` names its numbers: after the matrix, unless they have a name of their own."""
+    prefix, matrix = arguments.get("prefix", "hessian"), arguments.get("matrix", "hessian")
+    return matrix if prefix == "hessian" else prefix
 
 
 def table(page: PageData, prefix: str, title: str) -> Table:

@@ -29,20 +29,14 @@ def take(folder: Path) -> IO:
     """
     how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
     lock = os.fdopen(os.open(folder / LOCK, how, 0o666), "r+", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not _lock(lock, folder):
         lock.seek(0)
         holder = " ".join(lock.read(200).split()) or "another process"
         lock.close()
         raise UserError(
             f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or start this one "
             "without --ckpt_path, which gives it a folder of its own."
-        ) from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        log.warning("the file system of %s has no locks: two runs in one folder would not be noticed.", folder)
+        )
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     lock.flush()
@@ -65,9 +59,20 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
     except OSError as error:
         raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs.") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(lock, home):
             print(f"{what}: another process is at it; waiting.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock, home, wait=True)
         yield lock
+
+
+def _lock(file: IO, where: Path, wait: bool = False) -> bool:
+    """Whether the file is ours alone now. Where the file system has no locks a warning says so, and nobody is kept out."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        log.warning("the file system of %s has no locks: two runs in one folder would not be noticed.", where)
+    return True

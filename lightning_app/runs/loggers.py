@@ -25,7 +25,7 @@ from pytorch_lightning.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.errors import UserError, first_line, reason
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.folder import MEMBERS, Row, RunFolder
 from lightning_app.runs.members import describe_members
@@ -60,9 +60,8 @@ def best_effort(logger: Logger) -> Iterator[None]:
     except Exception as error:  # a logger may be of any program, and raises what it likes
         if logger not in _warned:
             _warned.add(logger)
-            why = f"{type(error).__name__}: {first_line(error)}"
             log.warning(
-                f"{type(logger).__name__} does not take what is logged ({why}): the run goes on "
+                f"{type(logger).__name__} does not take what is logged ({reason(error)}): the run goes on "
                 "without it, and the run folder has everything. With --strict it stops."
             )
 
@@ -120,9 +119,8 @@ class RunLogger(Logger):
         except UserError:
             return
         except Exception as error:
-            why = f"{type(error).__name__}: {first_line(error)}"
             log.warning(
-                f"{type(model).__name__}.members cannot be read ({why}): training goes on, and the "
+                f"{type(model).__name__}.members cannot be read ({reason(error)}): training goes on, and the "
                 f"run has no {MEMBERS}."
             )
             return

@@ -25,6 +25,11 @@ class Member(NamedTuple):
     seed: int | None = None
     twin_of: str = ""  # name of the member that it was transferred from
 
+    @property
+    def own_arm(self) -> str:
+        """Its arm; a net that is in no bank is an arm of its own."""
+        return self.arm or self.name
+
 
 def members_of(pl_module: pl.LightningModule) -> list[Member]:
     """The nets of a module. UserError: if the module neither names its nets nor leaves one answer."""

@@ -18,7 +18,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError, unknown
 from lightning_app.runs.configuration import flatten
-from lightning_app.runs.folder import ARRAYS, LOG, LayerRow, RunFolder, find_runs
+from lightning_app.runs.folder import ARRAYS, FINISHED, LOG, LayerRow, RunFolder, find_runs, run_folders
 from lightning_app.runs.naming import name_nets
 from lightning_app.runs.reader import Run, read_runs
 
@@ -54,7 +54,7 @@ def open_run(path: Path | str) -> "OpenRun":
     """
     folder = RunFolder(Path(path).expanduser())
     if not folder.has_log:
-        below = [str(file.parent) for file in sorted(folder.path.glob(f"**/{LOG}"))[:3]]
+        below = [str(path) for path in sorted(run_folders(folder.path))[:3]]
         hint = f"; there are {', '.join(below)}, ...: open one, or all with frames()" if below else ""
         raise UserError(f"expected a run folder with a {LOG}, found none in {folder.path}{hint}.")
     return OpenRun(Run(folder))
@@ -176,8 +176,7 @@ class OpenRun:
 
     def _last(self) -> pd.DataFrame:
         """A row for each net, the last value of everything."""
-        log = self.run.log[self.run.log["member"] != ""].sort_values("epoch", kind="stable")
-        return _wide(log.drop_duplicates(["member", "name"], keep="last"), "member")
+        return _wide(self.run.last_rows[self.run.last_rows["member"] != ""], "member")
 
     def _array_epochs(self, file: str, epoch: float | None) -> list[float]:
         there = self.folder.array_epochs(file)
@@ -205,7 +204,7 @@ class OpenRun:
         return title + notice + finals[shown].to_html(escape=True, float_format="{:.4g}".format, na_rep="–")
 
     def _standing(self) -> str:
-        state = "finished" if self.folder.finished is not None else "not finished"
+        state = "finished" if (self.folder.path / FINISHED).exists() else "not finished"
         return f"{len(self.members())} nets, {self.folder.last_epoch or 0} epochs, {state}"
 
 

@@ -99,6 +99,11 @@ class Run:
         return Final(float(values[latest]), whole(float(epochs[latest])))
 
     @cached_property
+    def last_rows(self) -> pd.DataFrame:
+        """The log's last row of every number of every member, in the order of epochs."""
+        return self.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
+
+    @cached_property
     def last_epochs(self) -> dict[str, int]:
         """Completed epochs of each member ("": the whole run), in the order of the log; one under way does not count."""
         last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,6 +111,33 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
     messages = [f"Failing cannot measure '{name}' before training: RuntimeError: once" for name in ("plain", "full")]
     assert RunFolder(tmp_path).notes() == messages
     assert [message for message in caplog.messages if "Failing" in message] == messages
+
+
+@pytest.mark.parametrize("result", [None, "much", [1.0, 2.0], np.ones(3)], ids=str)
+def test_what_is_neither_a_number_nor_a_tensor_has_failed_and_nothing_stops(tmp_path, result):
+    class Odd(Idle):
+        family = "odd"
+
+        def measure(self, context):
+            return {"odd": result}
+
+    run(tmp_path, Odd(), Idle())
+    assert logged(tmp_path, "failed/odd").keys() == {(name, e) for name in ("plain", "full") for e in range(3)}
+    assert len(RunFolder(tmp_path).notes()) == 2 and logged(tmp_path, "idle").keys() >= {("full", 2)}
+
+
+def test_the_next_run_of_the_same_objects_has_notes_layers_and_keys_too(tmp_path):
+    class Described(Failing):
+        def describe(self):
+            return {"failing": "nothing"}
+
+    measures = [Described(), callbacks.LayerCushion()]
+    for number in range(2):
+        run(tmp_path / str(number), *measures)
+    first, second = (RunFolder(tmp_path / str(number)) for number in range(2))
+    assert first.notes() == second.notes() and len(first.notes()) >= 2
+    assert first.layers() == second.layers() and first.layers()
+    assert first.described_keys() == second.described_keys() == {"failing": "nothing"}
 
 
 def test_keys_that_cannot_be_described_are_noted_and_stop_only_a_strict_measure(tmp_path):

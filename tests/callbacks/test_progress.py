@@ -1,10 +1,16 @@
 """What a running fit says of the time that it takes."""
 
 import re
+from unittest import mock
 
 import pytest
+import pytorch_lightning as pl
+from torch import nn
 
-from callbacks import ProgressLines, training
+from callbacks import ProgressLines, TrainingMetrics, training
+from callbacks.measure import Measure
+from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import RunLogger
 from tests.helpers import classifier, digits, fit
 
 
@@ -25,3 +31,34 @@ def test_the_time_of_an_epoch_is_said_once_as_soon_as_it_is_known(patience, plac
 def test_a_run_of_one_epoch_says_nothing_of_those_to_come(capsys):
     fit(classifier(), 1, digits(), callbacks=[ProgressLines()])
     assert "takes" not in capsys.readouterr().out
+
+
+class Slow(Measure):
+    """It claims to have measured for 1,000 seconds, after steps and epochs."""
+
+    family = "slow"
+
+    def measure(self, context):
+        self.spent += 1000
+        return {}
+
+
+def test_the_time_of_an_epoch_is_without_measures(tmp_path):
+    callbacks = [Slow(every_n_steps=1), TrainingMetrics()]
+    fit(classifier(), 2, digits(), callbacks=callbacks, logger=[RunLogger(tmp_path)])
+    times = RunFolder(tmp_path).log().query("name == 'time/epoch'")["value"]
+    assert len(times) == 2 and (times < -1000).all()
+
+
+def test_nets_in_no_bank_have_lines_of_their_own(capsys):
+    class Pair(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.members = [("one", nn.Linear(1, 1)), ("two", nn.Linear(1, 1))]
+
+        def metrics(self):
+            return {name: {"train/risk_running": float(number)} for number, (name, _) in enumerate(self.members)}
+
+    there = mock.Mock(current_epoch=0, max_epochs=1)
+    ProgressLines().on_train_epoch_end(there, Pair())
+    assert "one risk 0 | two risk 1" in capsys.readouterr().out

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import skipscope
 from callbacks import DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
 from lightning_app.common.errors import UserError
+from lightning_app.runs import RunFolder
 from tests.forked import Popen
 from tests.helpers import ROOT
 
@@ -294,6 +295,15 @@ def test_a_measure_that_fails_costs_its_own_numbers(tmp_path, bare):
     assert same_weights(net, bare)
     names = set(skipscope.open_run(tmp_path / "run").log()["name"])
     assert {"failed/odd", "weight_mass/all"} <= names
+
+
+def test_a_measure_of_two_watches_says_in_both_folders_what_failed(tmp_path):
+    measures = [Scalar("odd", broken), LayerCushion()]
+    for name in ("one", "two"):
+        watched(tmp_path / name, measures=measures)
+    one, two = (RunFolder(tmp_path / name) for name in ("one", "two"))
+    assert one.notes() == two.notes() and len(one.notes()) == 1
+    assert one.layers() == two.layers() and one.layers()
 
 
 def test_an_error_of_the_loop_is_the_loops_own_and_leaves_no_hooks(tmp_path):

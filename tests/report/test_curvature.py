@@ -3,12 +3,15 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from callbacks import HessianSpectrum
 from lightning_app.measures.curvature.spectrum import EDGES
 from lightning_app.report.sections import curvature as curvature_section
+from lightning_app.report.spectra import requested_samples
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
@@ -197,6 +200,22 @@ def test_the_samples_are_those_of_the_configuration(run):
     callback = {"class_path": "callbacks.HessianSpectrum", "init_args": {"prefix": "hessian", "samples": 77}}
     (run.path / "config.yaml").write_text(f"trainer: {{callbacks: [{callback}]}}\n")
     assert "over 77 probe samples" in curvature(measure(run))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefix"),
+    [
+        ({}, "hessian"),
+        ({"prefix": "hessian", "matrix": "gauss_newton"}, "gauss_newton"),
+        ({"prefix": "mine", "matrix": "gauss_newton"}, "mine"),
+    ],
+)
+def test_samples_are_of_the_spectrum_whose_name_the_callback_gives(arguments, prefix):
+    assert HessianSpectrum(**arguments).prefix == prefix
+    config = {"class_path": "callbacks.HessianSpectrum", "init_args": arguments | {"samples": 77}}
+    page = SimpleNamespace(runs=[SimpleNamespace(config={"trainer": {"callbacks": [config]}})])
+    found = {each: requested_samples(page, each) for each in ("hessian", "gauss_newton", "mine")}
+    assert found == {each: [77] * (each == prefix) for each in found}
 
 
 SEEDS = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]

@@ -1,12 +1,13 @@
 """One process writes into a run folder; its death frees the folder, however it died."""
 
+import errno
 import subprocess
 import sys
 
 import pytest
 
 from lightning_app.common.errors import UserError
-from lightning_app.runs.lock import take
+from lightning_app.runs.lock import claimed, take
 from tests.helpers import ROOT
 
 HOLDER = """
@@ -38,3 +39,14 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic links"):
         take(tmp_path)
     assert (tmp_path / "theirs").read_text() == "kept"
+
+
+def test_where_there_are_no_locks_both_warn_and_go_on(tmp_path, monkeypatch, caplog):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    take(tmp_path).close()
+    with claimed(tmp_path, "depth20", "run depth20"):
+        pass
+    assert sum("has no locks" in message for message in caplog.messages) == 2

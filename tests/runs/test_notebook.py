@@ -145,6 +145,21 @@ def test_a_run_without_numbers_shows_itself_too(tmp_path):
     assert "0 nets, 0 epochs, not finished" in run._repr_html_()
 
 
+def test_a_damaged_file_costs_what_is_in_it(tmp_path):
+    folder = write(tmp_path, ["plain"])
+    (folder.path / "finished").write_text("soon")
+    run = open_run(tmp_path)
+    assert "1 nets, 1 epochs, finished" in repr(run) and "finished" in run._repr_html_()
+
+
+def test_runs_below_a_folder_are_named_packed_ones_too(tmp_path):
+    write(tmp_path / "one", ["plain"])
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "log.csv.xz").write_bytes(b"")
+    with pytest.raises(UserError, match=r"there are .*one, .*two, \.\.\."):
+        open_run(tmp_path)
+
+
 def test_what_a_notebook_shows_is_text(tmp_path):
     folder = write(tmp_path / "<b>run", ["<script>alert(1)</script>", "plain"], epochs=(0, 3))
     folder.finish(3)

@@ -136,7 +136,7 @@ def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
     WeightNorms(kernel=1.0, operator=1.0, transferred_kernel=2.23606797749979, transferred_operator=2.23606797749979)
     """
     weight = layer.weight64()
-    whole = weight + _identity(layer) if layer.skip else weight
+    whole = weight + identity_kernel(layer) if layer.skip else weight
     return WeightNorms(
         kernel=float(weight.norm()),
         operator=operator_norm(layer.module, map_size, weight),
@@ -206,7 +206,7 @@ def _padding(module: Any) -> list[tuple[int, int]]:
     return [(int(padding), int(padding)) for padding in module.padding]
 
 
-def _identity(layer: Layer) -> Tensor:
+def identity_kernel(layer: Layer) -> Tensor:
     """rho with ``conv(x; rho) = S x``, the shape of the layer's weight, float64."""
     module, weight = layer.module, layer.weight
     if isinstance(module, nn.Linear):

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_app.identity import id_entries
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
+from lightning_app.measures.noise_stability.cushions import identity_kernel
 from lightning_app.networks.layers import Layer, each_once, layers_of
 
 Scale = Literal["relative", "transferred", "absolute"]
@@ -101,9 +101,8 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
     >>> noise_norms(Layer("layer01", halves, "weight", skip=True))
     {'relative': 1.0, 'transferred': 2.23606797749979, 'absolute': 2.0}
     """
-    weight = whole = layer.weight64()
-    if layer.skip:
-        whole = weight + (id_entries(weight) if layer.is_conv else torch.eye(*weight.shape))
+    weight = layer.weight64()
+    whole = weight + identity_kernel(layer) if layer.skip else weight
     return {
         "relative": float(weight.norm()),
         "transferred": float(whole.norm()),

@@ -61,6 +61,7 @@ def _everything(page: PageData) -> Text:
     """Each number's last value: also what no section above knows of."""
     rows = []
     for run in page.runs:
-        last = run.log.sort_values("epoch", kind="stable").drop_duplicates(["member", "name"], keep="last")
-        rows += [(run.label, *row) for row in last[["member", "name", "epoch", "value"]].itertuples(index=False)]
+        rows += [
+            (run.label, *row) for row in run.last_rows[["member", "name", "epoch", "value"]].itertuples(index=False)
+        ]
     return Text("The last value of every number logged", csv_text(("run", "net", "name", "epoch", "value"), rows))

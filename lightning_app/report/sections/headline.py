@@ -1,5 +1,6 @@
 """Where each net ended: the numbers of the paper's Table 1, of the final epoch and never of the best."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
@@ -48,13 +49,13 @@ def failures(net: Net) -> list[str]:
     ]
 
 
-def spell_epochs(epochs: Iterable[int]) -> str:
-    """Ascending numbers, those in a row by their ends.
+def spell_epochs(epochs: Iterable[float]) -> str:
+    """Ascending numbers, those in a row by their ends; what is within an epoch is of that epoch.
 
-    >>> spell_epochs([0, 3, 4, 5, 9])
+    >>> spell_epochs([0, 2.25, 2.5, 3, 4, 5, 9])
     '0, 3 to 5, 9'
     """
-    rows = consecutive(map(int, epochs))
+    rows = consecutive({math.ceil(epoch) for epoch in epochs})
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
