@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.calls import PAIRS, Inputs, answering, joined, pair_of
+from lightning_app.common.calls import PAIRS, Inputs, adapted, joined, pair_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
@@ -122,7 +122,7 @@ class MeasureContext:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         for inputs, labels in self.batches():
-            with torch.enable_grad(), answering(self.net):
+            with torch.enable_grad(), adapted(self.net):
                 loss = self.loss(self.net(inputs), labels)
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
             terms = counted(labels, self.loss)

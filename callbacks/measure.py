@@ -24,7 +24,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext, State
 from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of
-from lightning_app.common.calls import answering
+from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, at_least, reason
 from lightning_app.common.isolation import device_of, evaluating
 from lightning_app.common.numbers import whole
@@ -349,7 +349,7 @@ def epochs_done(trainer: pl.Trainer) -> float:
 
 @contextmanager
 def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
-    """Evaluation mode, gradients as given, no autocast, attention written out, one tensor of outputs (`answering`); afterwards
+    """Evaluation mode, gradients as given, no autocast, attention written out, one tensor of outputs (`adapted`); afterwards
     everything is as it was.
 
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
@@ -363,7 +363,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
         for parameter in grads:
             parameter.grad = None
         written_out = sdpa_kernel(SDPBackend.MATH)
-        with evaluating(net), answering(net), torch.set_grad_enabled(gradients), autocast, written_out:
+        with evaluating(net), adapted(net), torch.set_grad_enabled(gradients), autocast, written_out:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from callbacks.protocol import why_unseen
-from lightning_app.common.calls import answering
+from lightning_app.common.calls import adapted
 from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
@@ -220,7 +220,7 @@ def _of_probe(context: MeasureContext) -> Seen:
     watch = SignalWatch(net, samples=sum(len(labels) for _, labels in batches))
     try:
         for inputs, labels in batches:
-            with answering(net):  # before training the net may be a copy of the context's
+            with adapted(net):  # before training the net may be a copy of the context's
                 loss = context.loss(net(inputs), labels)
             (loss * (counted(labels, context.loss) / total)).backward()
     except BaseException:

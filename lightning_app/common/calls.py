@@ -1,7 +1,7 @@
 """How measures call any net: with whatever a batch holds, for one tensor of outputs and, where the net computes it, the loss.
 
 A net may take several tensors, by position or by name, and may return a ``ModelOutput`` (transformers), a tuple or a mapping.
-Measures know samples that can be cut and joined, and one tensor: `Inputs` are the samples, `answering` makes the net take them
+Measures know samples that can be cut and joined, and one tensor: `Inputs` are the samples, `adapted` makes the net take them
 and return the tensor, and `pair_of` makes a batch what measures know.
 """
 
@@ -102,12 +102,12 @@ def call(function: Callable[..., Any], inputs: Any) -> Any:
 
 
 @contextmanager
-def answering(net: nn.Module) -> Iterator[None]:
+def adapted(net: nn.Module) -> Iterator[None]:
     """Within it, the net takes `Inputs` as well as what it took before, and returns one tensor (`outputs_of`).
 
     A loss that it returned with the outputs is their `returned_loss`. A net that returns a tensor is as it was.
     """
-    handles = made_answering(net)
+    handles = adapt(net)
     try:
         yield
     finally:
@@ -115,7 +115,7 @@ def answering(net: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def made_answering(net: nn.Module) -> list[Any]:
+def adapt(net: nn.Module) -> list[Any]:
     """The same for good, or until these handles are removed."""
     nets = {id(each): each for each in (net, unwrapped(net)) if not isinstance(each, torch.jit.ScriptModule)}
     handles = [each.register_forward_pre_hook(_unpack, with_kwargs=True) for each in nets.values()]

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.calls import made_answering, pair_of
+from lightning_app.common.calls import adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, evaluating, use_float32
 from lightning_app.common.seeds import parse_seeds
@@ -130,7 +130,7 @@ class ImageClassifier(pl.LightningModule):
         self.loss = loss_named(loss)
         self._losses: dict[str, Loss] = {}  # by member (`_loss_of`)
         self._others: set[str] = set()  # members that may return more than one tensor
-        self._met: set[str] = set()  # those of them that return one now (`made_answering`)
+        self._met: set[str] = set()  # those of them that return one now (`adapt`)
         self.weight_decay = weight_decay
         self.decays = decays
         self.penalty_scale = penalty_scale
@@ -498,7 +498,7 @@ class ImageClassifier(pl.LightningModule):
         if name not in self._met and (name in self._others or not isinstance(inputs, Tensor)):
             self._met.add(name)
             for each in (net, self.averages[name]) if name in self.averages else (net,):
-                made_answering(each)
+                adapt(each)
             if isinstance(loss, (OfMaps, ReturnedLoss)):
                 with evaluating(net):
                     loss.look(net, inputs)

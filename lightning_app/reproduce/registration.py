@@ -34,7 +34,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing has been measured there
 JUDGING = ("papers/*.py", "papers/*/*.py", "statistics/paired.py", "statistics/fitting.py")
 # Of a claim, besides its readings.
-SAID = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")
+REGISTERED = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")
 Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
@@ -78,7 +78,7 @@ def _claims(its_paper: Paper, artefact: Artefact) -> Iterator[tuple[str, dict[st
                 quantity = row["quantity"] if scale is PAPER else f"{row['quantity']} ({scale.name} scale)"
                 about = {"test": row["test"], "class": row["class"]}
                 # Words, the paper's number, the test with its tolerance, readings; epochs, drops of the learning rate, seeds.
-                fixed = [row[key] for key in SAID]
+                fixed = [row[key] for key in REGISTERED]
                 fixed += [(reading["convention"], reading["judged"]) for reading in row["readings"]]
                 reduced = artefact.runs if scale is REDUCED else ()
                 fixed += [(run.name, *dataclasses.astuple(run.reduced)) for run in reduced if run.reduced]

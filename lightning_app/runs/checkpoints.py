@@ -24,7 +24,16 @@ from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST
 
 CHECKPOINT = "checkpoint"  # key of its metadata
-SAID = ("epoch", "global_step", "pytorch-lightning_version", "loops", "members", "id_weights", "centres", "parameters")
+CARRIED_OVER = (
+    "epoch",
+    "global_step",
+    "pytorch-lightning_version",
+    "loops",
+    "members",
+    "id_weights",
+    "centres",
+    "parameters",
+)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -65,7 +74,7 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
     """
     from safetensors.torch import save
 
-    said = {key: checkpoint[key] for key in SAID if key in checkpoint}
+    said = {key: checkpoint[key] for key in CARRIED_OVER if key in checkpoint}
     copied = partial(torch.clone, memory_format=torch.contiguous_format)
     weights = {name: copied(tensor.detach()) for name, tensor in checkpoint["state_dict"].items()}
     return save(weights, {CHECKPOINT: json.dumps(said)})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from callbacks import HessianSpectrum, MeasureContext
-from lightning_app.common.calls import Inputs, answering
+from lightning_app.common.calls import Inputs, adapted
 from lightning_app.measures import absorbed_norms, conv_weights, cushions, noise_injection, probe_forward, weight_mass
 from lightning_app.measures.signal import SignalWatch, profile
 from lightning_app.networks import measurable, survey
@@ -134,7 +134,7 @@ def of_attention(batch_first: bool, separate: bool, bias: bool = True):
 def test_the_four_maps_of_attention(batch_first, separate, bias):
     net, inputs, pairs, weights = of_attention(batch_first, separate, bias)
     labels = torch.zeros(SAMPLES, dtype=torch.long)
-    with answering(net):
+    with adapted(net):
         found = measured(net, inputs, labels)
     assert len(found) == 4
     for cushion, (x, y), weight in zip(found.values(), pairs, weights):
@@ -147,7 +147,7 @@ def test_the_four_maps_of_attention(batch_first, separate, bias):
 @torch.no_grad()
 def test_noise_in_one_map_of_packed_weights_leaves_the_others(strength=0.5):
     net, inputs, _, _ = of_attention(True, False)
-    with answering(net):
+    with adapted(net):
         found = noise_injection(net, [(inputs, torch.zeros(SAMPLES, dtype=torch.long))], [strength], draws=1)[
             "relative"
         ]

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.calls import made_answering
+from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
@@ -61,7 +61,7 @@ class GaussNewton(InParameters):
             raise UserError(f"{matrix} needs curvlinops: pip install curvlinops-for-pytorch.") from error
         self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
         check_evaluating(self._net, matrix)
-        made_answering(self._net)
+        adapt(self._net)
         self.parameters = chosen(self._net)
         pieces = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
         self._parts: list[tuple[int, Any]] = []

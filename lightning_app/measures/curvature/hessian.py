@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lightning_app.common.calls import made_answering
+from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
@@ -123,7 +123,7 @@ class Hessian(InParameters):
     ) -> None:
         self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
         check_evaluating(self._net, "a Hessian")
-        made_answering(self._net)
+        adapt(self._net)
         self._loss = loss
         self.parameters = chosen(self._net, names)
         self._weights = list(self.parameters.values())

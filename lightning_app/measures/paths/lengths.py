@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.calls import Inputs, behind_loss, made_answering
+from lightning_app.common.calls import Inputs, adapt, behind_loss
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.measures.core.histogram import Histogram
@@ -126,7 +126,7 @@ def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     check_evaluating(net, "a resolution by path length")
     half = next(net.parameters()).dtype in (torch.bfloat16, torch.float16)
     copied = copy.deepcopy(unwrapped(net)).float() if half else shared_copy(net)
-    made_answering(copied)
+    adapt(copied)
     return copied, inputs.to(dtype=torch.float32) if half and inputs.is_floating_point() else inputs
 
 
