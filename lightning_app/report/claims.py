@@ -79,7 +79,7 @@ def section(page: PageData) -> Section:
     for paper in (YU, LITTWIN, LI):
         own = [(asked, claim) for asked, claim in settled if asked.paper == paper]
         tables += [Table("", HEAD, _rows(own), title=paper, wide=True)] * bool(own)
-    tables += reproduced.tables(page.made)
+    tables += reproduced.tables(page.verdicts)
     shown = any(not table.folded for table in tables)
     if others := [each for each in found if each not in settled]:
         tables.append(

@@ -53,8 +53,8 @@ def report(
         UserError: if a path holds no run, naming it.
     """
     paths = [runs] if isinstance(runs, str | Path) else runs
-    found, made = _found([Path(path).expanduser() for path in paths])
-    return write_report(found, None if out is None else Path(out).expanduser(), layer, export, made)
+    found, verdicts = _found([Path(path).expanduser() for path in paths])
+    return write_report(found, None if out is None else Path(out).expanduser(), layer, export, verdicts)
 
 
 def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:

@@ -63,7 +63,7 @@ def write_report(
     out: Path | None = None,
     layer: str | None = None,
     export: Sequence[str] = (),
-    made: Sequence[Path] = (),
+    verdicts: Sequence[Path] = (),
 ) -> Path:
     """Write one page on one or several runs.
 
@@ -73,7 +73,7 @@ def write_report(
             several runs in the deepest folder that holds them all.
         layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
         export: of `exports.FORMATS`: figures and tables as files, too, in a folder beside the page.
-        made: folders of artefacts that `reproduce` has judged, to be shown with the claims.
+        verdicts: folders of artefacts that `reproduce` has judged, to be shown with the claims.
 
     Returns:
         Where the page is.
@@ -86,7 +86,7 @@ def write_report(
         raise UserError("expected at least one run to report on, got none.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     target = target / REPORT if out is None or target.is_dir() else target
-    page = gather(runs, layer, made)
+    page = gather(runs, layer, verdicts)
     sections = sections_of(page)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, render(sections, title_of(runs), page).encode())

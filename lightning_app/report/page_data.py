@@ -42,7 +42,7 @@ class PageData:
     runs: list[Run]
     nets: list[Net]
     layer: str | None = None  # the requested layer, if any
-    made: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
+    verdicts: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
     def having(self, *names: str) -> "PageData":
         """Only the nets of which one of these was measured."""
@@ -136,12 +136,12 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
     return [*best.values()]
 
 
-def gather(runs: Sequence[RunFolder], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
+def gather(runs: Sequence[RunFolder], layer: str | None = None, verdicts: Sequence[Path] = ()) -> PageData:
     """Read the runs and name their nets; see `lightning_app.runs.naming` for how they are called."""
-    return page_of(read_runs(runs), layer, made)
+    return page_of(read_runs(runs), layer, verdicts)
 
 
-def page_of(read: list[Run], layer: str | None = None, made: Sequence[Path] = ()) -> PageData:
+def page_of(read: list[Run], layer: str | None = None, verdicts: Sequence[Path] = ()) -> PageData:
     """`gather` of runs that are read already."""
     names = name_nets(read)
     kinds = {name.group: name.net.kind for name in names}
@@ -153,4 +153,4 @@ def page_of(read: list[Run], layer: str | None = None, made: Sequence[Path] = ()
     for net, label, group in names:
         facts: dict[str, Any] = {field.name: getattr(net, field.name) for field in fields(reader.Net)}
         nets.append(Net(**facts, label=label, group=group, style=looks[group]))
-    return PageData(read, nets, layer, tuple(made))
+    return PageData(read, nets, layer, tuple(verdicts))
