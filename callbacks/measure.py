@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext, State
 from callbacks.log import flatten, folders_of, is_number, log_results
-from callbacks.protocol import contexts_of
+from callbacks.protocol import contexts_of, gather_members
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, at_least, reason
 from lightning_app.common.isolation import device_of, evaluating
@@ -133,8 +133,7 @@ class EpochCallback(LoggingCallback, ABC):
         return last or epoch % self.every_n_epochs == 0 or self.due_after(steps)
 
     def _observe_within(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if gather := getattr(pl_module, "gather_members", None):  # nets that ranks train each for themselves
-            gather()
+        gather_members(pl_module)
         self.observe(trainer, pl_module, epochs_done(trainer))
 
 

@@ -5,6 +5,9 @@
 | which networks | ``pl_module.members``: pairs (name, net) | the only child with parameters, else the module itself |
 | which loss | ``pl_module.loss(outputs, labels)``, a mean | its ``criterion`` or ``loss_fn``, else cross-entropy |
 | which samples | ``probe_loader()`` of the datamodule or the module | 1,000 of the training set, evenly spread |
+| which networks a rank trains | ``pl_module.own``, like ``members`` | all of them |
+| which rank has a net as it is between steps | ``pl_module.owners``: name -> rank | the first one |
+| have a net that another rank trains | ``pl_module.gather_members()`` | nothing is to be done |
 
 A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
 normalised) is left out, unless ``members`` or ``loss`` say otherwise.
@@ -35,7 +38,7 @@ from callbacks.context import MeasureContext
 from lightning_app.common.calls import PAIRS, described
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.losses import Loss, classes_second, cross_entropy
-from lightning_app.runs.members import members_of
+from lightning_app.runs.members import Member, members_of
 
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
@@ -58,6 +61,25 @@ def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float
     for one in made:
         one.others = {other.arm: other.name for other in made if other.seed == one.seed and other.arm != one.arm}
     return made
+
+
+def trained_here(pl_module: pl.LightningModule) -> list[Member]:
+    """The nets that this rank trains, alone or with others."""
+    members = members_of(pl_module)
+    own = {member.name for member in getattr(pl_module, "own", members)}
+    return [member for member in members if member.name in own]
+
+
+def owner_of(pl_module: pl.LightningModule, name: str) -> int:
+    """The rank that has this net as it is between steps."""
+    owners: Mapping[str, int] = getattr(pl_module, "owners", {})
+    return owners.get(name, 0)
+
+
+def gather_members(pl_module: pl.LightningModule) -> None:
+    """Between two batches, on all ranks: nets that ranks train each for themselves become the same everywhere."""
+    if gather := getattr(pl_module, "gather_members", None):
+        gather()
 
 
 def metrics_of(pl_module: pl.LightningModule) -> Mapping[str, Mapping[str, float]]:

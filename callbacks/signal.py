@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure
-from callbacks.protocol import why_unseen
+from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
 from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
@@ -126,13 +126,12 @@ class Signal(Measure):
         self._seen = {}
         if self._watches or not self._will_be_logged(trainer):  # gradients may be gathered over batches
             return
-        self._began, members = trainer.global_step, members_of(pl_module)
-        own = {member.name for member in getattr(pl_module, "own", members)}  # that this rank trains
+        self._began = trainer.global_step
         self._scale = _loss_scale(trainer)
-        unseen = why_unseen(member.net for member in members)
+        unseen = why_unseen(member.net for member in members_of(pl_module))
         if unseen:
             self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
-        self._watches = {each.name: SignalWatch(each.net, not unseen) for each in members if each.name in own}
+        self._watches = {name: SignalWatch(net, not unseen) for name, net, *_ in trained_here(pl_module)}
 
     @property
     def watching(self) -> bool:

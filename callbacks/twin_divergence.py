@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from callbacks.log import log_results
 from callbacks.measure import LoggingCallback, epochs_done
-from callbacks.protocol import metrics_of, why_unseen
+from callbacks.protocol import gather_members, metrics_of, owner_of, why_unseen
 from lightning_app.common.errors import at_least
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
 from lightning_app.runs.members import Member, named_members
@@ -103,8 +103,7 @@ class TwinDivergence(LoggingCallback):
                 "steps only."
             )
         self._histories = {name: known.get(name, TwinHistory()) for name in self._pairs}
-        owners = getattr(pl_module, "owners", {})
-        self._owners = {name: owners.get(name, 0) for name in self._pairs}
+        self._owners = {name: owner_of(pl_module, name) for name in self._pairs}
         self._mine = {name: pair for name, pair in self._pairs.items() if self._owners[name] == trainer.global_rank}
         self._strategy = trainer.strategy
         obstacle = why_unseen(member.net for pair in self._pairs.values() for member in pair)
@@ -162,8 +161,8 @@ class TwinDivergence(LoggingCallback):
         if not self._pairs:
             return
         start = time.perf_counter()
-        if not trainer.is_last_batch and (gather := getattr(pl_module, "gather_members", None)):  # training ends here
-            gather()
+        if not trainer.is_last_batch:  # training ends here
+            gather_members(pl_module)
         results = self._distances(pl_module)
         self._exchange()
         for name, history in self._histories.items():

@@ -95,32 +95,16 @@ class Watch:
         scaler: Any = None,
         loggers: Iterable[Logger] = (),
     ) -> None:
-        if steps_per_epoch < 1 or steps_done < 0:
-            raise UserError(
-                f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
-            )
-        if total_steps is not None and total_steps < max(1, steps_done):
-            raise UserError(
-                f"expected total_steps from 1, with the steps_done of earlier parts, got {total_steps} and {steps_done}."
-            )
+        _check_steps(steps_per_epoch, steps_done, total_steps)
         nets = {"net": net} if isinstance(net, nn.Module) else dict(net)
         nets = {name: _whole(name, each) for name, each in nets.items()}
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
-        self.measures = []
-        for one in [*shipped(), Signal()] if measures is None else checked(measures):
-            self.measures.append(own := copy.copy(one))
-            own.forget_run()
-            own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
-            own.lenient = True
-        self._optimizer: Any = optimizer
-        while isinstance(inner := getattr(self._optimizer, "optimizer", None), torch.optim.Optimizer):
-            self._optimizer = inner  # of a wrapper, such as Accelerate's
-        self._module = SimpleNamespace(
-            members=[*nets.items()],
-            loss=loss,
-            device=device_of(*nets.values()),
-        )
+        self.measures = [
+            _own(one, every) for one in ([*shipped(), Signal()] if measures is None else checked(measures))
+        ]
+        self._optimizer: Any = _innermost(optimizer)
+        self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder)
         if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
@@ -362,6 +346,33 @@ def _whole(name: str, net: nn.Module) -> nn.Module:
             f"a process has parts only of the weights of '{name}' (FSDP): watch needs whole nets, as DDP has."
         )
     return net
+
+
+def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None) -> None:
+    if steps_per_epoch < 1 or steps_done < 0:
+        raise UserError(
+            f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
+        )
+    if total_steps is not None and total_steps < max(1, steps_done):
+        raise UserError(
+            f"expected total_steps from 1, with the steps_done of earlier parts, got {total_steps} and {steps_done}."
+        )
+
+
+def _own(measure: Measure, every: Steps) -> Measure:
+    """A copy with the clock of a watch: the same measure may be used elsewhere too."""
+    own = copy.copy(measure)
+    own.forget_run()
+    own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
+    own.lenient = True
+    return own
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer that steps, within wrappers such as Accelerate's."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
 
 
 def _in_parts(net: nn.Module) -> bool:
