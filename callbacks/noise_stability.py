@@ -20,6 +20,7 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
+from lightning_app.measures.core.losses import rows_of
 from lightning_app.networks import measurable, survey
 
 
@@ -112,7 +113,8 @@ class NoiseStability(Measure):
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
             layers, batches = measurable(survey(net, context.example())), list(context.batches())
             of_layers = cushions(layers, probe_forward(net, layers, batches).layers)
-            logits, labels = torch.cat([net(images) for images, _ in batches]), torch.cat([one for _, one in batches])
+            terms = [rows_of(net(images), labels, context.loss) for images, labels in batches]
+            logits, labels = map(torch.cat, zip(*terms))
             contracted = results["noise/contraction"].maximum
             results["noise/bound"] = noise_bound(of_layers, interlayer, contracted, logits, labels)
         return results

@@ -134,7 +134,7 @@ class ProgressLines(pl.Callback):
         for member in members_of(pl_module):
             arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
-        self._print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {words}  ({seconds:.1f} s)")
+        self._print(f"{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
         if not self._said and trainer.current_epoch + 1 != trainer.max_epochs:
             self._say(seconds, trainer.max_epochs, trainer.current_epoch + 1)
 
@@ -160,7 +160,7 @@ class EpochBar(RichProgressBar):
 
     @override
     def _get_train_description(self, current_epoch: int) -> str:
-        text = f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+        text = _count(current_epoch, self.trainer.max_epochs)
         return text.ljust(len(self.validation_description))  # else the bars move when the other one comes
 
     @property
@@ -168,6 +168,15 @@ class EpochBar(RichProgressBar):
     def sanity_check_description(self) -> str:
         """What Lightning calls a sanity check is the evaluation before training."""
         return "epoch 0"
+
+
+def _count(done: int, epochs: int | None) -> str:
+    """Which epoch follows, of how many where that is known: steps may be what limits training.
+
+    >>> _count(0, 3), _count(0, -1)
+    ('epoch 1/3', 'epoch 1')
+    """
+    return f"epoch {done + 1}" + (f"/{epochs}" if epochs not in (None, -1) else "")
 
 
 def _words(arm: str, seeds: Sequence[Mapping[str, float]]) -> str:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)  # an example may wait for a processor, or for the disk
+settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,9 +1,11 @@
 """Any pictures in folders of classes, in any size: what a net that was trained elsewhere is measured on."""
 
+import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import torch
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
@@ -11,6 +13,7 @@ from lightning_app.common.safe_io import read_text
 from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders, list_pictures
+from lightning_app.datamodules.trained_on import digest
 
 TESTS = ("test", "val")  # names of the folder beside train; the first that has classes is taken
 SHARE = 5  # one picture in five is for testing where no folder says which are
@@ -82,6 +85,15 @@ class ImageFolder(ImageData):
             if self._given_names is None
             else _names(self._given_names)
         )
+
+    @override
+    def fingerprint(self) -> str:
+        """16 hex digits of the SHA-256 of all files' names and sizes and of their labels: nothing is decoded for it."""
+        found = self.splits
+        files = [file for part in (found.train_images, found.test_images) for file in cast(Pictures, part).files]
+        listed = "".join(f"{os.path.relpath(file, self.root)} {os.path.getsize(file)}\n" for file in files)
+        names = torch.frombuffer(bytearray(os.fsencode(listed)), dtype=torch.uint8)
+        return digest(names, found.train_labels, found.test_labels)
 
     @override
     def load(self) -> Splits:

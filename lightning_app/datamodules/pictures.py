@@ -128,7 +128,7 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tens
     try:
         listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=_is_picture)
     except FileNotFoundError as error:
-        empty = str(error).split("classes ")[-1].split(". ")[0]
+        empty = str(error).split("classes ", 1)[-1].removesuffix(". ")
         raise UserError(
             f"{folder} has folders of classes without a picture in them ({empty}): remove them, or put pictures there "
             f"({', '.join(IMG_EXTENSIONS)})."

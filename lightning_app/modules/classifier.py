@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.calls import adapt, pair_of
-from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.errors import DivergedError, UserError, first_line
 from lightning_app.common.isolation import Float32, evaluating, use_float32
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a GPU, which has to be waited for
+ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
@@ -452,12 +453,17 @@ class ImageClassifier(pl.LightningModule):
     def _answers(self, passes: Sequence[Pass], share: float) -> list[Answer]:
         try:
             return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, ValueError) as error:
+            when = f"the batch of {self._in_words(self.global_step + 1)}"
+            if ONE_VALUE in str(error):
+                raise UserError(
+                    f"a normalisation cannot learn {when}, which has one value a channel: {first_line(error)}. Set "
+                    "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
+                ) from error
             for member, each in zip(self.own, passes):
                 if any(words in str(error) for words in LABEL_FAULTS) and (wrong := wrong_labels(each)):
                     raise UserError(
-                        f"member '{member.name}' cannot learn the batch of {self._in_words(self.global_step + 1)}: {wrong}. "
-                        "Mend the labels, or set the net's num_classes."
+                        f"member '{member.name}' cannot learn {when}: {wrong}. Mend the labels, or set the net's num_classes."
                     ) from error
             raise
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from lightning_app.common.errors import DivergedError, reason
+from lightning_app.common.errors import DivergedError, first_line, reason
 from lightning_app.common.isolation import tensors_in, trained_weights
+from lightning_app.measures.core.losses import classes_second, ignored_label
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
@@ -192,11 +193,18 @@ def _broken(named: Mapping[str, Tensor]) -> str:
 
 def wrong_labels(each: Pass) -> str:
     """The labels that are no class of the net's outputs, in words; empty where there are none."""
-    with torch.no_grad():
-        outputs = copy.deepcopy(each.net)(each.images).shape[1]
-    samples = ((each.labels < 0) | (each.labels >= outputs)).nonzero().flatten().tolist()
-    found = [f"sample {i} of the batch has label {int(each.labels[i])}" for i in samples[:SHOWN]]
-    return f"{', '.join(found)}, and the net has outputs 0 to {outputs - 1}" if found else ""
+    try:
+        with torch.no_grad():
+            outputs = copy.deepcopy(each.net)(each.images)
+    except (IndexError, RuntimeError) as error:  # of a net that computes its loss itself
+        return first_line(error)
+    classes = classes_second(outputs, each.labels, each.loss).shape[1]
+    wrong = ((each.labels < 0) | (each.labels >= classes)) & (each.labels != ignored_label(each.loss))
+    found = [
+        f"{''.join(f'token {token} of ' for token in tokens)}sample {sample} of the batch has label {label}"
+        for (sample, *tokens), label in zip(wrong.nonzero().tolist()[:SHOWN], each.labels[wrong].tolist())
+    ]
+    return f"{', '.join(found)}, and the net has outputs 0 to {classes - 1}" if found else ""
 
 
 def origin_of(each: Pass, weight: float = 1.0) -> Origin:

@@ -82,12 +82,17 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a scheduler that steps before its optimizer
-            for _ in range(schedulers[0]["last_epoch"]):
+            for _ in range(_steps_of(schedulers[0])):
                 step_schedule(scheduler)
         schedulers[0] = scheduler.state_dict()
     (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
     for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
         group |= {key: value for key, value in fresh.items() if key != "params"}
+
+
+def _steps_of(schedule: Mapping[str, Any]) -> int:
+    """How often a schedule has stepped, from its state; a chained one has that of its parts."""
+    return schedule["last_epoch"] if "last_epoch" in schedule else _steps_of(schedule["_schedulers"][0])
 
 
 def in_words(described: Mapping[str, Any] | None) -> str:

@@ -51,6 +51,8 @@ class MeanStdNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         variance = self.running_var
+        if self.training and len(x) == 1:  # as in PyTorch's BatchNorm
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
         if self.training:  # dead units have deviation 0, of derivative 0
             deviations = x.std(0, correction=0) if self.centred else torch.linalg.vector_norm(x, dim=0) / len(x) ** 0.5
             variance = deviations.mean(0, keepdim=True).square()

@@ -29,7 +29,7 @@ from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, retu
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, dense, noise_injection
 from lightning_app.measures.core.losses import counted, cross_entropy, of_samples
-from lightning_app.networks import GPT
+from lightning_app.networks import GPT, SimplifiedNet
 from tests.helpers import TIMING, trainer
 
 CLASSES = 7
@@ -243,6 +243,15 @@ def test_samples_whose_label_is_ignored_count_in_nothing():
     assert torch.equal(all_of.error, some_of.error)
     hessians = [Hessian(net, context.samples(8), context.loss, names=["heads.head.bias"]) for context in (few, alone)]
     torch.testing.assert_close(*map(dense, hessians), rtol=1e-4, atol=1e-6)
+
+
+def test_a_bound_counts_no_sample_whose_label_is_ignored():
+    torch.manual_seed(0)
+    net, x, labels = SimplifiedNet(5), torch.randn(6, 3, 32, 32), torch.tensor([1, -100, 3, -100, 5, 6])
+    found = NoiseStability(samples=6).evaluate(MeasureContext(net, [(x, labels)]))["noise/bound"]
+    alone = NoiseStability(samples=6).evaluate(MeasureContext(net, [(x[labels >= 0], labels[labels >= 0])]))
+    assert found.count == alone["noise/bound"].count == 4
+    assert found.margin == pytest.approx(alone["noise/bound"].margin, nan_ok=True, rel=1e-5)
 
 
 @pytest.mark.parametrize("places", [6, CLASSES])

@@ -24,7 +24,7 @@ def probe(sizes) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return batches
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=BATCHES, count=st.integers(1, 40), limit=st.none() | st.integers(1, 5))
 def test_samples_are_spread_evenly_in_order_and_no_more_at_a_time_than_memory_allows(sizes, count, limit):
     of_net = MeasureContext(nn.Linear(3, 2), probe(sizes))

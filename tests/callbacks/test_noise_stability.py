@@ -1,14 +1,24 @@
 """The callback: what it logs for which net, on which samples, and that its numbers are the measures' own."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from callbacks import NoiseStability
 from callbacks.measure import isolated
-from lightning_app.measures import contraction, minimal_cushions, noise_injection, smoothness
+from lightning_app.measures import (
+    contraction,
+    cushions,
+    minimal_cushions,
+    noise_bound,
+    noise_injection,
+    probe_forward,
+    smoothness,
+)
 from lightning_app.modules import Arm
+from lightning_app.networks import measurable, survey
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import arm, classifier, context, fit
@@ -60,5 +70,11 @@ def test_its_numbers_are_the_measures_own():
     assert found["noise/contraction"].maximum == expected[0].maximum
     assert found["noise/smoothness"].rho == expected[1].rho
     assert torch.equal(found["noise/bound"].interlayer, interlayer.minimal)
-    assert found["noise/bound"].count == 20
-    assert math.isfinite(found["noise/bound"].log10) or math.isnan(found["noise/bound"].margin)
+    with isolated(net):
+        layers, batches = measurable(survey(net, of_net.example())), list(of_net.batches())
+        of_layers = cushions(layers, probe_forward(net, layers, batches).layers)
+        logits, labels = (torch.cat(each) for each in zip(*((net(x), y) for x, y in batches)))
+        bound = noise_bound(of_layers, interlayer, expected[0].maximum, logits, labels)
+    assert found["noise/bound"].count == bound.count == 20 and 0 < bound.margin < math.inf
+    for name, value in asdict(bound).items():
+        torch.testing.assert_close(getattr(found["noise/bound"], name), value, rtol=0, atol=0, equal_nan=True)

@@ -62,3 +62,9 @@ def test_nets_in_no_bank_have_lines_of_their_own(capsys):
     there = mock.Mock(current_epoch=0, max_epochs=1)
     ProgressLines().on_train_epoch_end(there, Pair())
     assert "one risk 0 | two risk 1" in capsys.readouterr().out
+
+
+def test_training_that_steps_limit_has_no_number_of_epochs_to_come(capsys):
+    fit(classifier(), -1, digits(), max_steps=8, callbacks=[ProgressLines()])
+    said = capsys.readouterr().out
+    assert re.search(r"^epoch 2  ", said, re.MULTILINE) and "/-1" not in said and "/None" not in said

@@ -26,6 +26,7 @@ def test_a_bank_logs_what_a_loop_by_hand_sees_in_the_same_steps(tmp_path):
     module, data = classifier(seeds=2), digits()
     start = {name: {key: value.clone() for key, value in net.state_dict().items()} for name, net in module.members}
     fit(module, 1, data=data, callbacks=[Signal(every_n_steps="powers_of_2")], logger=[RunLogger(tmp_path)])
+    assert same_weights(module.nets, fit(classifier(seeds=2), 1).nets)
     for member in module.members:
         net = member.net
         net.load_state_dict(start[member.name])
@@ -51,9 +52,7 @@ def test_a_bank_logs_what_a_loop_by_hand_sees_in_the_same_steps(tmp_path):
                 assert all(key.endswith("_expected") for key in more) and len(more) == (
                     8 if member.arm == "plain" else 4
                 )
-    assert "residual-seed00" in start and same_weights(
-        fit(classifier(seeds=2), 1).nets, fit(classifier(seeds=2), 1).nets
-    )
+    assert "residual-seed00" in start
 
 
 def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch, tmp_path):

@@ -35,9 +35,10 @@ def test_safetensors(tmp_path):
         read_weights(tmp_path / "weights.safetensors")
 
 
-def test_a_file_without_counters_of_batches_is_whole(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_file_without_counters_of_batches_is_whole(tmp_path, prefix):
     source, target = net(seed=1), net(seed=2)
-    torch.save({k: v for k, v in source.state_dict().items() if "tracked" not in k}, tmp_path / "old.pth")
+    torch.save({prefix + k: v for k, v in source.state_dict().items() if "tracked" not in k}, tmp_path / "old.pth")
     load_weights(target, tmp_path / "old.pth")
     assert same_weights(source, target)
 

@@ -1,5 +1,7 @@
 """Pictures of any kind in folders, against torchvision's evaluation of pretrained weights, and every way to get them wrong."""
 
+import os
+import re
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from torchvision.models import ResNet18_Weights
 from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import InterpolationMode
 
+from lightning_app.cli import main
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import ImageFolder
 from lightning_app.datamodules.pictures import Decoding, Pictures
@@ -308,6 +311,24 @@ def test_more_pictures_than_memory():
         Pictures(["a.png"] * 1000, Decoding(10**5, 10**5, "bilinear", 3))[:]
 
 
+def test_a_fingerprint_is_of_names_sizes_and_labels_and_decodes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(Decoding, "__call__", None)
+    tree(tmp_path / "one", 4)
+    found = small(tmp_path / "one").fingerprint()
+    (tmp_path / "one").rename(tmp_path / "größe zwei")
+    assert small(tmp_path / "größe zwei").fingerprint() == found and re.fullmatch(r"[0-9a-f]{16}", found)
+    next((tmp_path / "größe zwei").rglob("*.png")).open("ab").write(b" ")
+    assert small(tmp_path / "größe zwei").fingerprint() != found
+
+
+@pytest.mark.parametrize("name", ["cats", "St. Bernard", "größe"])
+def test_a_class_without_pictures_is_named(name, tmp_path):
+    tree(tmp_path, 4)
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=rf"without a picture in them \({re.escape(name)}\)"):
+        small(tmp_path).setup()
+
+
 @pytest.mark.slow
 def test_training_on_one_s_own_pictures(tmp_path):
     names = ("ant", "bee", "cat", "dog")
@@ -319,3 +340,26 @@ def test_training_on_one_s_own_pictures(tmp_path):
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "photos" / "photos" / "log.csv").exists()
+
+
+@pytest.mark.slow
+def test_a_run_takes_what_its_limits_leave_of_pictures_that_memory_does_not_hold(tmp_path, monkeypatch):
+    for split in ("train", "test"):
+        tree(tmp_path / "set" / split, 20)
+    there = {"SC_PHYS_PAGES": 12 * 3 * 16 * 16, "SC_PAGE_SIZE": 1}
+    calls, whole, asked = [], Decoding.__call__, os.sysconf
+    monkeypatch.setattr(Decoding, "__call__", lambda self, file: calls.append(file) or whole(self, file))
+    monkeypatch.setattr(os, "sysconf", lambda name: there.get(name) or asked(name))
+    monkeypatch.chdir(tmp_path)
+    words = ("fit", "--model.net", "SimplifiedNet", "--model.net.num_classes", "2", "--data", "ImageFolder")
+    words += ("--data.root", "set", "--data.image_size", "16", "--data.train_limit", "6", "--data.test_limit", "4")
+    words += (
+        "--trainer.max_epochs",
+        "1",
+        "--trainer.callbacks",
+        "[{class_path: TrainingMetrics}]",
+        "--trainer.logger",
+        "[]",
+    )
+    assert main(list(words)) == 0
+    assert len(calls) == len(set(calls)) == 6 + 4

@@ -89,7 +89,7 @@ def test_a_rank_without_samples_is_refused():
     assert len(EpochLoader(SOURCE, 16, world=3, drop_last=True)) == 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=st.integers(1, 60), rows=st.integers(1, N), world=st.sampled_from([1, 2, 3, 7]))
 def test_evaluation_counts_every_sample_once(size, rows, world):
     loaders = [EvalLoader(SOURCE, size, torch.arange(rows), rank=rank, world=world) for rank in range(world)]

@@ -25,7 +25,7 @@ def test_damage_is_noticed_or_harmless(name, tmp_path):
     whole, right = file.read_bytes(), kind.read(run)
     assert right is not None
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150, derandomize=True, database=None)
     @given(damage())
     def check(damaged) -> None:
         file.write_bytes(damaged(whole))

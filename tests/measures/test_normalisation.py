@@ -108,6 +108,13 @@ def test_a_layer_that_only_looks_like_a_normalisation_has_its_weight():
     assert found.offset == 0 and (found.lambdas == 1).all()
 
 
+@pytest.mark.parametrize("net", [CifarResNet(8), PreactResNet(20, n=2)], ids=["ResNet", "PreactResNet"])
+def test_rounding_to_bfloat16_decides_nothing(net):
+    expected = absorbable(net)
+    found = normalisations_of(net.bfloat16(), IMAGE.bfloat16())
+    assert expected and {norm.path for norm in found if norm.into is not None} == expected
+
+
 def test_own_nets():
     net = CifarResNet(8)
     pairs = found(net)

@@ -60,7 +60,7 @@ def test_top_five_from_forty_products_and_no_ghosts():
     assert (np.abs(ritz - 160.9) < 1).sum() == 1 and (np.abs(ritz - 86.8) < 1).sum() == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 30))
 def test_an_eigenvalue_lies_within_each_residual(seed, steps):
     values = like_a_net(60, seed)
@@ -142,7 +142,7 @@ def test_a_multiple_eigenvalue_is_no_single_one(multiplicity):
     assert found.index_low <= 0.5 <= found.index_high
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), steps=st.integers(2, 25), z=st.floats(-3, 3))
 def test_mass_below_a_point_is_bounded(seed, steps, z):
     """Chebyshev-Markov-Stieltjes, against the measure of the very start."""
@@ -240,7 +240,7 @@ def test_zero_hessian():
         assert math.isnan(found.condition10_low)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(scale=st.floats(0.01, 100))
 def test_scaling(scale):
     values = like_a_net(80)

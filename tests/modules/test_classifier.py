@@ -1,5 +1,6 @@
 """Cost, penalty, metrics, and what a wrong model is told."""
 
+import copy
 import math
 
 import pytest
@@ -9,11 +10,12 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.datamodules import GaussianMixture
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Arm
-from lightning_app.networks import SimplifiedNet
+from lightning_app.networks import ResidualMLP, SimplifiedNet
 from tests.helpers import arm, classifier, digits, fit, same_weights, sgd, trainer
 
 
@@ -169,12 +171,21 @@ def test_bfloat16_training_is_finite_and_learns_in_float32_weights():
     assert next(module.parameters()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("norm", ["eq22", "before_relu", "after_relu"])
+def test_a_batch_of_one_sample_that_cannot_be_normalised_is_an_error_message(norm):
+    data = GaussianMixture(samples=51, test_samples=10, dimensions=4, batch_size=10)
+    module = classifier(net=lambda: ResidualMLP(4, 5, 3, norm=norm), channels_last=False)
+    with pytest.raises(UserError, match=r"one value a channel: Expected more than 1 value .* Set data.batch_size"):
+        fit(module, epochs=1, data=data)
+
+
 def test_any_network_trains():
     import torchvision
 
     module = classifier(net=lambda: torchvision.models.squeezenet1_1(num_classes=10))
+    start = copy.deepcopy(module.nets)
     fit(module, epochs=1, limit_train_batches=1, limit_val_batches=1)
-    assert set(module.metrics()) == {"net"}
+    assert math.isfinite(module.metrics()["net"]["train/risk"]) and not same_weights(start, module.nets)
 
 
 def test_a_checkpoint_that_lists_the_place_once_for_each_stream_still_resumes(tmp_path):

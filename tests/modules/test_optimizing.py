@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, OneCycleLR
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
@@ -66,6 +66,10 @@ class Watch(pl.Callback):
 
 def lbfgs(parameters):
     return torch.optim.LBFGS(parameters, lr=0.5, max_iter=3, history_size=2, line_search_fn="strong_wolfe")
+
+
+def chained(optimizer):
+    return ChainedScheduler([LinearLR(optimizer, 0.5, total_iters=4), CosineAnnealingLR(optimizer, 8)])
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +146,9 @@ def test_what_a_closure_returns_is_the_cost_whose_gradient_it_left():
         ONE_CYCLE,
         {"optimizer": lbfgs, "arms": {"residual": arm(True)}, "channels_last": False},
         {"optimizer": partial(SAM, lr=0.05), "arms": {"residual": arm(True)}},
+        {"arms": {"residual": arm(True)}, "scheduler": chained, "scheduler_interval": "step"},
     ],
-    ids=["warm-up", "one-cycle", "lbfgs", "sam"],
+    ids=["warm-up", "one-cycle", "lbfgs", "sam", "chained"],
 )
 def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
     """From within an epoch and from its end."""

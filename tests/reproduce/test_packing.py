@@ -31,7 +31,7 @@ from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.reproduce.conftest import leave_run
 from tests.reproduce.test_runner import Recorder, finishing, one
 
-PROPERTY = settings(max_examples=30, deadline=None)
+PROPERTY = settings(max_examples=30)
 WEIGHTS, LAST = "checkpoints/weights.safetensors", "checkpoints/last.ckpt"
 RUN = Run("depth20", seeds=3)
 PLAN = TrainingJob("yu-tomasi", RUN, PAPER)

@@ -401,7 +401,7 @@ def found_in(original: Path, artefact: str, text: str) -> bool:
             file.write_text(before)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_any_altered_digit_of_a_record_is_found(original, data):
     """But for who rendered it: a digit that no tolerance sees is still one that the table does not have."""
@@ -434,7 +434,7 @@ def places(tree, path=()):
         yield from places(branch, (*path, key))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_a_record_that_somebody_broke_is_found_and_no_traceback(original, data):
     """But for who rendered it."""

@@ -74,7 +74,7 @@ def test_looking_after_every_pair_is_no_cheating(draw):
     assert (at_margin == Order.EQUIVALENT.value).any(axis=1).mean() < 0.05
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 30), st.floats(-2, 2))
 def test_the_interval_holds_what_the_evidence_does_not_exclude(seed, count, shift):
     d = np.random.default_rng(seed).normal(shift, 1, count)

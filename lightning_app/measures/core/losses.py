@@ -60,7 +60,7 @@ class OfMaps:
     of_maps = False
 
     def __init__(self, loss: Loss) -> None:
-        self._loss, self.ignore_index = loss, _ignored(loss)
+        self._loss, self.ignore_index = loss, ignored_label(loss)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         plain = F.cross_entropy if self._loss is cross_entropy else getattr(self._loss, "criterion", self._loss)
@@ -127,7 +127,7 @@ def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     """`counted`, () int64, without waiting for a device."""
     if labels.is_floating_point():
         return torch.full((), len(labels), device=labels.device)
-    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(_ignored(loss)).sum()
+    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss)).sum()
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
@@ -136,13 +136,13 @@ def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:
         return None
     found = classes_second(outputs, labels, loss).argmax(1)
-    return ((found != labels) & (labels != _ignored(loss))).sum() if found.shape == labels.shape else None
+    return ((found != labels) & (labels != ignored_label(loss))).sum() if found.shape == labels.shape else None
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts."""
     outputs, labels = _aligned(outputs, labels, loss)
-    outputs, counts = classes_second(outputs, labels, loss).double(), labels != _ignored(loss)
+    outputs, counts = classes_second(outputs, labels, loss).double(), labels != ignored_label(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()
     number = counts.reshape(len(counts), -1).sum(1)
@@ -152,7 +152,7 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
 def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """A row of outputs (n, classes) for each term, and its label (n,)."""
     outputs, labels = _aligned(outputs, labels, loss)
-    (counts,) = (labels.flatten() != _ignored(loss)).nonzero(as_tuple=True)
+    (counts,) = (labels.flatten() != ignored_label(loss)).nonzero(as_tuple=True)
     return classes_second(outputs, labels, loss).movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
 
 
@@ -170,5 +170,6 @@ def _shift(loss: Loss) -> int:
     return getattr(loss, "shift", 0)
 
 
-def _ignored(loss: Loss) -> int:
+def ignored_label(loss: Loss) -> int:
+    """The label of samples or tokens that do not count."""
     return getattr(loss, "ignore_index", IGNORED)
