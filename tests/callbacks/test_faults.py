@@ -346,6 +346,13 @@ def test_where_one_sample_does_not_fit_the_measure_has_failed(tmp_path):
     assert "OutOfMemoryError: CUDA out of memory" in RunFolder(tmp_path).notes()[0]
 
 
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_one_value_of_a_channel_has_no_statistics(at_once):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3)).eval()
+    with pytest.raises(UserError, match=r"statistics of some samples, and .*take more, data.probe_size"):
+        recalibrated(net, torch.randn(1, 3, 2, 2), at_once)
+
+
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_statistics_of_samples_in_pieces_are_those_of_all_of_them(size):
     """Against one pass in training mode, in float64: equal up to rounding, to 1e-12."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer
 from lightning_app.measures import SCALES, noise_injection, noise_norms
 from lightning_app.networks import CifarResNet, SimplifiedNet
@@ -89,3 +90,8 @@ def test_a_net_without_blocks():
     found = noise_injection(some.double().eval(), labelled(6))["relative"]
     assert found.layers == ("layer01", "layer02") and (found.median > 0).all()
     assert some[1].num_batches_tracked == 0
+
+
+def test_a_net_without_layers_is_an_error_message():
+    with pytest.raises(UserError, match=r"noise needs layers with weights .* this Sequential has none"):
+        noise_injection(nn.Sequential(nn.Flatten()), [(torch.zeros(2, 10), torch.zeros(2).long())], [0.1])

@@ -17,6 +17,8 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import hooked
 
+TOO_FEW = "before training a normalisation is given the statistics of some samples, and"
+
 
 def needs_recalibration(net: nn.Module) -> bool:
     """Whether some normalisation of it has the statistics of no data yet: mean 0 and variance 1."""
@@ -50,10 +52,7 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
     try:
         net(inputs)
     except ValueError as error:
-        raise UserError(
-            f"before training a normalisation is given the statistics of some samples, and {len(inputs)} are too few "
-            f"({error}): take more, data.probe_size."
-        ) from error
+        raise UserError(f"{TOO_FEW} {len(inputs)} are too few ({error}): take more, data.probe_size.") from error
     for module, momentum in fresh.items():
         module.momentum = momentum
         module.eval()
@@ -65,6 +64,9 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
 
     The net is in evaluation mode and calls each of them at most once; those that it does not call keep what they have.
 
+    Raises:
+        UserError: where a channel has one value in all.
+
     >>> norm = nn.BatchNorm1d(1).eval()
     >>> recalibrate_in_pieces(norm, [norm], torch.tensor([[1.0], [2.0], [3.0]]).split(2))
     >>> norm.running_mean, norm.running_var
@@ -75,6 +77,8 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
         net(pieces[0])
     counts = {norm: _set_moments(net, norm, pieces) for norm in called}
     for norm, count in counts.items():
+        if count == 1:
+            raise UserError(f"{TOO_FEW} one value a channel has no variance: take more, data.probe_size.")
         norm.running_var *= count / (count - 1)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
@@ -70,6 +71,9 @@ def noise_injection(
         seed: of the noises, beside a layer's place among the net's layers.
         loss: says which label a token is compared with; risk is the cross-entropy, whatever it is.
 
+    Raises:
+        UserError: if there is no layer to put noise into.
+
     For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 
     Cost: S draws forward passes for each layer and each *different* norm, at half price where a net has blocks, since
@@ -89,6 +93,10 @@ def noise_injection(
                 responses = [_response(cuts, layer, labels, s * noise, loss) for noise in noises for s in strengths]
                 by_draw = torch.stack(responses).unflatten(0, (draws, len(strengths)))  # (draws, S, 3, B)
                 found.setdefault((layer.name, norm), []).append(by_draw.cpu())
+    if not found:
+        raise UserError(
+            f"noise needs layers with weights that the forward pass calls, this {type(net).__name__} has none."
+        )
     called = [layer.name for layer in layers if any(name == layer.name for name, _ in found)]
     return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
 
