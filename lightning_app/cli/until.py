@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -31,8 +31,16 @@ QUESTION = re.compile(
     r"(?P<name>[^:\s]+)\s*(:\s*(?P<verdicts>[a-z]+(\|[a-z]+)*)?\s*(within\s+(?P<margin>[\d.eE+-]+))?)?"
 )
 SHOWN = 4  # options that differ
-Home = tuple[Path, str, tuple[str, str]]  # the folder of the runs, their name, and both arms
 EXAMPLE = '--until "test/error: better|equivalent within 0.002"'
+
+
+class Runs(NamedTuple):
+    """Which runs one question is asked of."""
+
+    folder: Path
+    name: str  # before "-seed0-6"
+    first: str  # arm
+    last: str  # arm, which is compared with the first
 
 
 @dataclass(frozen=True)
@@ -81,17 +89,17 @@ def fit_until(argv: Sequence[str]) -> int:
     """
     words, question, most = options_of([word for word in argv if word != JSON])
     config = _config(words)
-    home = _home(config)
-    _check_same(_runs(*home[:2]), config)
+    asked = _asked(config)
+    _check_same(_begun(asked), config)
     with answering(JSON in argv) as answer:
-        return _until_settled(words, question, most, home, answer)
+        return _until_settled(words, question, most, asked, answer)
 
 
-def _until_settled(words: Sequence[str], question: Question, most: int, home: Home, answer: dict[str, Any]) -> int:
-    folder, name, (first, last) = home
+def _until_settled(words: Sequence[str], question: Question, most: int, asked: Runs, answer: dict[str, Any]) -> int:
+    _, name, first, last = asked
     told: set[str] = set()
     while True:
-        runs = _runs(folder, name)
+        runs = _begun(asked)
         for run, seeds in runs.items():
             if run.finished is None and (code := _fit(words, run.path.name, seeds, resume=True)):
                 return code
@@ -150,7 +158,7 @@ def _config(words: Sequence[str]) -> Mapping[str, Any]:
     return yaml.safe_load(done.stdout)
 
 
-def _home(config: Mapping[str, Any]) -> Home:
+def _asked(config: Mapping[str, Any]) -> Runs:
     run, arms = config["run"], [*(config["model"].get("arms") or {})]
     if config["trainer"].get("fast_dev_run"):
         raise UserError(f"{OPTION} compares what runs have logged, and with trainer.fast_dev_run they log nothing.")
@@ -158,7 +166,7 @@ def _home(config: Mapping[str, Any]) -> Home:
         raise UserError(
             f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
         )
-    return Path(run["root"]).expanduser() / run["group"], run["name"], (arms[0], arms[1])
+    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], *arms)
 
 
 def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
@@ -175,11 +183,11 @@ def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
             )
 
 
-def _runs(folder: Path, name: str) -> dict[RunFolder, tuple[int, ...]]:
+def _begun(asked: Runs) -> dict[RunFolder, tuple[int, ...]]:
     """The runs that were begun, and their seeds, by the names that they were given."""
     found = {}
-    for path in folder.glob(f"{name}-seed*"):
-        if seeds := re.fullmatch(rf"{re.escape(name)}-seed(\d[\d,-]*)", path.name):
+    for path in asked.folder.glob(f"{asked.name}-seed*"):
+        if seeds := re.fullmatch(rf"{re.escape(asked.name)}-seed(\d[\d,-]*)", path.name):
             found[RunFolder(path)] = parse_seeds(seeds[1])
     return dict(sorted(found.items(), key=lambda each: each[1]))
 

@@ -8,7 +8,7 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.cli.run_folders import RunFolders
-from lightning_app.cli.until import Question, _check_same, _home
+from lightning_app.cli.until import Question, _asked, _check_same
 from lightning_app.common.errors import UserError
 from lightning_app.compare.findings import Verdict
 from lightning_app.runs import RunFolder
@@ -61,13 +61,13 @@ def test_runs_of_other_options_are_not_mixed(tmp_path):
 
 def test_a_run_that_logs_nothing_settles_nothing():
     with pytest.raises(UserError, match="fast_dev_run"):
-        _home({"run": {}, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {"fast_dev_run": 1}})
+        _asked({"run": {}, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {"fast_dev_run": 1}})
 
 
 def test_runs_are_looked_for_where_fit_writes_them(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     run = {"root": "~/runs", "group": "digits", "name": "x"}
-    folder, *_ = _home({"run": run, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {}})
+    folder, *_ = _asked({"run": run, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {}})
     assert folder == RunFolders(run["root"], run["group"], run["name"]).parent == tmp_path / "runs" / "digits"
 
 
