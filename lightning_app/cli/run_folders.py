@@ -139,9 +139,9 @@ def _name_of(checkpoint: str | None, model: Namespace) -> str:
 def discard_if_unused(folder: RunFolder) -> None:
     """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind.
 
-    A run that has trained to its end stays: other loggers and callbacks may have written into it.
+    A run that has trained to its end stays: other loggers and callbacks may have written into it. One of no epochs does not.
     """
-    if not folder.path.is_dir() or folder.finished is not None:
+    if not folder.path.is_dir() or folder.finished:
         return
     if not (folder.path / LOG).exists() and not folder.checkpoints.exists():
         shutil.rmtree(folder.path)

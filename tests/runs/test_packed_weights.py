@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
-from lightning_app.runs.checkpoints import SAID, AtomicCheckpointIO, packed_weights
+from lightning_app.runs.checkpoints import CARRIED_OVER, AtomicCheckpointIO, packed_weights
 from lightning_app.runs.folder import WEIGHTS
 from tests.helpers import TINY, command
 
@@ -110,7 +110,7 @@ def test_a_real_checkpoint_keeps_what_it_says_of_itself(packed):
     folder = packed / RUN / "checkpoints"
     whole, kept = (AtomicCheckpointIO().load_checkpoint(folder / name) for name in ("last.ckpt", WEIGHTS))
     assert all(torch.equal(kept["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
-    for key in set(SAID) & whole.keys():
+    for key in set(CARRIED_OVER) & whole.keys():
         assert kept[key] == json.loads(json.dumps(whole[key])), key
     assert (folder / WEIGHTS).stat().st_size < (folder / "last.ckpt").stat().st_size / 2
 
