@@ -41,9 +41,11 @@ class LoggingCallback(pl.Callback):
 
     Attributes:
         strict: re-raise what cannot be measured or logged.
+        spent: seconds of measuring in all, which are no time of training.
     """
 
     strict = False
+    spent = 0.0
 
 
 class EpochCallback(LoggingCallback, ABC):
@@ -59,7 +61,6 @@ class EpochCallback(LoggingCallback, ABC):
     """
 
     lenient = False
-    spent = 0.0  # seconds of measuring, in all
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
         self.set_clock(every_n_epochs, every_n_steps)
@@ -173,9 +174,17 @@ class Measure(EpochCallback):
         return {}
 
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
-        """Measure one net as in a run, isolated from training. Raises what `measure` raises."""
+        """Measure one net as in a run, isolated from training.
+
+        Raises:
+            TypeError: for results that are neither numbers nor tensors; and whatever `measure` raises.
+        """
         with isolated(context.net, self.gradients):
-            return dict(self.measure(context))
+            found = dict(self.measure(context))
+        for key, value in flatten(found):
+            if is_number(value):
+                _check_number(key, value)
+        return found
 
     def warn_once(self, message: str) -> None:
         """Log a warning that is not repeated every epoch."""
@@ -204,9 +213,8 @@ class Measure(EpochCallback):
 
     def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
         try:
-            found = self.within_memory(context)
-            return {key: float(value) if is_number(value) else value for key, value in flatten(found)}
-        except Exception as error:  # a foreign net raises what it likes, and a foreign measure returns it
+            return self.within_memory(context)
+        except Exception as error:  # a foreign net raises what it likes
             self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
             return {f"failed/{self.family}": 1.0}
 
@@ -243,6 +251,13 @@ class Measure(EpochCallback):
             log.warning(message := f"{what}{when}: {why}")
             for folder in folders_of(trainer):
                 folder.add_notes([message])
+
+
+def _check_number(key: str, value: Any) -> None:
+    try:
+        float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"'{key}' is a {type(value).__name__}, expected a number or a tensor") from error
 
 
 class StatefulMeasure(Measure):

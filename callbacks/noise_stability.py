@@ -21,7 +21,7 @@ from lightning_app.measures import (
     smoothness,
 )
 from lightning_app.measures.core.losses import rows_of
-from lightning_app.networks import measurable, survey
+from lightning_app.networks import layers_of, measurable, survey
 
 
 class NoiseStability(Measure):
@@ -104,6 +104,9 @@ class NoiseStability(Measure):
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, few = context.net, context.samples(self.samples)
+        if not layers_of(net):
+            self.warn_once(f"NoiseStability: there is no noise in '{context.name}', which has no layers with weights.")
+            return {}
         injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed, loss=context.loss)
         results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}
         for scale, responses in injected.items():

@@ -66,7 +66,7 @@ def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float
 def trained_here(pl_module: pl.LightningModule) -> list[Member]:
     """The nets that this rank trains, alone or with others."""
     members = members_of(pl_module)
-    own = {member.name for member in getattr(pl_module, "own", members)}
+    own = {name for name, *_ in getattr(pl_module, "own", members)}
     return [member for member in members if member.name in own]
 
 

@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import EpochCallback
+from callbacks.measure import EpochCallback, LoggingCallback
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration
 from lightning_app.runs.members import members_of
@@ -70,6 +70,11 @@ class TrainingMetrics(EpochCallback):
         self._started = 0.0
 
     @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._started = _clock(trainer)  # an epoch that a resume goes on with does not start
+        super().on_train_start(trainer, pl_module)
+
+    @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._started = _clock(trainer)
 
@@ -88,7 +93,7 @@ class TrainingMetrics(EpochCallback):
 def _clock(trainer: pl.Trainer) -> float:
     """Seconds, of a clock that stands still while nets are measured."""
     callbacks = getattr(trainer, "callbacks", ())  # of no type known to checkers
-    return time.perf_counter() - sum(each.spent for each in callbacks if isinstance(each, EpochCallback))
+    return time.perf_counter() - sum(each.spent for each in callbacks if isinstance(each, LoggingCallback))
 
 
 class ProgressLines(pl.Callback):

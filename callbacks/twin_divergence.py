@@ -88,7 +88,7 @@ class TwinDivergence(LoggingCallback):
         self._strategy: pl.strategies.Strategy | None = None
         self._watching = False
         self._watches: dict[str, SignWatch] = {}  # only while a batch is trained on
-        self._seconds = 0.0
+        self._logged = 0.0  # of the seconds spent, those that were logged
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -138,13 +138,13 @@ class TwinDivergence(LoggingCallback):
         start, step = time.perf_counter(), trainer.global_step
         for name, watch in self._stop_watching().items():
             self._histories[name].note(watch, step - 1)
-            self._seconds += watch.seconds
+            self.spent += watch.seconds
         if step == 1 or step % self.every_n_steps == 0:
             for name, (original, twin) in self._mine.items():
                 gap = _divergence(original.net, twin.net)
                 risks = [float(outputs["risks"][member.name]) for member in (original, twin)]
                 self._histories[name].steps.append([step, gap.divergence, gap.divergence_id, *risks])
-        self._seconds += time.perf_counter() - start
+        self.spent += time.perf_counter() - start
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -169,7 +169,7 @@ class TwinDivergence(LoggingCallback):
             if history.steps:
                 results[name]["twin/steps"] = history.take_steps()
             results[name] |= {f"twin/{key}": value for key, value in history.scalars().items()}
-        self._seconds += time.perf_counter() - start
+        self.spent += time.perf_counter() - start
         self._log(trainer, epochs_done(trainer), results)
 
     def _distances(self, pl_module: pl.LightningModule) -> dict[str, dict[str, Any]]:
@@ -191,8 +191,8 @@ class TwinDivergence(LoggingCallback):
 
     @rank_zero_only
     def _log(self, trainer: pl.Trainer, epoch: float, results: dict[str, dict[str, Any]]) -> None:
-        log_results(trainer, epoch, "twin", results, {"cost/twin": self._seconds}, self.strict)
-        self._seconds = 0.0
+        log_results(trainer, epoch, "twin", results, {"cost/twin": self.spent - self._logged}, self.strict)
+        self._logged = self.spent
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -58,7 +58,6 @@ def _other(home: str, words: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
-        from lightning_app.common.errors import MachineError
         from lightning_app.common.text import printable
 
         ours = isinstance(error, UserError | OSError)

@@ -1,6 +1,6 @@
 """Weights of anybody's net, from a file that anybody wrote: only tensors are read, nothing in the file is executed."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ def load_weights(net: nn.Module, file: Path) -> None:
     """
     own = net.state_dict()
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
-    found = _without_prefix(read_weights(file), own.keys() - counters)
+    found = _without_prefix(read_weights(file), [name for name in own if name not in counters])
     missing, unexpected = [*(own.keys() - found.keys() - counters)], [*(found.keys() - own.keys())]
     if missing or unexpected:
         raise UserError(
@@ -58,19 +58,19 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _without_prefix(found: Mapping[str, Tensor], own: Set[str]) -> Mapping[str, Tensor]:
+def _without_prefix(found: Mapping[str, Tensor], own: Sequence[str]) -> Mapping[str, Tensor]:
     """With the prefix off that makes every one of the net's own names appear, if one does.
 
     >>> import torch
     >>> tensor = torch.zeros(1)
-    >>> list(_without_prefix({"module.fc.weight": tensor}, {"fc.weight"}))
+    >>> list(_without_prefix({"module.fc.weight": tensor}, ["fc.weight"]))
     ['fc.weight']
     """
     some = next(iter(own), "")
     prefixes = [name.removesuffix(some) for name in found if name.endswith(f".{some}")]
     for prefix in prefixes:
         stripped = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-        if own <= stripped.keys():
+        if stripped.keys() >= {*own}:
             return stripped
     return found
 

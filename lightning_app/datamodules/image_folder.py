@@ -91,7 +91,10 @@ class ImageFolder(ImageData):
         """16 hex digits of the SHA-256 of all files' names and sizes and of their labels: nothing is decoded for it."""
         found = self.splits
         files = [file for part in (found.train_images, found.test_images) for file in cast(Pictures, part).files]
-        listed = "".join(f"{os.path.relpath(file, self.root)} {os.path.getsize(file)}\n" for file in files)
+        try:
+            listed = "".join(f"{os.path.relpath(file, self.root)} {os.path.getsize(file)}\n" for file in files)
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror}): replace or remove it.") from error
         names = torch.frombuffer(bytearray(os.fsencode(listed)), dtype=torch.uint8)
         return digest(names, found.train_labels, found.test_labels)
 

@@ -1,4 +1,4 @@
-"""How the members' gradients are computed: one net after the other. `whole_step` does the same in a CUDA graph.
+"""How the members' gradients are computed: one net after the other. `in_graphs` has the same in CUDA graphs.
 
 `one_by_one` is called with a step's `Pass` for each member. It leaves d(weight * risk)/dw in every parameter's ``.grad`` and
 returns each member's risk and logits. Whether the nets are compiled is another matter: nets of one architecture share one

@@ -454,18 +454,24 @@ class ImageClassifier(pl.LightningModule):
         try:
             return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
         except (IndexError, RuntimeError, ValueError) as error:
-            when = f"the batch of {self._in_words(self.global_step + 1)}"
-            if ONE_VALUE in str(error):
-                raise UserError(
-                    f"a normalisation cannot learn {when}, which has one value a channel: {first_line(error)}. Set "
-                    "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
-                ) from error
-            for member, each in zip(self.own, passes):
-                if any(words in str(error) for words in LABEL_FAULTS) and (wrong := wrong_labels(each)):
-                    raise UserError(
-                        f"member '{member.name}' cannot learn {when}: {wrong}. Mend the labels, or set the net's num_classes."
-                    ) from error
+            if explained := self._explained(error, passes):
+                raise UserError(explained) from error
             raise
+
+    def _explained(self, error: Exception, passes: Sequence[Pass]) -> str:
+        """What is wrong with a batch that cannot be learned, and what to do; empty where that is not known."""
+        when = f"the batch of {self._in_words(self.global_step + 1)}"
+        if ONE_VALUE in str(error):
+            return (
+                f"a normalisation cannot learn {when}, which has one value a channel: {first_line(error)}. Set "
+                "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
+            )
+        of_labels = not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
+        for member, each in zip(self.own, passes) if of_labels else ():
+            if wrong := wrong_labels(each).rstrip("."):
+                what = f"member '{member.name}' cannot learn {when}: {wrong}"
+                return f"{what}. Mend the labels, or set the net's num_classes."
+        return ""
 
     def _in_words(self, number: int) -> str:
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]

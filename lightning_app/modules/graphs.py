@@ -82,7 +82,7 @@ class Graphs:
         if known.variant != work.variant:
             try:
                 graph = captured(work.captured, self._pool, warm_ups=0)
-            except (RuntimeError, UserError) as error:
+            except (RuntimeError, ValueError) as error:
                 torch.cuda.synchronize()  # what was launched before it broke is still running
                 self.give_up(_reason(error))
                 work.plain()
@@ -118,7 +118,7 @@ class Graphs:
         try:
             graph = captured(work.captured, self._pool, put_back)
             graph.replay()
-        except (RuntimeError, UserError) as error:
+        except (RuntimeError, ValueError) as error:
             reason = _reason(error)
             torch.cuda.synchronize()  # what was launched before it broke is still running
         found = _copies(work.outcome())

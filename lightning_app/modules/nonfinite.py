@@ -199,7 +199,9 @@ def wrong_labels(each: Pass) -> str:
     except (IndexError, RuntimeError) as error:  # of a net that computes its loss itself
         return first_line(error)
     classes = classes_second(outputs, each.labels, each.loss).shape[1]
-    wrong = ((each.labels < 0) | (each.labels >= classes)) & (each.labels != ignored_label(each.loss))
+    outside = (each.labels < 0) | (each.labels >= classes)
+    wrong = outside & (each.labels != ignored_label(each.loss))
+    wrong = wrong if wrong.any() else outside  # a squared error ignores no label
     found = [
         f"{''.join(f'token {token} of ' for token in tokens)}sample {sample} of the batch has label {label}"
         for (sample, *tokens), label in zip(wrong.nonzero().tolist()[:SHOWN], each.labels[wrong].tolist())

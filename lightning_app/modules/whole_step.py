@@ -83,7 +83,7 @@ class WholeStep:
         parts: the nets.
         feed: their batches.
         loss: of logits and labels.
-        optimizer: of all nets; one that steps on the device alone (`why_not`).
+        optimizer: of all nets; one that steps on the device alone (`in_graphs.why_not`).
         clip: each net's gradient, see `optimizing.clip`.
         averages: of the nets, where there are any.
         streams: for the nets side by side; none: one after the other.

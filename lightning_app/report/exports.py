@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import write_atomically
+from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.text import escaped_latex, file_name
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
 
@@ -37,9 +37,8 @@ def formats(option: str) -> tuple[str, ...]:
 
 def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[str]) -> None:
     """Write every panel, every figure's data and every table, in the formats wanted, over those of an earlier export."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in _files(sections, wanted):
-        write_atomically(folder / name, content)
+        write_atomically(with_folder(folder / name), content)
 
 
 def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:

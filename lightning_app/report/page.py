@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import write_atomically
+from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import claims, interactive
@@ -88,8 +88,7 @@ def write_report(
     target = target / REPORT if out is None or target.is_dir() else target
     page = gather(runs, layer, verdicts)
     sections = sections_of(page)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render(sections, title_of(runs), page).encode())
+    write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())
     if export:
         write_exports(sections, export_folder(target), export)
     return target

@@ -256,11 +256,12 @@ class AutoWandbLogger(WandbLogger):
                     self._runs[seed] = self._start(mode, seed)
                 break
             except Exception as error:  # wandb raises much more than its own wandb.errors.Error
-                reason = first_line(error)
+                why = first_line(error)
                 if self._mode == "online":
-                    sentence = f"W&B did not let this run in ({reason}): log in, or set the logger's mode to auto."
-                    raise UserError(sentence) from error
-                log.warning("W&B did not start %s (%s).", mode, reason)
+                    raise UserError(
+                        f"W&B did not let this run in ({why}): log in, or set the logger's mode to auto."
+                    ) from error
+                log.warning("W&B did not start %s (%s).", mode, why)
                 self._runs.clear()
                 wandb.teardown()  # its service would hold the runs' ids
         first, *others = self._runs.values()

@@ -1,17 +1,19 @@
 """What a running fit says of the time that it takes."""
 
 import re
+import time
 from unittest import mock
 
 import pytest
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
 from callbacks import ProgressLines, TrainingMetrics, training
 from callbacks.measure import Measure
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import classifier, digits, fit
+from tests.helpers import classifier, digits, fit, trainer
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,29 @@ def test_the_time_of_an_epoch_is_without_measures(tmp_path):
     fit(classifier(), 2, digits(), callbacks=callbacks, logger=[RunLogger(tmp_path)])
     times = RunFolder(tmp_path).log().query("name == 'time/epoch'")["value"]
     assert len(times) == 2 and (times < -1000).all()
+
+
+class Idle(Measure):
+    family = "idle"
+
+    def measure(self, context):
+        return {}
+
+
+def test_what_measures_spend_is_what_they_are_said_to_cost(tmp_path):
+    fit(classifier(), 1, digits(), callbacks=[idle := Idle(every_n_steps=1)], logger=[RunLogger(tmp_path)])
+    costs = RunFolder(tmp_path).log().query("name == 'cost/idle'")["value"]
+    assert len(costs) > 2 and 0 < idle.spent == pytest.approx(costs.sum())
+
+
+def test_an_epoch_that_a_resume_goes_on_with_lasts_from_there(tmp_path):
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    fit(classifier(), 1, digits(), enable_checkpointing=True, callbacks=[save])
+    began = time.perf_counter()
+    run = trainer(1, callbacks=[TrainingMetrics()], logger=[RunLogger(tmp_path / "run")])
+    run.fit(classifier(), datamodule=digits(), ckpt_path=tmp_path / "step=2.ckpt")
+    (seconds,) = RunFolder(tmp_path / "run").log().query("name == 'time/epoch'")["value"]
+    assert 0 < seconds < time.perf_counter() - began
 
 
 def test_nets_in_no_bank_have_lines_of_their_own(capsys):

@@ -1,6 +1,7 @@
 """Callbacks in other people's projects: a LightningModule that knows nothing of ours, and every callback of ours on it."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import callbacks
 from callbacks import HessianSpectrum, LayerCushion, TrainingMetrics, WeightMass
-from callbacks.protocol import PROBE, contexts_of, loss_of, probe_of
+from callbacks.protocol import PROBE, contexts_of, loss_of, owner_of, probe_of, trained_here
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.networks import SimplifiedNet, layers_of
@@ -293,3 +294,10 @@ def test_attention_can_be_measured(tmp_path):
     names = set(RunFolder(tmp_path).log()["name"])
     assert {"hessian/top1", "interlayer/encoder.layers.encoder_layer_0/median", "noise/response_0.1"} <= names
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_a_rank_s_own_nets_may_be_pairs_like_members():
+    one, two = nn.Linear(1, 1), nn.Linear(1, 1)
+    module = SimpleNamespace(members=[("one", one), ("two", two)], own=[("two", two)])
+    assert [name for name, *_ in trained_here(module)] == ["two"]
+    assert owner_of(module, "one") == 0

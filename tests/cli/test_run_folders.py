@@ -86,12 +86,15 @@ def test_a_root_that_cannot_be_written_is_an_error_message(tmp_path):
 
 def test_only_an_unused_folder_is_discarded(tmp_path):
     folders = RunFolders(str(tmp_path), "g", "a")
-    used, ended, unused = folders.claim(), folders.claim(), folders.claim()
+    used, ended, unused, of_no_epochs = (folders.claim() for _ in range(4))
     used.append([Row("", 0, 0, "lr", 0.1)])
     ended.finish(1)  # nothing of ours was logged: other loggers may have
     (unused.path / "config.yaml").touch()
     discard_if_unused(used)
     discard_if_unused(ended)
     discard_if_unused(unused)
+    of_no_epochs.finish(0)
+    discard_if_unused(of_no_epochs)
+    assert not of_no_epochs.path.exists()
     assert used.path.exists() and ended.path.exists()
     assert not unused.path.exists()

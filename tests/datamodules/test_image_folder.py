@@ -320,6 +320,9 @@ def test_a_fingerprint_is_of_names_sizes_and_labels_and_decodes_nothing(tmp_path
     assert small(tmp_path / "größe zwei").fingerprint() == found and re.fullmatch(r"[0-9a-f]{16}", found)
     next((tmp_path / "größe zwei").rglob("*.png")).open("ab").write(b" ")
     assert small(tmp_path / "größe zwei").fingerprint() != found
+    (tmp_path / "größe zwei" / "dog" / "gone.png").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"dog/gone\.png cannot be read \(No such file or directory\)"):
+        small(tmp_path / "größe zwei").fingerprint()
 
 
 @pytest.mark.parametrize("name", ["cats", "St. Bernard", "größe"])

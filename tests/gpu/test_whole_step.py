@@ -346,6 +346,13 @@ def test_one_net_that_a_graph_trains_otherwise_is_enough(captures, caplog, monke
     assert "training step: loop (it differs from the loop by" in caplog.text
 
 
+def test_a_batch_that_cannot_be_normalised_is_the_loops_error_message(captures):
+    net = partial(nn.Sequential, nn.Flatten(), nn.Linear(3072, 10), nn.BatchNorm1d(10))
+    data = Digits(batch_size=33, train_limit=100, test_limit=60, eval_batch_size=50)
+    with pytest.raises(UserError, match="which has one value a channel"):
+        captures.fit(2, data=data, arms={"net": Arm(net=net)})
+
+
 class Thaws(pl.Callback):
     """Layers are frozen in the first epoch, set free in the second, and normalised by running statistics in the third."""
 

@@ -13,6 +13,7 @@ from torch import nn
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures.core.losses import ReturnedLoss, cross_entropy
 from lightning_app.modules.backends import Pass
+from lightning_app.modules.cost import squared_error
 from lightning_app.modules.members import Arm
 from lightning_app.modules.nonfinite import _all_finite, origin_of, wrong_labels
 from tests.helpers import arm, classifier, digits, fit, same_weights
@@ -196,6 +197,11 @@ def test_wrong_labels_are_named_and_ignored_ones_are_not(labels):
     assert found == (
         f"{first} of the batch has label 12, {second} of the batch has label 10, and the net has outputs 0 to 9"
     )
+
+
+def test_a_squared_error_ignores_no_label():
+    each = Pass(nn.Identity(), torch.zeros(2, 10), torch.tensor([1, -100]), 0, squared_error)
+    assert wrong_labels(each).startswith("sample 1 of the batch has label -100")
 
 
 def test_a_net_that_computes_its_loss_says_itself_what_is_wrong():

@@ -1,5 +1,6 @@
 """The command: where the page goes, and one message for a mistake."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,25 @@ def test_starts_without_torch_and_fast():
     verdict, seconds = done.stdout.rsplit(maxsplit=1)
     assert verdict == "light"
     assert float(seconds) < 3
+
+
+def test_a_disk_that_takes_nothing_more_is_no_mistake_of_the_user(make, tmp_path, monkeypatch, capsys):
+    make("a", ["plain"], 1)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.mkstemp", full)
+        assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 1
+    assert "page.html cannot be written: No space left on device" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "file" / "page.html")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_page_may_be_below_the_home_folder(make, tmp_path, monkeypatch):
+    make("a", ["plain"], 1)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["report", str(tmp_path / "runs"), "--out=~/page.html"]) == 0
+    assert (tmp_path / "page.html").exists()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 EPOCHS = 3
 FINISH = 1  # seconds
-LOGIN = 60  # seconds that wandb takes to log in, unless it is told otherwise: 90, and some for a busy machine
+LOGIN = 60  # seconds: less than the 90 that wandb takes to log in unless it is told otherwise, also on a busy machine
 SLACK = 240  # for a machine that is busy with other things; without a limit, wandb was seen to wait for more than 400
 OPTIONS = ("--trainer.callbacks", "[TrainingMetrics, WeightMass]", "--trainer.max_epochs", f"{EPOCHS}")
 OPTIONS += ("--data.test_limit", "40")

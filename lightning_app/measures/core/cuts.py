@@ -24,7 +24,7 @@ from lightning_app.measures.core.hooks import WatchRelus, hooked, nearly_same, s
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
 
-_TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise, what goes round a cut shows by far
+_TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise (`nearly_same`), what goes round a cut shows by far
 
 
 class CutNet:

@@ -93,7 +93,7 @@ def check_evaluating(net: nn.Module, measure: str) -> None:
 def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
     """Equal up to ``tolerance`` times the largest finite entry, which other batch sizes and devices may cost.
 
-    In bfloat16, where rounding costs more than that, up to 8 of its steps. A net that diverged is the same as itself: NaN
+    In half precision, where rounding costs more than that, up to 8 of its steps. A net that diverged is the same as itself: NaN
     equals NaN, infinity itself.
 
     >>> nearly_same(torch.tensor([1.0, torch.nan]), torch.tensor([1.001, torch.nan]), 1e-2)

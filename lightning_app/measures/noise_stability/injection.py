@@ -73,6 +73,7 @@ def noise_injection(
 
     Raises:
         UserError: if there is no layer to put noise into.
+        ValueError: for a layer whose skip is no convolution with a centre tap (`identity_kernel`).
 
     For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 
@@ -95,7 +96,8 @@ def noise_injection(
                 found.setdefault((layer.name, norm), []).append(by_draw.cpu())
     if not found:
         raise UserError(
-            f"noise needs layers with weights that the forward pass calls, this {type(net).__name__} has none."
+            f"noise needs samples, and layers with weights that the forward pass calls; for this {type(net).__name__} there are "
+            "none."
         )
     called = [layer.name for layer in layers if any(name == layer.name for name, _ in found)]
     return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
