@@ -27,6 +27,7 @@ from torch import Tensor
 from lightning_app.common.errors import UserError
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.common.provenance import commit, processor, versions
+from lightning_app.common.text import markdown_row
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = str(ROOT / "main.py")
@@ -215,11 +216,10 @@ class Row:
         | \\|\\|J\\|\\| | exact | 0.1 |  |  |
         """
         ratio = self.ratio
-        what, against = (text.replace("|", r"\|") for text in (self.what, self.against))
         span = "" if ratio.lowest == ratio.highest else f" ({ratio.lowest:.3g} - {ratio.highest:.3g})"
         goal = "" if self.goal is None else f"{'≤' if self.better == 'less' else '≥'} {self.goal:.3g}"
         met = {None: "", True: "met", False: "**missed**"}[self.met]
-        return f"| {what} | {against} | {ratio.median:.3g}{span} | {goal} | {met} |"
+        return markdown_row((self.what, self.against, f"{ratio.median:.3g}{span}", goal, met))
 
 
 @dataclass

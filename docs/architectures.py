@@ -35,6 +35,7 @@ from callbacks import (
 )
 from callbacks.measure import Measure, StatefulMeasure, reason
 from lightning_app.common.errors import UserError
+from lightning_app.common.text import markdown_row
 from lightning_app.modules.members import Arm, build_members
 
 PAGE = Path(__file__).parent / "measuring.md"
@@ -150,7 +151,7 @@ def table(found: dict[str, dict[str, str]]) -> str:
     lines = [HEAD + " | ".join([*MEASURES, TWINS]) + " |", "|---|" + "---|" * (len(MEASURES) + 1)]
     for name, row in found.items():
         cells = [f"no: {reasons.index(why) + 1}" if why else "runs" for why in row.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(markdown_row((name, *cells)))
     return "\n".join([*lines, "", *(f"{number}. {why}" for number, why in enumerate(reasons, start=1))]) + "\n"
 
 

@@ -7,7 +7,7 @@ and return the tensor, and `pair_of` makes a batch what measures know.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import torch
@@ -107,12 +107,10 @@ def adapted(net: nn.Module) -> Iterator[None]:
 
     A loss that it returned with the outputs is their `returned_loss`. A net that returns a tensor is as it was.
     """
-    handles = adapt(net)
-    try:
+    with ExitStack() as hooks:
+        for hook in adapt(net):
+            hooks.enter_context(hook)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def adapt(net: nn.Module) -> list[Any]:

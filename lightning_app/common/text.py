@@ -5,11 +5,13 @@ HTML is jinja's; here is what it leaves alone.
 """
 
 import re
+from collections.abc import Iterable
 
 # Control characters but tab, line feed; line and paragraph separators, and what sets the direction of the text after it.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
+BAR = r"\|"  # in Markdown
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -70,6 +72,15 @@ def escaped_latex(text: str) -> str:
     '50\\\\%\\\\_\\\\$x\\\\$, \\\\textbar{}$\\\\lambda$\\\\textbar{} $\\\\geq$ 1'
     """
     return "".join(LATEX.get(letter, letter) for letter in visible(text))
+
+
+def markdown_row(cells: Iterable[object]) -> str:
+    """A row of a Markdown table; bars within a cell do not end it.
+
+    >>> print(markdown_row(["||J||", 1]))
+    | \\|\\|J\\|\\| | 1 |
+    """
+    return f"| {' | '.join(str(cell).replace('|', BAR) for cell in cells)} |"
 
 
 def file_name(key: str) -> str:

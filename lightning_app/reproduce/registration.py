@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from lightning_app.common.files import write_atomically
+from lightning_app.common.text import markdown_row
 from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
 from lightning_app.papers.records import rows_of
@@ -157,8 +158,7 @@ def page(record: Entries) -> str:
         rows = []
         for quantity, entry in entries.items():
             changes = "; ".join(_change(what, change) for what, change in _history(entry))
-            cells = (quantity, entry["class"], entry["test"], entry["since"], changes)
-            rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+            rows.append(markdown_row((quantity, entry["class"], entry["test"], entry["since"], changes)))
         head = ["| claim | class | test | since | changed |", "|---|---|---|---|---|"]
         lines += [f"## {key}", "\n".join([*head, *rows])]
     return "\n\n".join(lines) + "\n"

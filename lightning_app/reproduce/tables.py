@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lightning_app.common.numbers import brief
+from lightning_app.common.text import markdown_row
 from lightning_app.papers.records import number, reduced_of, value, verdict_of, words_of_test
 
 COLUMNS = ["quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"]
@@ -44,12 +45,9 @@ def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
         head: Markdown above the table: what it is, its convention, and what made it.
     """
 
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
     read = shown(table)
     rule = "|" + "---|" * len(read.columns)
-    markdown = "\n".join([line(read.columns), rule, *(line(row) for row in read.itertuples(index=False))])
+    markdown = "\n".join([markdown_row(read.columns), rule, *map(markdown_row, read.itertuples(index=False))])
     return {
         "table.md": f"{head}\n\n{markdown}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),

@@ -5,7 +5,7 @@ Hooks see modules, but a ReLU is a function call in most nets. A `TorchFunctionM
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -37,14 +37,13 @@ def hooked(
     ...     _ = norm(torch.ones(2, 1))
     BatchNorm1d 2 1
     """
-    modules = list(modules)
-    handles = [module.register_forward_pre_hook(before) for module in modules if before]
-    handles += [module.register_forward_hook(after) for module in modules if after]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            if before:
+                hooks.enter_context(module.register_forward_pre_hook(before))
+            if after:
+                hooks.enter_context(module.register_forward_hook(after))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class WatchRelus(TorchFunctionMode):

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -103,7 +104,9 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
         for reading, (numerator, norm) in readings.items()
     }
     paper = samples[""]
-    found: dict[str, Any] = {f"median{reading}": _median(values[alive]) for reading, values in samples.items()}
+    # Not `torch.quantile`, which makes NaN of infinities.
+    medians = ((reading, values[alive]) for reading, values in samples.items())
+    found: dict[str, Any] = {f"median{key}": float(np.median(of)) if len(of) else math.nan for key, of in medians}
     found |= {f"{name}_norm": value for name, value in vars(by).items()}
     found |= {f"samples{reading}": samples[reading].float() for reading in ("", "_transferred", "_branch")}
     return CushionStatistics(
@@ -113,18 +116,6 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
         histogram=histogram(paper, EDGES),
         **found,
     )
-
-
-def _median(values: Tensor) -> float:
-    """Mean of the two middle values; NaN if there is none. `torch.quantile` turns infinities into NaN.
-
-    >>> _median(torch.tensor([3.0, 1.0, 2.0, 10.0])), _median(torch.tensor([math.inf, math.inf]))
-    (2.5, inf)
-    """
-    if not len(values) or values.isnan().any():
-        return math.nan
-    values = values.sort().values
-    return float((values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
 
 
 def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -78,8 +79,10 @@ def smoothness(
         worst = torch.full_like(worst, math.nan)
     statistics: dict[str, Any] = {}
     for suffix, values, of_pairs in zip(("", "_linearisation"), worst, pairs):
-        statistics |= {f"rho{suffix}": _lower(values, quantile), f"minimum{suffix}": _lower(values, 0)}
-        statistics |= {f"median{suffix}": _lower(values, 0.5), f"pairs{suffix}": of_pairs}
+        # Order statistics, as infinities have no mean; `torch.quantile` makes NaN of them.
+        minimum, low, median = np.quantile(values, (0, quantile, 0.5), method="lower").tolist()
+        statistics |= {f"rho{suffix}": low, f"minimum{suffix}": minimum}
+        statistics |= {f"median{suffix}": median, f"pairs{suffix}": of_pairs}
     return Smoothness(strength=strength, quantile=quantile, **statistics)
 
 
@@ -99,14 +102,3 @@ def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
                 error = sample_norms(difference)
                 rho[kind, i, i + 1 + j] = torch.where(error == 0, math.inf, scale / error).cpu()
     return rho
-
-
-def _lower(values: Tensor, quantile: float) -> float:
-    """The order statistic at or below a quantile. `torch.quantile` turns infinities into NaN.
-
-    >>> _lower(torch.tensor([math.inf, 3.0, 1.0, math.inf]), 0.5)
-    3.0
-    """
-    if values.isnan().any():
-        return math.nan
-    return float(values.sort().values[math.floor(quantile * (len(values) - 1))])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
+from scipy.special import rel_entr
 from torch import Tensor
 
 Beta = float | Fraction
@@ -163,11 +164,7 @@ def rate(beta: Beta, alpha: float) -> float:
     (0.0, 1.0)
     """
     q, rest = limiting_share(beta), limiting_share(1 / beta)  # 1 - q, which is not lost near q = 1
-    return 2 * (_relative(alpha, q) + _relative(1 - alpha, rest))
-
-
-def _relative(a: float, b: float) -> float:
-    return a * math.log(a / b) if a else 0.0
+    return 2 * float(rel_entr(alpha, q) + rel_entr(1 - alpha, rest))
 
 
 # -- critical points of finite index (Eq. 33, Theorem 5)
