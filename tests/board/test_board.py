@@ -40,7 +40,7 @@ def started(*words, cwd: Path) -> tuple[subprocess.Popen, str]:
 def ended(process: subprocess.Popen, by: signal.Signals) -> int:
     process.send_signal(by)
     try:
-        return process.wait(20)
+        return process.wait(120)
     finally:
         process.kill()
         process.stdout.close()

@@ -40,7 +40,7 @@ def server():
 
 
 def ask(server, path=None, method="GET", **headers):
-    connection = HTTPConnection(*server.server_address, timeout=10)
+    connection = HTTPConnection(*server.server_address, timeout=120)
     connection.request(method, f"/{server.token}/" if path is None else path, headers=headers)
     answer = connection.getresponse()
     return answer.status, dict(answer.headers), answer.read().decode()
@@ -48,7 +48,7 @@ def ask(server, path=None, method="GET", **headers):
 
 def raw(server, request: bytes) -> bytes:
     """What the server says to these bytes, after which nothing comes."""
-    with socket.create_connection(server.server_address, timeout=10) as connection:
+    with socket.create_connection(server.server_address, timeout=120) as connection:
         try:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
@@ -145,7 +145,7 @@ def test_a_request_without_an_end_is_cut(server, request_):
 def test_slow_and_many_requests_end(server, monkeypatch):
     """A byte now and then, on more connections than there is room for: they are closed, and the page is there again."""
     monkeypatch.setattr(module, "ARRIVAL", 1.0)
-    slow = [socket.create_connection(server.server_address, timeout=10) for _ in range(module.MOST + 10)]
+    slow = [socket.create_connection(server.server_address, timeout=120) for _ in range(module.MOST + 10)]
     for connection in slow:
         with contextlib.suppress(ConnectionError):  # there was no room for it
             connection.sendall(b"GET /")
