@@ -36,7 +36,8 @@ class MeasureContext:
     ([3], tensor([0, 1]))
 
     Args:
-        net: the network. In place of one on a device without float64 (Apple's GPU) a copy on the CPU is measured.
+        net: the network, or ``torch.compile`` of it. In place of one on a device without float64 (Apple's GPU) a copy on the CPU
+            is measured.
         probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, see `pair_of`. Iterated anew whenever
             samples are requested.
         loss: (outputs, labels) -> mean loss of a batch, without penalty, with `outputs_of` what the net returns. Without one it
@@ -65,7 +66,7 @@ class MeasureContext:
         seed: int = 0,
         others: Mapping[str, str] | None = None,
     ) -> None:
-        self.net = _where_float64_is(net)
+        self.net = _where_float64_is(unwrapped(net))
         self.loss = loss_of_net(self.net, loss)
         self.name = name
         self.epoch = epoch
@@ -165,7 +166,8 @@ class MeasureContext:
             if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
                 self.loss.look(self.net, inputs)
             found = True
-            yield inputs, labels.to(like.device)
+            classes = not labels.is_floating_point()
+            yield inputs, labels.to(like.device, torch.long if classes else None)
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
 
@@ -175,7 +177,7 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
     if (other := with_float64(device)) is device:
         return net
     _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")
-    return copy.deepcopy(unwrapped(net)).to(other)
+    return copy.deepcopy(net).to(other)
 
 
 def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:

@@ -33,7 +33,7 @@ class LayerCushion(Measure):
         | key | unit | meaning |
         |---|---|---|
         | ``cushion/layer10/<field>`` | 1 | fields of `CushionStatistics` |
-        | ``probe/risk`` | nats | mean loss of the probe samples, from the same forward pass |
+        | ``probe/risk`` | nats | mean loss of the probe samples, from the same forward pass; NaN of a loss that is no such mean |
         | ``probe/error`` | share | wrong among the probe samples |
         | ``cost/cushion`` | s | what measuring all nets took |
 

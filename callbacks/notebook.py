@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import callbacks
 from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
-from callbacks.measure import Measure, is_fatal
+from callbacks.measure import Measure, StatefulMeasure, is_fatal
 from callbacks.protocol import BATCH
 from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
@@ -55,6 +55,8 @@ def measure(
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
+        if isinstance(one, StatefulMeasure):
+            one.forget_others(net)
         try:
             found = one.within_memory(MeasureContext(net, batches, loss))
         except Exception as error:  # a foreign net raises what it likes

@@ -11,6 +11,7 @@ from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
+from lightning_app.common.errors import UserError
 from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
@@ -221,6 +222,10 @@ def _of_probe(context: MeasureContext) -> Seen:
         for inputs, labels in batches:
             with adapted(net):  # before training the net may be a copy of the context's
                 loss = context.loss(net(inputs), labels)
+            if not loss.requires_grad:
+                raise UserError(
+                    "gradients pass through nets with trained weights, and all weights of this one are frozen."
+                )
             (loss * (counted(labels, context.loss) / total)).backward()
     except BaseException:
         watch.close()

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.isolation import unwrapped
+
 __all__ = ["IdentityNet", "id_entries", "shortcut", "transfer", "untransfer"]
 
 
@@ -114,6 +116,7 @@ def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign:
 
 
 def _shift_net(net: Any, sign: int) -> nn.Module:
+    net = unwrapped(net)
     expected = sign > 0  # T starts from a residual net, T^-1 from a plain one
     if not hasattr(net, "id_weights"):
         raise ValueError(

@@ -1,6 +1,7 @@
 """`import skipscope`: its names are documented, few, imported late, and do what the page docs/api.md says."""
 
 import logging
+import math
 import os
 import re
 import subprocess
@@ -18,7 +19,15 @@ import callbacks
 import lightning_app
 import skipscope
 from lightning_app import networks
-from skipscope.callbacks import HessianSpectrum, LayerCushion, TrainingMetrics, WeightMass
+from skipscope.callbacks import (
+    DrivingForce,
+    HessianSpectrum,
+    LayerCushion,
+    NoiseStability,
+    Signal,
+    TrainingMetrics,
+    WeightMass,
+)
 from tests.helpers import ROOT
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -30,9 +39,9 @@ def python(code: str, *path: Path, cwd: Path) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=variables, capture_output=True, text=True)
 
 
-def small_net() -> nn.Module:
+def small_net(channels: int = 2) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Conv2d(1, channels, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * channels, 3))
 
 
 def samples(count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,6 +111,42 @@ def test_measure_takes_arrays_one_measure_and_more_than_a_batch_and_leaves_the_n
     one = LayerCushion().evaluate(skipscope.MeasureContext(net, [(images, labels)]))["cushion/layer01"]
     assert whole["cushion/layer01/median"] == pytest.approx(one.median, rel=1e-6)
     assert net.training and all(weight.grad is None for weight in net.parameters())
+
+
+@pytest.mark.parametrize("one", [DrivingForce, HessianSpectrum, NoiseStability, Signal])
+def test_measure_finds_in_a_compiled_net_what_it_finds_in_the_net(one):
+    net, (images, labels) = small_net(), samples()
+    assert skipscope.measure(torch.compile(net, backend="eager"), images, labels, one()) == pytest.approx(
+        skipscope.measure(net, images, labels, one()), nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int8, torch.uint8])
+def test_measure_takes_labels_of_any_whole_numbers(kind):
+    net, (images, labels) = small_net(), samples()
+    for one in (DrivingForce, HessianSpectrum, LayerCushion, NoiseStability, Signal):
+        first, other = (skipscope.measure(net, images, each, one()) for each in (labels, labels.to(kind)))
+        assert first == pytest.approx(other, nan_ok=True)
+
+
+def test_measure_compares_a_net_with_itself_alone():
+    measures, (images, labels) = [DrivingForce()], samples()
+    net, other = small_net(), small_net(channels=3)
+    first = skipscope.measure(net, images, labels, measures)
+    again = skipscope.measure(net, images, labels, measures)
+    assert "drive/scale/agrees" in again.keys() - first.keys()
+    assert "drive/scale/agrees" not in skipscope.measure(other, images, labels, measures)
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(torch.tensor([1.0, 9.0, 3.0])), nn.CrossEntropyLoss(reduction="sum")]
+)
+def test_a_loss_that_is_no_mean_over_samples_has_no_risk(loss):
+    net, (images, labels) = small_net(), samples()
+    found = skipscope.measure(net, images, labels, LayerCushion(), loss)
+    plain = skipscope.measure(net, images, labels, LayerCushion(), nn.CrossEntropyLoss(label_smoothing=0.1))
+    assert math.isnan(found.pop("probe/risk")) and plain.pop("probe/risk") > 0
+    assert found == pytest.approx(plain)
 
 
 def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured(caplog):

@@ -97,6 +97,7 @@ class SignalWatch(TorchFunctionMode):
         self._way: WeakIdKeyDictionary = (
             WeakIdKeyDictionary()
         )  # tensor -> layers on its longest way here, and the last one
+        self._batch = 0  # samples in the present pass
         self._called = Counter[str]()  # by layer, in the present pass
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
         self._handles = (
@@ -136,10 +137,11 @@ class SignalWatch(TorchFunctionMode):
             return
         self._looking = torch.is_grad_enabled()
         if self._looking:
-            self.missed = False
+            self.missed, self._batch = False, 0
             self._called.clear()
             for x in tensors_in(([each.tensors if isinstance(each, Inputs) else each for each in inputs], named)):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
+                self._batch = self._batch or (len(x) if x.ndim else 0)
             self.__enter__()  # sees what the pass calls
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
@@ -171,12 +173,12 @@ class SignalWatch(TorchFunctionMode):
         self._way[out] = (passed + 1, layer.name)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_hook(self._gradient, layer.name, self._samples or len(out)))
+            out.register_hook(_hook(self._gradient, layer.name, self._batch))
 
     @_guarded
-    def _gradient(self, name: str, samples: int, gradient: Tensor) -> None:
-        self._add(f"{name}/gradient", self._square(gradient) * samples**2, gradient.numel())
-        if len(gradient) > 1:
+    def _gradient(self, name: str, batch: int, gradient: Tensor) -> None:
+        self._add(f"{name}/gradient", self._square(gradient) * (self._samples or batch) ** 2, gradient.numel())
+        if len(gradient) == batch > 1:  # a row a sample, not a token or a place
             cosines = _neighbours(gradient)
             self._add(
                 f"{name}/gradient_correlation", cosines.square().nansum(dtype=self._wide), cosines.isfinite().sum()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.identity import shortcut
@@ -83,7 +84,7 @@ def blocks_of(net: nn.Module) -> tuple[Span, ...]:
         digits = max(2, len(str(len(blocks))))
         return tuple(Span(f"block{number:0{digits}d}", (block,)) for number, block in enumerate(blocks, start=1))
     sequentials = {name for name, module in net.named_modules() if isinstance(module, nn.Sequential)}
-    leaves = (nn.Conv2d, nn.Linear)
+    leaves = (_ConvNd, nn.Linear)
     return tuple(
         Span(name, (module,))
         for name, module in net.named_modules()

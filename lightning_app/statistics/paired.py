@@ -159,9 +159,14 @@ def differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] |
     plain, residual = np.asarray(plain, dtype=np.float64), np.asarray(residual, dtype=np.float64)
     with np.errstate(invalid="ignore"):  # infinity minus infinity is nan, and known to be
         found = plain - residual
-    finite = [values[np.isfinite(values)] for values in (plain, residual)]
-    largest = max((float(np.abs(values).max()) for values in finite if values.size), default=0.0)
-    return found.round(min(ROUNDED - math.ceil(math.log10(largest)), 300)) if largest > 0 else found
+    largest = np.maximum(np.abs(plain), np.abs(residual))
+    decades = np.ceil(np.log10(largest, where=np.isfinite(found) & (largest > 0), out=np.full(found.shape, np.nan)))
+    for decade in np.unique(
+        decades[~np.isnan(decades)]
+    ):  # each pair by its own: one that diverged says nothing of the others
+        of_these = decades == decade
+        found[of_these] = found[of_these].round(min(ROUNDED - int(decade), 300))
+    return found
 
 
 @dataclass(frozen=True)

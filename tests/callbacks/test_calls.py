@@ -269,7 +269,11 @@ def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_pos
     torch.manual_seed(0)
     net, x, labels = Net(), torch.randn(4, 3, places), torch.randint(CLASSES, (4, places))
     classes = net(x).mT if tokens else net(x)
-    for loss in (cross_entropy, nn.CrossEntropyLoss(), lambda outputs, labels: F.cross_entropy(classes, labels)):
+
+    def of_its_own(outputs, labels):
+        return F.cross_entropy(outputs.mT if tokens else outputs, labels)
+
+    for loss in (cross_entropy, nn.CrossEntropyLoss(), of_its_own):
         context = MeasureContext(net, [(x, labels)], loss_of(SimpleNamespace(loss=loss)))
         found = LayerCushion().evaluate(context)
         assert found["probe/risk"] == pytest.approx(F.cross_entropy(classes, labels).item(), rel=1e-6)
@@ -298,6 +302,18 @@ def test_what_a_returned_loss_looks_at_is_seen_without_labels_of_our_own(shift):
     context = MeasureContext(net, [{name: batch[name] for name in ("input_ids", "labels")}])
     next(context.batches())
     assert context.loss.shift == shift
+
+
+def test_a_layer_under_two_names_is_trained_as_before_after_its_loss_was_looked_at():
+    class Twice(Reader):
+        def __init__(self):
+            super().__init__(0)
+            self.again = self.inner
+
+    net, tokens = Twice(), texts()["input_ids"]
+    measure(net, {"input_ids": tokens}, tokens, LayerCushion())
+    assert isinstance(net.inner.weight, nn.Parameter)
+    assert {name for name, _ in net.named_parameters()} == {name for name, _ in Reader(0).named_parameters()}
 
 
 def test_several_tensors_by_position_and_a_criterion_that_training_flattens_for():

@@ -7,11 +7,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrize as parametrization
+from torch.nn.utils.parametrizations import weight_norm
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer
 from lightning_app.measures import SCALES, noise_injection, noise_norms
 from lightning_app.networks import CifarResNet, SimplifiedNet
+from lightning_app.networks.layers import layers_of
 from tests.measures.nets import drawn as net
 from tests.measures.nets import labelled
 
@@ -97,3 +101,73 @@ def test_a_net_without_layers_is_an_error_message():
         UserError, match=r"noise needs samples, and layers with weights .* this Sequential there are none"
     ):
         noise_injection(nn.Sequential(nn.Flatten()), [(torch.zeros(2, 10), torch.zeros(2).long())], [0.1])
+
+
+class Tied(nn.Module):
+    """The weight of its first layer, as registered, is used again after its last one, and one block has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.stem, inner = nn.Linear(5, 5), nn.Linear(5, 5), Inner()
+        self.stem.weight = self.head.weight
+        self.blocks = nn.Sequential(Inner(), inner, inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(torch.relu(self.stem(x))))
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(5, 5), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.other(torch.relu(self.one(x))))
+
+
+def test_a_weight_that_is_used_twice_is_noisy_in_both_places_and_as_before_afterwards():
+    torch.manual_seed(0)
+    some, x = Tied().double().eval(), torch.randn(6, 5, dtype=torch.float64)
+    found = noise_injection(some, [(x, torch.arange(6) % 5)], (0.1,), draws=1)["relative"]
+    layers = {layer.name: (place, layer) for place, layer in enumerate(layers_of(some))}
+    assert len(found.layers) == 5  # the shared weight, and two of each block
+    with torch.no_grad():
+        for at, name in enumerate(found.layers):
+            place, layer = layers[name]
+            other = copy.deepcopy(some)
+            weight = other.get_parameter(layer.weight_name)
+            weight.add_(0.1 * weight.norm() * unit(weight.shape, 0, place, 0))
+            change = (other(x) - some(x)).norm(dim=1) / some(x).norm(dim=1)
+            assert found.median[at, 0] == pytest.approx(float(change.quantile(0.5)), rel=1e-9)
+
+
+@pytest.mark.parametrize("parametrize", [parametrizations.spectral_norm, parametrizations.orthogonal, weight_norm])
+def test_noise_in_a_parametrized_weight_is_that_in_the_weight_itself(parametrize):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
+    some = copy.deepcopy(plain)
+    parametrize(some[0])
+    plain[0].weight.data = some[0].weight.detach().clone()
+    x, before = torch.randn(6, 4), copy.deepcopy(some.state_dict())
+    ours, theirs = (noise_injection(one, [(x, torch.arange(6) % 3)], (0.3,))["relative"] for one in (some, plain))
+    torch.testing.assert_close(ours.median, theirs.median, rtol=1e-5, atol=0)
+    assert all(torch.equal(value, before[key]) for key, value in some.state_dict().items())
+    assert parametrization.is_parametrized(some[0]) and isinstance(some[0], type(copy.deepcopy(some)[0]))
+
+
+def test_a_weight_that_a_hook_computes_is_refused():
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        some = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 3)))
+    with pytest.raises(
+        UserError, match=r"'0.weight' of this Sequential is computed from others: use .*parametrizations"
+    ):
+        noise_injection(some, [(torch.randn(2, 4), torch.arange(2))])
+
+
+def test_labels_that_are_no_classes_have_no_risk_and_no_error():
+    some, ((images, labels),) = net(), labelled(10)
+    ours, theirs = (
+        noise_injection(some, [(images, each)], (0.3,))["relative"] for each in (labels, F.one_hot(labels, 10).double())
+    )
+    assert torch.equal(ours.median, theirs.median)
+    assert theirs.risk.isnan().all() and theirs.error.isnan().all() and not ours.risk.isnan().any()

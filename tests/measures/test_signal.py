@@ -217,6 +217,34 @@ def test_the_parts_of_a_batch_add_up_to_it():
     assert [summed[key] for key in same] == pytest.approx([whole[key] for key in same], rel=1e-12)
 
 
+@pytest.mark.parametrize("first", ["samples and tokens", "tokens"])
+def test_gradients_where_a_layers_rows_are_not_the_samples(first):
+    """They are those of the layer whose rows are, which computes the same."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):  # (B, T, 3)
+            if self.first == "samples":
+                h = self.inner(x)
+            elif self.first == "tokens":
+                h = self.inner(x.transpose(0, 1)).transpose(0, 1)
+            else:
+                h = self.inner(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+            return self.head(h.tanh().mean(1))
+
+    torch.manual_seed(0)
+    one, x, y = Net().double(), torch.randn(6, 5, 3, dtype=torch.float64), torch.arange(6) % 2
+    found = {}
+    for one.first in ("samples", first):
+        found[one.first] = watched(one, x, y)
+    assert found[first]["layer01/gradient"] == pytest.approx(found["samples"]["layer01/gradient"], rel=1e-12)
+    assert "layer01/gradient_correlation" in found["samples"]
+    assert "layer01/gradient_correlation" not in found[first]
+
+
 def test_what_a_layer_raises_stops_watching_and_not_training():
     class Odd(nn.Linear):
         def forward(self, x):

@@ -33,6 +33,16 @@ def test_the_blocks_of_a_foreign_net_are_found_by_their_paths():
         span_of(net, "layer1.0")(torch.zeros(1, 64, 8, 8), before_relu=True)
 
 
+@pytest.mark.parametrize("conv", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d])
+def test_blocks_of_any_convolution_are_found(conv):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = conv(2, 2, 1)
+
+    assert [block.name for block in blocks_of(nn.Sequential(Block(), nn.ReLU(), Block()))] == ["0", "2"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

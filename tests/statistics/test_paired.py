@@ -12,6 +12,7 @@ from lightning_app.statistics.paired import (
     _bootstrap,
     bootstrap_interval,
     common_levels,
+    differences,
     error_at_risk,
     first_reached,
     paired,
@@ -126,6 +127,14 @@ def test_subtraction_makes_no_spread_and_unties_no_ranks():
         wrong = generator.integers(1095, 1140, (2, 9))  # of 10,000 images
         exact = stats.wilcoxon((wrong[0] - wrong[1]).astype(float)).pvalue
         assert paired(*(wrong / 10_000)).wilcoxon_p == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("lost", [0.6, 1e14, 1e100])
+def test_a_net_that_diverged_says_nothing_about_the_others(lost):
+    plain = np.array([0.52, 0.55, 0.51, 0.58, 0.53, 0.57, 0.56, lost])
+    residual = np.array([0.42, 0.44, 0.43, 0.46, 0.41, 0.47, 0.45, 0.4])
+    assert differences(plain, residual)[:-1].tolist() == [0.1, 0.11, 0.08, 0.12, 0.12, 0.1, 0.11]
+    assert paired(plain, residual).wilcoxon_p == 2.0**-7
 
 
 def test_a_value_is_not_told_where_it_was_not_measured():

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import jvp
 
 from lightning_app.common.calls import blank
-from lightning_app.measures.core.hooks import WatchRelus, hooked, nearly_same, shared_copy
+from lightning_app.measures.core.hooks import WatchRelus, call_with, hooked, nearly_same, with_plain_weights
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import layers_of
 
@@ -35,13 +35,13 @@ class CutNet:
 
     Attributes:
         signals: x^1, x^2, ..., the output; each (B, ...).
-        cut_after: layer name -> index of the first signal that a change of this layer changes. Layers that the forward
-            pass does not call are absent.
+        cut_after: layer name -> index of the first signal that a change of this layer's weight changes, in whichever layer that
+            has it. Layers whose weight the forward pass does not use are absent.
     """
 
     @torch.no_grad()
     def __init__(self, net: nn.Module, images: Tensor) -> None:
-        self._net = shared_copy(net)
+        self._net = with_plain_weights(net)
         self._images = images
         clean = _Passage(self._net)(images)
         self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
@@ -64,7 +64,7 @@ class CutNet:
         """The output with other weights of the layer ``name``, (B, classes): what lies before it is not computed."""
         cut = self.cut_after[name] - 1
         if cut < 0:
-            return functional_call(self._net, dict(weights), (self._images,))
+            return call_with(self._net, weights, (self._images,))
         return self.after(cut, self.signals[cut], weights)[-1]
 
     def _is_cut(self, at: int, clean: list[Tensor]) -> bool:
@@ -85,7 +85,7 @@ class _Passage:
     def __init__(self, net: nn.Module, at: int | None = None, signal: Tensor | None = None) -> None:
         self.net = net
         self.signals: list[Tensor] = []
-        self.passed_before: dict[str, int] = {}  # layer -> boundaries before its first call
+        self.passed_before: dict[str, int] = {}  # layer -> boundaries before the first use of its weight
         self._at, self._signal = at, signal
         self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
         self._here: Tensor | None = None  # what goes over the last boundary
@@ -95,8 +95,9 @@ class _Passage:
         layers = layers_of(self.net)
 
         def call(module: nn.Module, inputs: tuple) -> None:
+            used = {id(layer.parameter) for layer in layers if layer.module is module}
             for layer in layers:
-                if layer.module is module:
+                if id(layer.parameter) in used:
                     self.passed_before.setdefault(layer.name, len(self.signals))
 
         def enter(block: nn.Module, inputs: tuple) -> tuple:
@@ -110,7 +111,7 @@ class _Passage:
             hooked(blocks, enter, leave),
             hooked({layer.module for layer in layers}, call),
         ):
-            self.signals.append(functional_call(self.net, dict(weights or {}), (images,)))
+            self.signals.append(call_with(self.net, weights or {}, (images,)))
         return self
 
     def _rectified(self, x: Tensor, out: Tensor) -> None:

@@ -4,15 +4,17 @@ Hooks see modules, but a ReLU is a function call in most nets. A `TorchFunctionM
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import UserError
@@ -76,7 +78,52 @@ class WatchRelus(TorchFunctionMode):
 def shared_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
     net = unwrapped(net)
-    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())})
+    # Plain attributes, too: a weight that a hook computes in each pass cannot be copied (`torch.nn.utils.weight_norm`).
+    plain = (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor))
+    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers(), *plain)})
+
+
+def with_plain_weights(net: nn.Module) -> nn.Module:
+    """A `shared_copy` whose parametrized weights (``torch.nn.utils.parametrize``) are parameters with their present values.
+
+    To put another weight in the place of a parametrized one would change what it is made from, in the net itself.
+    """
+    copied = shared_copy(net)
+    for module in [each for each in copied.modules() if is_parametrized(each)]:
+        values = {name: getattr(module, name).detach() for name in module.parametrizations}
+        del module.parametrizations
+        module.__class__ = type(module).__bases__[
+            0
+        ]  # `remove_parametrizations` changes the class, which the net shares
+        for name, value in values.items():
+            setattr(module, name, nn.Parameter(value, requires_grad=False))
+    return copied
+
+
+def call_with(
+    net: nn.Module, weights: Mapping[str, Tensor], inputs: Sequence[Any], named: Mapping[str, Any] | None = None
+) -> Any:
+    """``net(*inputs, **named)`` with these tensors, by state-dict name, for its own; tied weights are replaced everywhere.
+
+    Not `functional_call` alone: in a module that is registered under two names that leaves the replacement.
+
+    Raises:
+        UserError: for a name that is no parameter's.
+    """
+    own = dict(net.named_parameters(remove_duplicate=False))
+    if missing := [name for name in weights if name not in own]:
+        raise UserError(
+            f"expected weights that are parameters, and '{missing[0]}' of this {type(net).__name__} is computed from others: use "
+            "torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm or spectral_norm."
+        )
+    new = {id(own[name]): tensor for name, tensor in weights.items()}
+    everywhere = {
+        f"{path}.{name}" if path else name: new[id(old)]
+        for path, module in net.named_modules()  # each once
+        for name, old in module.named_parameters(recurse=False, remove_duplicate=False)
+        if id(old) in new
+    }
+    return functional_call(net, everywhere, tuple(inputs), dict(named or {}), tie_weights=False)
 
 
 def check_evaluating(net: nn.Module, measure: str) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lightning_app.common.calls import IGNORED, behind_loss, call, outputs_of, returned_loss, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
-from lightning_app.measures.core.hooks import hooked
+from lightning_app.measures.core.hooks import call_with, hooked
 from lightning_app.networks.layers import layers_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean of the batch, ()
@@ -105,7 +104,7 @@ class ReturnedLoss:
         weights = {name: weight.detach() for name, weight in unwrapped(net).named_parameters()}
         with torch.enable_grad():
             weights = {name: w.requires_grad_(w.is_floating_point()) for name, w in weights.items()}  # also frozen ones
-            outputs = outputs_of(functional_call(unwrapped(net), weights, one.placed, one.named))
+            outputs = outputs_of(call_with(unwrapped(net), weights, one.placed, one.named))
         loss = returned_loss(outputs)
         if loss is None or outputs.shape[:-1] != counts.shape:
             return  # said when it is asked for
@@ -130,6 +129,21 @@ def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss)).sum()
 
 
+def together_and_alone(
+    of: Callable[[Any, Tensor], Tensor], inputs: Any, labels: Tensor, loss: Loss
+) -> tuple[Tensor, Tensor]:
+    """Loss of some samples together, and the mean of each one's own, () float64: the same for a mean over samples or tokens.
+
+    >>> x, labels = torch.zeros(2, 1), torch.zeros(2, 1)
+    >>> [float(each) for each in together_and_alone(lambda x, y: (x - y + 3).sum(), x, labels, F.mse_loss)]
+    [6.0, 3.0]
+    """
+    ones = [*zip(inputs.split(1), labels.split(1))]
+    terms = torch.stack([counts_of(label, loss) for _, label in ones])
+    losses = torch.stack([of(*one).double() for one in ones])
+    return of(inputs, labels).double(), losses.where(terms > 0, 0) @ terms.double() / terms.sum()
+
+
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     """How many of the terms (`counted`) are classified wrongly, (); None where the labels are no classes of these outputs."""
     outputs, labels = _aligned(outputs, labels, loss)
@@ -140,7 +154,12 @@ def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts."""
+    """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts.
+
+    NaN also for labels that are no classes.
+    """
+    if labels.is_floating_point():
+        return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
     outputs, labels = _aligned(outputs, labels, loss)
     outputs, counts = classes_second(outputs, labels, loss).double(), labels != ignored_label(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts, IGNORED), reduction="none")

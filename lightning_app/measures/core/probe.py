@@ -21,7 +21,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import sample_norms, shared_copy
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy, wrong
+from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy, together_and_alone, wrong
 from lightning_app.networks.layers import ROLES, Layer, layers_of
 
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
@@ -43,7 +43,7 @@ class LayerNorms:
 class ProbeResult:
     """What one forward pass over the probe data tells."""
 
-    loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats
+    loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats; NaN of a loss that is no such mean
     error: float  # fraction of them misclassified, 0..1; NaN where the labels are no classes
     count: int  # samples
     layers: dict[str, LayerNorms]  # by layer name
@@ -192,10 +192,20 @@ def _step(
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
     return (
-        loss(logits, labels).double(),
+        _risk(logits, labels, loss),
         errors,
         [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
     )
+
+
+def _risk(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Loss of a batch, () float64; NaN of one that is no mean over samples: which are together would decide."""
+    whole = loss(logits, labels).double()
+    if loss is cross_entropy or isinstance(loss, ReturnedLoss) or len(labels) < 2:
+        return whole
+    few = slice(None, None, -(-len(labels) // 8))
+    together, mean = together_and_alone(loss, logits[few], labels[few], loss)
+    return torch.where(torch.isclose(together, mean, rtol=1e-3, atol=1e-6, equal_nan=True), whole, math.nan)
 
 
 @functools.cache

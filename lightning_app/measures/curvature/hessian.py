@@ -32,7 +32,7 @@ from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy, together_and_alone
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 Pairs = Iterable[tuple[Any, ...]]  # (inputs, labels), inputs a tensor or `Inputs`
@@ -265,14 +265,9 @@ class Hessian(InParameters):
     def _check_loss(self) -> None:
         """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
         inputs, labels = self._few()
-        ones = [
-            (*one, terms) for one in zip(inputs.split(1), labels.split(1)) if (terms := counted(one[1], self._loss))
-        ]
-        if not ones:
-            return  # no label of these few counts
-        sizes = torch.tensor([terms for *_, terms in ones], dtype=torch.float64)
-        losses = torch.stack([self._of(one, label).double().cpu() for one, label, _ in ones])
-        whole, mean = self._of(inputs, labels).double().cpu(), losses @ sizes / sizes.sum()
+        if not counted(labels, self._loss):
+            return
+        whole, mean = together_and_alone(self._of, inputs, labels, self._loss)
         if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise UserError(
                 "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
