@@ -13,11 +13,11 @@ from typing_extensions import override
 from callbacks.log import log_results
 from callbacks.measure import EpochCallback, LoggingCallback
 from callbacks.protocol import metrics_of
-from lightning_app.common.numbers import duration
+from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of
 
 PATIENCE = 10.0  # seconds of training before the time of an epoch is estimated
-SHOWN = {"risk": "train/risk_running", "test error": "test/error"}
+SHOWN = {"risk": "train/risk_running", "test error": "test/error", "val error": "val/error"}
 
 
 class TrainingMetrics(EpochCallback):
@@ -106,6 +106,7 @@ class ProgressLines(pl.Callback):
         self._started = time.perf_counter()
         self._first: tuple[int, float] | None = None  # number and end of the first batch, which is slower than others
         self._said = False
+        self._trained = False
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -118,7 +119,7 @@ class ProgressLines(pl.Callback):
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
-        number, now = batch[-1], time.perf_counter()
+        number, now, self._trained = batch[-1], time.perf_counter(), True
         if self._first is None or self._said:
             self._first = (number, now)
         elif now - self._first[1] > PATIENCE:
@@ -142,6 +143,12 @@ class ProgressLines(pl.Callback):
         self._print(f"{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
         if not self._said and trainer.current_epoch + 1 != trainer.max_epochs:
             self._say(seconds, trainer.max_epochs, trainer.current_epoch + 1)
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self._trained and trainer.global_step:
+            done = plural(trainer.current_epoch, "epoch")
+            self._print(f"nothing is left to train after {done}: raise --trainer.max_epochs to go on")
 
     @rank_zero_only
     def _print(self, line: str) -> None:
@@ -190,7 +197,10 @@ def _words(arm: str, seeds: Sequence[Mapping[str, float]]) -> str:
     >>> _words("plain", [{"test/error": 0.5}, {"test/error": 0.7}])
     'plain (2 seeds) test error 0.6 ± 0.14'
     """
-    shown = {label: [numbers[key] for numbers in seeds] for label, key in SHOWN.items() if key in seeds[0]}
+    keys = {label: key for label, key in SHOWN.items() if key in seeds[0]}
+    if "test error" in keys:
+        keys.pop("val error", None)
+    shown = {label: [numbers[key] for numbers in seeds] for label, key in keys.items()}
     if len(seeds) == 1:
         return " ".join([arm, *(f"{label} {value:.4g}" for label, (value,) in shown.items())])
     from lightning_app.statistics.paired import spread  # runs of one seed do without

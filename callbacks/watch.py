@@ -106,7 +106,7 @@ class Watch:
         self._optimizer: Any = _innermost(optimizer)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
-        self._logger = RunLogger(folder)
+        self._logger = RunLogger(folder, claimed=True)
         if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
             raise UserError(
                 f"{folder} has the numbers of a run already, and two would mix: name another folder, or say how many "

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 
 __all__ = ["IdentityNet", "id_entries", "shortcut", "transfer", "untransfer"]
@@ -105,7 +106,7 @@ def _shifted(of: Any, names: Iterable[str] | None, sign: int) -> Any:
 def _shift_state(state: Mapping[str, Tensor], names: Iterable[str] | None, sign: int) -> dict[str, Tensor]:
     names = set(names or ())
     if not names or not names <= state.keys():
-        raise ValueError(
+        raise UserError(
             "transfer of a state dict needs the names of the weights that have ID entries, all of them in the dict; "
             f"got {sorted(names - state.keys()) or 'none'}. Use net.id_weights()."
         )
@@ -119,13 +120,13 @@ def _shift_net(net: Any, sign: int) -> nn.Module:
     net = unwrapped(net)
     expected = sign > 0  # T starts from a residual net, T^-1 from a plain one
     if not hasattr(net, "id_weights"):
-        raise ValueError(
+        raise UserError(
             f"{type(net).__name__} does not say which of its weights have ID entries, so it has no twin. "
             "Give it `residual`, `id_weights()` and `counterpart()` (see lightning_app.identity.IdentityNet)."
         )
     if net.residual is not expected:
         kind, name = ("residual", "transfer") if expected else ("plain", "untransfer")
-        raise ValueError(f"{name} expects a {kind} net, got residual={net.residual}.")
+        raise UserError(f"{name} expects a {kind} net, got residual={net.residual}.")
     twin = net.counterpart()
     twin.load_state_dict(_shift_state(net.state_dict(), net.id_weights(), sign))
     return twin

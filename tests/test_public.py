@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 import yaml
 from torch import nn
@@ -19,6 +20,8 @@ import callbacks
 import lightning_app
 import skipscope
 from lightning_app import networks
+from lightning_app.runs import RunFolder
+from lightning_app.runs.lock import take
 from skipscope.callbacks import (
     DrivingForce,
     HessianSpectrum,
@@ -212,6 +215,50 @@ def test_a_run_is_logged_reported_and_opened(tmp_path):
     assert skipscope.report([tmp_path], out=str(tmp_path / "all.html")).read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(skipscope.UserError, match="expected a run folder"):
         skipscope.report(tmp_path / "nowhere")
+
+
+class Mine(pl.LightningModule):
+    """Of another project, with hyperparameters of its own."""
+
+    def __init__(self, lr: float = 0.1, widths: tuple[int, ...] = (4, 3)) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = small_net()
+
+    def training_step(self, batch):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=self.hparams["lr"])
+
+
+def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tmp_path):
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples()), batch_size=2)
+
+    def fit(epochs, name="mine", logger=None, **how):
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        logger = logger or skipscope.RunLogger(tmp_path / name)
+        trainer = pl.Trainer(
+            max_epochs=epochs, callbacks=[LayerCushion()], logger=logger, default_root_dir=tmp_path, **quiet
+        )
+        trainer.fit(Mine(), data, **how)
+        return trainer
+
+    trainer = fit(2)
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    folder = RunFolder(tmp_path / "mine")
+    assert folder.config() == {"hyperparameters": {"lr": 0.1, "widths": [4, 3]}}
+    assert folder.finished == 2 and [made["after_epoch"] for made in folder.made()] == [0]
+    rows = len(folder.log())
+    with pytest.raises(skipscope.UserError, match="mine has the numbers of a run already, and two would mix"):
+        fit(2)
+    assert len(folder.log()) == rows
+    fit(3, ckpt_path=tmp_path / "two.ckpt")
+    assert folder.finished == 3 and sorted({*folder.log()["epoch"]}) == [0, 1, 2, 3]
+    trainer.fit_loop.max_epochs = 4  # the same logger goes on
+    trainer.fit(Mine(), data)
+    with take(tmp_path / "mine"), pytest.raises(skipscope.UserError, match="two runs in one folder would mix"):
+        fit(4, ckpt_path=tmp_path / "two.ckpt")
 
 
 def test_transfer_and_back():

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -33,9 +33,11 @@ FROM_RUN = ("model", "data")  # what `measure` takes whole from a run's configur
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
 )
+UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
-    r"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|No module named '([\w.]+)'"
+    rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
+NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
 OTHERWISE_NAMED = {  # what users of other programs type
@@ -103,6 +105,13 @@ class Parser(LightningArgumentParser):
         if found := UNKNOWN_KEY.search(message):
             key = next(filter(None, found.groups()))
             return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
+        types = WRONG_VALUE.findall(message)
+        value = found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
+        numbers = [name for name in _type_names(types) if name in ("bool", "float", "int")]
+        if numbers and location is not None:
+            return f"{location}: expected {' or '.join(_type_names(types, numbers))}, got {value}.", hint
+        if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in value:
+            return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
         if (found := UNKNOWN_CLASS.search(message)) and location is not None:
             name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
             return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
@@ -111,14 +120,22 @@ class Parser(LightningArgumentParser):
         if "Problems parsing config" in message:
             reason = _one_line(message.split(":", 1)[1])  # the files that --config names were read before
             return f"a value on the command line, or a file that it names, is not valid YAML: {reason}", hint
+        if location == "model" and "Unable to load config" in message:
+            ours = "fit trains nets: name yours as --model.net. A LightningModule of your own goes into pl.Trainer."
+            return (
+                f"model: expected options such as net, or a file of them, got {message.rpartition(' ')[2].strip()}.",
+                ours,
+            )
         if found := OF_CLASS.search(message):
             return found[1], hint
-        if (types := WRONG_VALUE.findall(message)) and location is not None:
-            value = (
-                found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
-            )
+        if types and location is not None:
             return f"{location}: expected {' or '.join(_type_names(types))}, got {value}.", hint
-        return _one_line(message), hint
+        if found := NO_OPTIONS.search(message):
+            return (
+                f"expected options such as model:, data: and trainer: in a configuration, got {found[1].strip() or 'none'}.",
+                hint,
+            )
+        return _one_line(re.sub(r'^Parser key "([\w.]+)":', r"\1:", message)), hint
 
     def _keys(self) -> list[str]:
         """Every key of this parser and its subcommands, and the arguments of every class a user may name."""
@@ -137,6 +154,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     group, _, last = word.rpartition(".")
     if last in OTHERWISE_NAMED:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
+    if not group and (whole := sorted(key for key in known if key.endswith(f".{last}"))):
+        return f"did you mean {' or '.join(whole[:3])}?"
     near = nearest(word, known, 2, 0.75)
     by_last = {key: key.rsplit(".", 1)[-1] for key in known}
     for similar in nearest(last, set(by_last.values()), 2, 0.7):
@@ -144,7 +163,9 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
         near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
     near = list(dict.fromkeys(near))[:3]
     if last in near:
-        return f"'{group or 'this class'}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
+        if not group:
+            return f"it is an argument of a class, and goes under that: data.{last}, model.net.{last} and so on."
+        return f"'{group}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
     return f"did you mean {' or '.join(near)}?" if near else None
 
 
@@ -180,9 +201,9 @@ def resolve_short_names() -> None:
     search.resolve_class_path_by_name = ours_first
 
 
-def _type_names(types: Iterable[str]) -> list[str]:
+def _type_names(types: Iterable[str], only: Collection[str] = ()) -> list[str]:
     names = [re.sub(r"<class '([\w.]+)'>|typing\.Literal(\[.*\])", r"\1\2", text).rstrip(".") for text in types]
-    return list(dict.fromkeys(name for name in names if name != "NoneType")) or ["None"]
+    return list(dict.fromkeys(name for name in names if name != "NoneType" and name in (only or names))) or ["None"]
 
 
 def _one_line(message: str) -> str:

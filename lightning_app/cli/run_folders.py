@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically, writing
-from lightning_app.common.provenance import commit, made_with, processor, threads, versions
+from lightning_app.common.provenance import commit, processor, threads, versions
 from lightning_app.common.safe_io import read_text
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
-from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.loggers import RunLogger, made_by
 
+LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a run, which may be raised
 MEASURED = "measured"  # folder of measurements among the groups of runs
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
@@ -157,25 +158,24 @@ class SaveRunConfig(SaveConfigCallback):
         text = self.parser.dump(self.config, skip_none=False, format="yaml")
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
+                _say_differences(logger.folder.config(), yaml.safe_load(text))
                 _write_config(logger.folder.path / CONFIG, text)
-                logger.folder.add_made(_facts(trainer, pl_module, logger.folder))
+                command = f"main.py {shlex.join(sys.argv[1:])}"
+                logger.folder.add_made(made_by(trainer, pl_module, logger.folder, command))
             elif isinstance(logger, WandbLogger):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
-def _facts(trainer: pl.Trainer, module: Any, folder: RunFolder) -> dict[str, Any]:
-    """What trains, on which machine and data, from which epoch on."""
-    fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
-    device = trainer.strategy.root_device.type
-    return made_with() | {
-        "command": f"main.py {shlex.join(sys.argv[1:])}",
-        "precision": str(trainer.precision),
-        "float32": module.float32 if device == "cuda" else "fp32",
-        "processes": trainer.world_size,
-        "device": device,
-        "after_epoch": folder.last_epoch or 0,
-        "data": fingerprint() if fingerprint else None,  # of all that the source gave
-    }
+def _say_differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Of a run that goes on otherwise than it began, but for more epochs: the log has one curve of two experiments."""
+    if not earlier:
+        return
+    from lightning_app.runs.configuration import compared, differing
+
+    changed = differing(compared(earlier), compared(now)).items()
+    values = (f"{key} {before} -> {after}" for key, (before, after) in changed if key not in LIMITS)
+    if said := "; ".join(values):
+        print(f"going on with other options than before: {said}")
 
 
 def _write_config(target: Path, text: str) -> None:

@@ -25,20 +25,22 @@ from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_clas
 from lightning_app.cli.run_folders import RunFolders, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.files import writing
+from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
 from lightning_app.common.seeds import ALONE, spell_seeds
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import AtomicCheckpointIO, SaveCheckpoint, Stopper
-from lightning_app.runs.folder import CONFIG, LAST, LOG
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.lock import take
-from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of
+from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of, whole_epochs
 
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
+UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
 STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 
 
@@ -71,6 +73,10 @@ def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
             save_config_callback=SaveRunConfig,
             auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
         )
+    except RuntimeError as error:
+        if str(error).startswith(UNMONITORED):
+            raise UserError(first_line(error)) from error
+        raise
     finally:
         if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
             discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
@@ -82,6 +88,15 @@ def _above_all_options(command: str) -> dict[str, str]:
 
     usage, _, top = brief(command).partition("\n\n")
     return {"usage": usage.removeprefix("usage: "), "description": top}
+
+
+UNFIT = {  # Lightning's callbacks, and what to do instead
+    "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
+    "BatchSizeFinder": "set data.batch_size. Measures take as many samples at a time as fit by themselves.",
+    "StochasticWeightAveraging": "model.ema_decay averages the weights of each net.",
+    "WeightAveraging": "model.ema_decay averages the weights of each net.",
+    "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
+}
 
 
 class TrainingCLI(LightningCLI):
@@ -140,11 +155,17 @@ class TrainingCLI(LightningCLI):
             path = self.config[self.subcommand].ckpt_path = "last"
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
-            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.")
+            below = Path(path, CHECKPOINTS, LAST)
+            hint = f" Did you mean {below}?" if below.is_file() else ""
+            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
         if self._get(self.config, "trainer")["gradient_clip_val"] is not None:
             raise UserError(
                 "trainer.gradient_clip_val would clip all nets of a bank by one norm: set model.gradient_clip_val (and "
                 "model.gradient_clip_algorithm), which clips each net by its own."
+            )
+        if self._get(self.config, "trainer")["accumulate_grad_batches"] not in (None, 1):
+            raise UserError(
+                "trainer.accumulate_grad_batches does not work with a bank of nets: set a larger data.batch_size."
             )
         self._leave_out_what_is_missing()
         if self.from_run:
@@ -186,13 +207,16 @@ class TrainingCLI(LightningCLI):
                     "`callbacks+:` adds to those of base.yaml. Give one of them arguments that tell it apart, where it has "
                     "such (BnLambda: norm), or name all callbacks once in `callbacks:`, which replaces the list."
                 ) from error
-            raise
+            raise UserError(f"this configuration cannot be built: {first_line(error)}") from error
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Add what every run has: its folder's logger first, so that all of Lightning's files land there."""
         trainer = self._get(self.config_init, "trainer")
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
+        for callback in _as_list(trainer.get("callbacks")):
+            if why := UNFIT.get(type(callback).__name__):
+                raise UserError(f"{type(callback).__name__} does not work with a bank of nets: {why}")
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
         kwargs["enable_progress_bar"] = is_terminal(sys.stdout) and trainer.get("enable_progress_bar") is not False
         if self.subcommand == "measure":
@@ -216,7 +240,7 @@ class TrainingCLI(LightningCLI):
         for logger in () if strict else loggers:
             make_best_effort(logger)
         return super().instantiate_trainer(
-            logger=[RunLogger(self.folder.path), *loggers],
+            logger=[RunLogger(self.folder.path, claimed=True), *loggers],
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
@@ -273,6 +297,8 @@ class TrainingCLI(LightningCLI):
                     "`fit` first, or name a file."
                 )
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
+        if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
+            print("no --ckpt_path: the nets are as they are made, nothing has trained them.")
         return kwargs
 
     def before_fit(self) -> None:
@@ -283,7 +309,8 @@ class TrainingCLI(LightningCLI):
         arms = dict.fromkeys(one.arm if one.arm != ALONE else type(one.net).__name__ for one in members)
         seeds = [*dict.fromkeys(one.seed for one in members)]
         which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {spell_seeds(seeds)}, {len(members)} nets"
-        epochs = f"{trainer.max_epochs} epochs" if (trainer.max_epochs or -1) > 0 else "until a limit is reached"
+        limit = trainer.max_epochs
+        epochs = "until a limit is reached" if limit is None or limit < 0 else plural(limit, "epoch")
         device = trainer.strategy.root_device.type + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
         if device == "cpu" and torch.backends.mps.is_available():
             device = "cpu (Apple's GPU has no float64)"
@@ -319,7 +346,7 @@ class TrainingCLI(LightningCLI):
         """Say what came out and where it is."""
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
             return
-        self.folder.finish(self.trainer.current_epoch)
+        self.folder.finish(whole_epochs(self.trainer))
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
             return

@@ -20,7 +20,7 @@ from lightning_app.compare.command import findings_json
 from lightning_app.compare.findings import Finding, Verdict, compare, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.runs import RunFolder
-from lightning_app.runs.configuration import compared
+from lightning_app.runs.configuration import compared, differing
 
 __all__ = ["OPTION", "fit_until", "options_of"]
 
@@ -174,9 +174,9 @@ def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
     asked = compared(config)
     for run in runs:
         stored = compared(run.config())
-        other = [key for key in {**stored, **asked} if stored.get(key) != asked.get(key)]
+        other = [f"{key}: {there} there, {now} now" for key, (there, now) in differing(stored, asked).items()]
         if stored and other:
-            values = "; ".join(f"{key}: {stored.get(key)} there, {asked.get(key)} now" for key in other[:SHOWN])
+            values = "; ".join(other[:SHOWN])
             raise UserError(
                 f"{run.path} was trained with other options ({values}{'; ...' * (len(other) > SHOWN)}): give the same ones, or "
                 "another --run.name."

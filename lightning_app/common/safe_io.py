@@ -168,6 +168,8 @@ def _plain(file: Path) -> Iterator[None]:
     """numpy's and zipfile's readers raise whatever a broken file leads them to: zlib's errors, tokenize's, MemoryError."""
     try:
         yield
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
     except Exception as error:
         reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:300] or type(error).__name__
         kind = file.suffix or ".npy"
@@ -193,6 +195,8 @@ def read_torch(file: Path) -> Any:
                 if (damaged := archive.testzip()) is not None:
                     raise ValueError(f"{damaged} in it is damaged")
         return torch.load(file, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
     except Exception as error:  # torch's readers raise whatever a broken file leads them to
         reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:200] or type(error).__name__
         raise UserError(

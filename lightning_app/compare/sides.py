@@ -15,7 +15,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError
 from lightning_app.runs import Net, find_runs, read_runs
-from lightning_app.runs.configuration import compared
+from lightning_app.runs.configuration import compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
@@ -92,11 +92,11 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if both := _keys(nets_a).keys() & _keys(nets_b).keys():
         label = _label(_keys(nets_a)[min(both)])
         raise UserError(f"{label} is on both sides: a net is not better or worse than itself.")
-    differing = _differing(_options(nets_a[0]), _options(nets_b[0]))
-    anywhere, notes = dict(differing), []
+    options = differing(_options(nets_a[0]), _options(nets_b[0]))
+    anywhere, notes = dict(options), []
     for side, nets in (("A", nets_a), ("B", nets_b)):
         kinds = {(net.run.folder, net.arm): net for net in nets}.values()
-        within = {key: two for net in kinds for key, two in _differing(_options(nets[0]), _options(net)).items()}
+        within = {key: two for net in kinds for key, two in differing(_options(nets[0]), _options(net)).items()}
         if within:
             notes.append(f"The nets of {side} differ among themselves in {', '.join(within)}.")
         anywhere |= within
@@ -115,7 +115,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         if left_out:
             notes.append(f"{left_out} nets have no counterpart of their seed and are left out.")
         pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
-        return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), differing)
+        return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
     why = (
         f"their data differ ({', '.join(data)})" if data else "they share no seed" if not shared else "no configuration"
     )
@@ -123,7 +123,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
     if len(nets_a) != len(nets_b):
         notes.append(f"A has {len(nets_a)} nets and B {len(nets_b)}: the first {count} of each are compared.")
-    return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), differing)
+    return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), options)
 
 
 def _nets(side: str) -> list[Net]:
@@ -167,8 +167,3 @@ def _options(net: Net) -> dict[str, Any]:
     """What its run computes, and of the run's arms its own only."""
     run = {key: value for key, value in compared(net.run.config).items() if not key.startswith("model.arms.")}
     return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})
-
-
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    keys = dict.fromkeys([*a, *b])
-    return {key: (a.get(key), b.get(key)) for key in keys if repr(a.get(key)) != repr(b.get(key))}

@@ -52,6 +52,7 @@ _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.lo
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a GPU, which has to be waited for
 ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
+FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over a batch that a net or a loss does not take
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
@@ -369,7 +370,13 @@ class ImageClassifier(pl.LightningModule):
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
             metric.update(loss(logits if isinstance(loss, ReturnedLoss) else wide, labels), logits, labels, loss)
 
-        side_by_side([partial(add, *pair) for pair in pairs], streams)
+        try:
+            side_by_side([partial(add, *pair) for pair in pairs], streams)
+        except FAULTS as error:
+            passes = [Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in pairs]
+            if explained := self._explained(error, passes[: len(self.own)], "be evaluated on a batch"):
+                raise UserError(explained) from error
+            raise
 
     @override
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -377,9 +384,9 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_epoch_end(self) -> None:
-        """Stop what diverged; step the schedule."""
+        """Stop what diverged; step the schedule, but not where training ends in the middle of an epoch."""
         self.looks.at_losses(self._in_words(self.global_step))
-        if self.scheduler_interval == "epoch":
+        if self.scheduler_interval == "epoch" and self.trainer.is_last_batch:
             self._step_schedule()
 
     def _step_schedule(self) -> None:
@@ -453,24 +460,24 @@ class ImageClassifier(pl.LightningModule):
     def _answers(self, passes: Sequence[Pass], share: float) -> list[Answer]:
         try:
             return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
-        except (IndexError, RuntimeError, ValueError) as error:
-            if explained := self._explained(error, passes):
+        except FAULTS as error:
+            if explained := self._explained(
+                error, passes, f"learn the batch of {self._in_words(self.global_step + 1)}"
+            ):
                 raise UserError(explained) from error
             raise
 
-    def _explained(self, error: Exception, passes: Sequence[Pass]) -> str:
-        """What is wrong with a batch that cannot be learned, and what to do; empty where that is not known."""
-        when = f"the batch of {self._in_words(self.global_step + 1)}"
+    def _explained(self, error: Exception, passes: Sequence[Pass], what: str) -> str:
+        """Why nets cannot do something with a batch, and what to do; empty where that is not known."""
         if ONE_VALUE in str(error):
             return (
-                f"a normalisation cannot learn {when}, which has one value a channel: {first_line(error)}. Set "
+                f"a normalisation cannot {what}, which has one value a channel: {first_line(error)}. Set "
                 "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
             )
         of_labels = not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
         for member, each in zip(self.own, passes) if of_labels else ():
             if wrong := wrong_labels(each).rstrip("."):
-                what = f"member '{member.name}' cannot learn {when}: {wrong}"
-                return f"{what}. Mend the labels, or set the net's num_classes."
+                return f"member '{member.name}' cannot {what}: {wrong}. Mend the labels, or set the net's num_classes."
         return ""
 
     def _in_words(self, number: int) -> str:

@@ -10,7 +10,7 @@ from pytorch_lightning.cli import LRSchedulerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -54,6 +54,8 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
             "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
             f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
         )
+    if isinstance(optimizer, SparseAdam):
+        raise UserError("SparseAdam takes sparse gradients alone, which no net here has: use Adam.")
     if isinstance(optimizer, LBFGS) and members > 1:
         raise UserError(_mixes(optimizer, "takes the gradients of all parameters as one vector"))
     if isinstance(optimizer, LBFGS) and not all(w.is_contiguous() for w in optimizer.param_groups[0]["params"]):

@@ -1,6 +1,7 @@
 """The command ``python main.py report``."""
 
 import argparse
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from lightning_app.report.page import export_folder, write_report
 from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import run_folders
+
+log = logging.getLogger(__name__)
 
 EPILOG = """\
 examples:
@@ -49,18 +52,39 @@ def report(
         layer: of the histograms of cushions, such as "layer10". None: layer10, or the middle one.
         export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex".
 
+    Of several runs, those that cannot be read are left out with a warning.
+
     Raises:
         UserError: if a path holds no run, naming it.
     """
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, verdicts = _found([Path(path).expanduser() for path in paths])
-    return write_report(found, None if out is None else Path(out).expanduser(), layer, export, verdicts)
+    target = None if out is None else Path(out).expanduser()
+    try:
+        return write_report(found, target, layer, export, verdicts)
+    except ValueError:
+        whole = [run for run in found if not _damage(run)]
+        if len(whole) in (0, len(found)):
+            raise
+        for run in found:
+            if why := _damage(run):
+                log.warning(f"{run.path} is left out: {why}")
+        return write_report(whole, target, layer, export, verdicts)
 
 
 def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:
     """The runs and the verdicts of ``reproduce`` at or below the paths. UserError: a path that holds neither."""
     having = [path for path in paths if next(run_folders(path), None) or not artefacts([path])]
     return find_runs(having), artefacts(paths)
+
+
+def _damage(run: RunFolder) -> str:
+    """Why a run cannot be read; empty if it can."""
+    try:
+        run.log(), run.config()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.page_data import gather
+from lightning_app.report.page_data import Net, gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
-from lightning_app.report.sections.weights import id_mass
 from lightning_app.runs import RunFolder
 
 NOT_MEASURED = "-"
@@ -20,9 +19,10 @@ class Summary(NamedTuple):
 
 
 def summary(run: RunFolder) -> Summary:
-    """One row a net: its last risk and errors, the weight mass in the ID entries of t, the median cushion at one layer.
+    """One row a net: its last risk and errors, and the median cushion at one layer; with the epoch where it is an earlier one.
 
-    The layer is layer10 or else the middle one. "-": not measured. Without any net there is a title only, which says so.
+    Errors are of the test data, where there are none of the validation data. The layer is layer10 or else the middle one. "-":
+    not measured. Without any net there is a title only, which says so.
 
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
@@ -32,11 +32,23 @@ def summary(run: RunFolder) -> Summary:
         return Summary(f"{run.label}: no net has logged a number yet.", [], [])
     layers = measured_layers(page.nets)
     layer = choose_layer(layers) if layers else None
-    head = ["net", "train risk", "train error", "test error", "ID mass of t", f"cushion {layer or ''}".strip()]
-    rows = []
-    for net in page.nets:
-        names = ("train/risk", "train/error", "test/error", id_mass(net), f"cushion/{layer}/median")
-        finals = [net.final(name) for name in names]
-        rows.append([net.label, *(NOT_MEASURED if last is None else number(last.value) for last in finals)])
+    held_out = next(
+        (split for split in ("test", "val") if any(f"{split}/error" in net.names for net in page.nets)), "test"
+    )
+    columns = {
+        "train risk": "train/risk",
+        "train error": "train/error",
+        f"{held_out} error": f"{held_out}/error",
+        f"cushion {layer or ''}".strip(): f"cushion/{layer}/median",
+    }
+    head = ["net", *columns]
+    rows = [[net.label, *(_last(net, name) for name in columns.values())] for net in page.nets]
     epochs = " and ".join(str(epoch) for epoch in sorted({net.epoch for net in page.nets}))
     return Summary(f"{page.runs[0].label} after epoch {epochs}", head, rows)
+
+
+def _last(net: Net, name: str) -> str:
+    last = net.final(name)
+    if last is None:
+        return NOT_MEASURED
+    return number(last.value) + (f" (epoch {last.epoch:g})" if last.epoch != net.epoch else "")

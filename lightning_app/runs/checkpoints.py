@@ -6,7 +6,8 @@ The earlier last.ckpt stands until the new one lies beside it on the disk, has b
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,8 @@ class SaveCheckpoint(Checkpoint):
         # The last epoch as far as it can be known: by number of epochs or steps, or since somebody asked for the end.
         final = epoch == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step or trainer.should_stop
         if epoch % self.every_n_epochs == 0 or self._is_due(trainer) or final:
-            self._save(trainer, LAST)
+            with nullcontext() if trainer.is_last_batch else _unfinished(trainer):
+                self._save(trainer, LAST)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -185,6 +187,19 @@ class SaveCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.folder / name)
             if name == LAST:
                 self._saved = trainer.global_step
+
+
+@contextmanager
+def _unfinished(trainer: pl.Trainer) -> Iterator[None]:
+    """Within it, the epoch in whose middle training ends is none that Lightning counts as done: a resume goes on in it."""
+    progress: Any = trainer.fit_loop.epoch_progress  # whose counts have more than their declared type
+    for count in (progress.total, progress.current):
+        count.processed -= 1
+    try:
+        yield
+    finally:
+        for count in (progress.total, progress.current):
+            count.processed += 1
 
 
 class Stopper(pl.Callback):

@@ -23,6 +23,16 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flatten(config) if not key.startswith(NOT_COMPARED)}
 
 
+def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Of two runs' options by dotted key (`compared`), those that differ, with both values; None where there is none.
+
+    >>> differing({"model.lr": 0.1, "model.loss": "squared_error"}, {"model.lr": 0.2, "model.loss": "squared_error"})
+    {'model.lr': (0.1, 0.2)}
+    """
+    keys = dict.fromkeys([*a, *b])
+    return {key: (a.get(key), b.get(key)) for key in keys if repr(a.get(key)) != repr(b.get(key))}
+
+
 def flatten(node: Any, path: str = "", lists: bool = True) -> Iterator[tuple[str, Any]]:
     """Leaves of nested dicts and lists as (dotted key, value); without ``lists`` these are leaves too.
 

@@ -5,9 +5,12 @@ that touches wandb's and WandbLogger's less public sides: they change with every
 """
 
 import functools
+import json
 import logging
 import math
 import os
+import shlex
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,19 +18,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any, Literal, cast
 from weakref import WeakSet
 
 import pytorch_lightning as pl
+import yaml
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line, reason
+from lightning_app.common.files import write_atomically
+from lightning_app.common.provenance import made_with
 from lightning_app.common.seeds import spell_seed
-from lightning_app.runs.folder import MEMBERS, Row, RunFolder
+from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
+from lightning_app.runs.lock import take
 from lightning_app.runs.members import describe_members
 
 log = logging.getLogger(__name__)
@@ -67,11 +75,20 @@ def best_effort(logger: Logger) -> Iterator[None]:
 
 
 class RunLogger(Logger):
-    """Writes the run folder. First in the trainer's list, so that Lightning takes the folder as the run's own."""
+    """Writes the run folder. First in the trainer's list, so that Lightning takes the folder as the run's own.
 
-    def __init__(self, folder: Path | str) -> None:
+    Args:
+        folder: of a new run, or of one that ``trainer.fit(..., ckpt_path=...)`` goes on with.
+        claimed: whether the caller has the folder's lock and writes down how the run is made (`fit`, `watch`).
+    """
+
+    def __init__(self, folder: Path | str, claimed: bool = False) -> None:
         super().__init__()
         self.folder = RunFolder(Path(folder))
+        self._claimed = claimed
+        self._had_log: bool | None = None  # before this logger's first use
+        self._hyperparameters: dict[str, Any] = {}
+        self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
 
     @property
     @override
@@ -104,7 +121,8 @@ class RunLogger(Logger):
     @override
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: config.yaml holds the whole configuration."""
+        """Keep them for config.yaml, which is written once the run begins; that of the command `fit` has them all."""
+        self._hyperparameters = dict(vars(params) if isinstance(params, Namespace) else params)
 
     @override
     @rank_zero_only
@@ -113,7 +131,12 @@ class RunLogger(Logger):
 
         A module that leaves open which net is meant can be trained; whoever measures it reports that. `members` may be other
         people's code, which fails in its own way.
+
+        Raises:
+            UserError: if the folder has the numbers of another run, or another process writes into it.
         """
+        if not self._claimed:
+            self._begin(getattr(model, "_trainer", None), model)
         try:
             rows = describe_members(cast(pl.LightningModule, model))  # Lightning gives no other
         except UserError:
@@ -125,6 +148,55 @@ class RunLogger(Logger):
             )
             return
         self.folder.save_members(rows)
+
+    def _begin(self, trainer: pl.Trainer | None, model: nn.Module) -> None:
+        """A run of a trainer of somebody's own: the folder is taken, and what is known of how it is made is written down."""
+        self._had_log = self.folder.has_log if self._had_log is None else self._had_log
+        if trainer is None or trainer.state.fn != TrainerFn.FITTING:
+            return
+        if self._had_log and trainer.ckpt_path is None:
+            raise UserError(
+                f"{self.folder.path} has the numbers of a run already, and two would mix: name another folder, or go on with "
+                "that run by trainer.fit(..., ckpt_path=...)."
+            )
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self._fitting = trainer, take(self.folder.path)
+        self.folder.begin()
+        if self._hyperparameters and not (self.folder.path / CONFIG).exists():
+            plain = json.loads(json.dumps({"hyperparameters": self._hyperparameters}, default=str))
+            write_atomically(self.folder.path / CONFIG, yaml.safe_dump(plain, sort_keys=False).encode())
+        command = " ".join([Path(sys.argv[0]).name, *map(shlex.quote, sys.argv[1:])])
+        self.folder.add_made(made_by(trainer, model, self.folder, command))
+
+    @override
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if self._fitting is not None:
+            trainer, lock = self._fitting
+            self._fitting, self._had_log = None, False  # what lies there is this logger's own
+            if status == "success":
+                self.folder.finish(whole_epochs(trainer))
+            lock.close()
+
+
+def whole_epochs(trainer: pl.Trainer) -> int:
+    """Completed epochs: Lightning counts one in whose middle training ended."""
+    return max(0, trainer.current_epoch - (not trainer.is_last_batch))
+
+
+def made_by(trainer: pl.Trainer, module: Any, folder: RunFolder, command: str) -> dict[str, Any]:
+    """What trains, on which machine and data, from which epoch on."""
+    fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
+    device = trainer.strategy.root_device.type
+    return made_with() | {
+        "command": command,
+        "precision": str(trainer.precision),
+        "float32": getattr(module, "float32", None) if device == "cuda" else "fp32",
+        "processes": trainer.world_size,
+        "device": device,
+        "after_epoch": folder.last_epoch or 0,
+        "data": fingerprint() if fingerprint else None,  # of all that the source gave
+    }
 
 
 class AutoWandbLogger(WandbLogger):

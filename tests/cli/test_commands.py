@@ -191,6 +191,17 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
+        (("--seeds", "3"), ("no option 'seeds'", "did you mean model.seeds?")),
+        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that: data.train_limit")),
+        (("--model.optimizer.lr", "fast"), ("lr: expected float, got fast",)),
+        (("--model.net", "mylip.MyNet"), ("no module 'mylip'", "on PYTHONPATH")),
+        (
+            ("--model", "mylib.MyModule"),
+            ("model: expected options", "LightningModule of your own goes into pl.Trainer"),
+        ),
+        (("--config", "nope.yaml"), ("config: File does not exist",)),
+        (("--trainer.accumulate_grad_batches", "3"), ("set a larger data.batch_size",)),
+        (("--trainer.callbacks+=LearningRateFinder",), ("LearningRateFinder does not work with a bank of nets",)),
         (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
         (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
         (("--trainer.callbacks+=BnLambda",), ("trainer.callbacks has BnLambda twice", "arguments that tell it apart")),
@@ -211,6 +222,12 @@ def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatc
     error = refused(*TINY, *words, capsys=capsys, monkeypatch=monkeypatch)
     assert all(piece in error for piece in said), error
     assert not list((tmp_path / "runs").rglob("*.*"))
+
+
+def test_an_empty_configuration_is_said_to_be_none(tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    error = refused("fit", "--config", tmp_path / "empty.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert "expected options such as model:" in error
 
 
 def test_broken_yaml_names_its_file(tmp_path, monkeypatch, capsys):

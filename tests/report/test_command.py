@@ -53,6 +53,17 @@ def test_foreign_log_and_broken_config(run, capsys):
     assert "not a log of ours" in capsys.readouterr().err
 
 
+def test_of_several_runs_a_damaged_one_is_named_and_left_out(make, tmp_path, capsys, caplog):
+    make("a", ["plain"], 1)
+    broken = make("b", ["residual"], 1).path
+    with (broken / "log.csv").open("a") as log:
+        log.write("residual,,,\n")
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    assert f"{broken} is left out: " in caplog.text and "log.csv has a row" in caplog.text
+    assert main(["report", str(broken)]) == 2
+    assert "log.csv has a row" in capsys.readouterr().err
+
+
 def test_starts_without_torch_and_fast():
     script = (
         "import sys, time; start = time.process_time(); import lightning_app.report; "

@@ -15,7 +15,7 @@ def test_one_row_a_net(run):
     assert title == "quick after epoch 6"
     assert head[0] == "net"
     assert head[-1] == "cushion layer10"
-    names = ["train/risk", "train/error", "test/error", "weight_mass_transferred/id_entries", "cushion/layer10/median"]
+    names = ["train/risk", "train/error", "test/error", "cushion/layer10/median"]
     for member, row in zip(("plain", "residual"), rows, strict=True):
         assert row == [member, *(last(run, member, name) for name in names)]
 
@@ -23,7 +23,14 @@ def test_one_row_a_net(run):
 def test_what_was_not_measured_is_a_dash(tmp_path):
     run = RunFolder(tmp_path / "bare")
     run.append([Row("net", 2, 10, "train/risk", float("nan"))])
-    assert summary(run).rows[-1] == ["net", "nan", "-", "-", "-", "-"]
+    assert summary(run).rows[-1] == ["net", "nan", "-", "-", "-"]
+
+
+def test_what_was_measured_earlier_says_when_and_validation_stands_in_for_test(tmp_path):
+    run = RunFolder(tmp_path / "late")
+    run.append([Row("net", 2, 10, "val/error", 0.25), Row("net", 3, 15, "train/risk", 1.5)])
+    found = summary(run)
+    assert found.head[3] == "val error" and found.rows == [["net", "1.500", "-", "0.2500 (epoch 2)", "-"]]
 
 
 def test_no_numbers_yet(tmp_path):

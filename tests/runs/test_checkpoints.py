@@ -52,7 +52,9 @@ def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, *
     last = run / "checkpoints" / LAST
     options |= {"max_epochs": EPOCHS, "accelerator": "cpu", "num_sanity_val_steps": -1}
     options |= {"enable_progress_bar": False, "enable_model_summary": False, "plugins": [AtomicCheckpointIO()]}
-    trainer = Trainer(logger=[RunLogger(run)], callbacks=[*callbacks(run, saving or {}), *more], **options)
+    trainer = Trainer(
+        logger=[RunLogger(run, claimed=True)], callbacks=[*callbacks(run, saving or {}), *more], **options
+    )
     module = classifier(arms(), seeds=2, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
     trainer.fit(
         module,
@@ -145,6 +147,30 @@ def test_a_part_of_an_epoch_is_not_kept_as_the_epoch(tmp_path):
     train(tmp_path / "run", {"keep_every_n_epochs": 1}, max_steps=STEPS + 1)
     kept = {file.name for file in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept == {"epoch=0001.ckpt", LAST}
+
+
+@pytest.mark.parametrize("limit", ["max_steps", "should_stop"])
+def test_training_that_a_limit_ended_within_an_epoch_goes_on_in_it(limit, tmp_path):
+    class Enough(pl.Callback):  # what trainer.max_time does
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step >= STEPS + 1
+
+    train(tmp_path / "whole")
+    if limit == "max_steps":
+        train(tmp_path / "run", max_steps=STEPS + 1)
+    else:
+        train(tmp_path / "run", None, Enough(), min_epochs=0)
+    checkpoint = torch.load(tmp_path / "run" / "checkpoints" / LAST, weights_only=True)
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, STEPS + 1)
+    train(tmp_path / "run")
+    ours, theirs = left(tmp_path / "run")[0], left(tmp_path / "whole")[0]
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "running", "loops"):
+        assert_equal(ours[key], theirs[key], key)
+    logs = [RunFolder(tmp_path / name).log().query("epoch == 2 or epoch == 3") for name in ("run", "whole")]
+    logs = [
+        log[log["name"].str.match("train/|test/|weight_mass")].set_index(["member", "epoch", "name"]) for log in logs
+    ]
+    assert logs[0]["value"].dropna().to_dict() == logs[1]["value"].dropna().to_dict() and len(logs[0])
 
 
 def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):

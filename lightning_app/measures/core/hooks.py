@@ -90,7 +90,8 @@ def with_plain_weights(net: nn.Module) -> nn.Module:
     """
     copied = shared_copy(net)
     for module in [each for each in copied.modules() if is_parametrized(each)]:
-        values = {name: getattr(module, name).detach() for name in module.parametrizations}
+        parametrizations: Any = module.parametrizations
+        values = {name: getattr(module, name).detach() for name in parametrizations}
         del module.parametrizations
         module.__class__ = type(module).__bases__[
             0

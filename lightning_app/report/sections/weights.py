@@ -34,9 +34,10 @@ Frames = Sequence[figures.Frame]
 
 TITLE = "Where the weights are"
 WHAT = (
-    "w: the trained convolution weights, without biases and the fully connected layer. t = T(w): the weights of the plain net "
-    "that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where the net is plain. "
-    "Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection would pass. "
+    "w: the trained weights of convolutions, or of all layers where most are none, without biases. t = T(w): the weights of the "
+    "plain net that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where the net is "
+    "plain. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection would "
+    "pass. "
     "The tables hold the first and the last measured epoch."
 )
 
@@ -51,12 +52,6 @@ def section(page: PageData) -> Section:
     histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
     return Section("weights", TITLE, WHAT, [*tables, *curves, *histograms], notices, (*OBJECTS,), "Weights")
-
-
-def id_mass(net: Net) -> str:
-    """The name under which the ID mass of t is logged; of w where no t is, as for a plain net on its own."""
-    name = f"{TRANSFERRED}/id_entries"
-    return name if name in net.names else f"{WEIGHTS}/id_entries"
 
 
 def _measured(net: Net) -> list[str]:
