@@ -166,8 +166,8 @@ class MeasureContext:
             if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
                 self.loss.look(self.net, inputs)
             found = True
-            classes = not labels.is_floating_point()
-            yield inputs, labels.to(like.device, torch.long if classes else None)
+            whole = not labels.is_floating_point() and labels.dtype != torch.bool
+            yield inputs, labels.to(like.device, torch.long if whole else None)
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
 

@@ -9,7 +9,6 @@ import logging
 import math
 import re
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -270,13 +269,10 @@ class StatefulMeasure(Measure):
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)
         self._state: State = {}
-        self._net: Callable[[], nn.Module | None] | None = None  # outside a run: which was measured last
 
-    def forget_others(self, net: nn.Module) -> None:
-        """Outside a run, before a net is measured: nothing of another net is kept, for this one to be compared with."""
-        if self._net is not None and self._net() is not net:
-            self._state = {}
-        self._net = weakref.ref(net)
+    def forget(self) -> None:
+        """Keep nothing, as if nothing had been measured yet."""
+        self._state = {}
 
     def begin(self, context: MeasureContext) -> None:
         """Before the first training step, whether or not it is measured then: keep what later epochs are compared with."""

@@ -1,8 +1,10 @@
 """Measure one net in a notebook or a test: no trainer, no run folder, no command line."""
 
 import logging
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import yaml
@@ -15,10 +17,12 @@ from callbacks.measure import Measure, StatefulMeasure, is_fatal
 from callbacks.protocol import BATCH
 from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
+from lightning_app.common.isolation import unwrapped
 from lightning_app.common.provenance import configs
 from lightning_app.measures.core.losses import Loss, cross_entropy
 
 log = logging.getLogger(__name__)
+_measured: WeakKeyDictionary[StatefulMeasure, weakref.ref[nn.Module]] = WeakKeyDictionary()  # which net last
 
 
 def measure(
@@ -56,7 +60,7 @@ def measure(
     numbers: dict[str, float] = {}
     for one in chosen:
         if isinstance(one, StatefulMeasure):
-            one.forget_others(net)
+            _only_of(one, unwrapped(net))
         try:
             found = one.within_memory(MeasureContext(net, batches, loss))
         except Exception as error:  # a foreign net raises what it likes
@@ -66,6 +70,13 @@ def measure(
         else:
             numbers |= {key: float(value) for key, value in flatten(found) if is_number(value)}
     return numbers
+
+
+def _only_of(one: StatefulMeasure, net: nn.Module) -> None:
+    """What the measure keeps is of this net: of another one it forgets everything."""
+    if one in _measured and _measured[one]() is not net:
+        one.forget()
+    _measured[one] = weakref.ref(net)
 
 
 def shipped() -> list[Measure]:

@@ -148,7 +148,9 @@ class ProgressLines(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._trained and trainer.global_step:
             done = plural(trainer.current_epoch, "epoch")
-            self._print(f"nothing is left to train after {done}: raise --trainer.max_epochs to go on")
+            self._print(
+                f"nothing is left to train after {done}: raise the limit, such as --trainer.max_epochs, to go on"
+            )
 
     @rank_zero_only
     def _print(self, line: str) -> None:

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -132,13 +133,53 @@ def test_measure_takes_labels_of_any_whole_numbers(kind):
         assert first == pytest.approx(other, nan_ok=True)
 
 
+def test_measure_leaves_labels_that_are_no_numbers_to_the_loss():
+    net, (images, labels) = small_net(), samples()
+
+    def loss(out, y):
+        return ((~y if y.dtype == torch.bool else 1 - y).float() - out[:, 0]).abs().mean()
+
+    first = labels == 0
+    found = [skipscope.measure(net, images, each, LayerCushion(), loss) for each in (first, first.float())]
+    assert found[0]["probe/risk"] == pytest.approx(found[1]["probe/risk"])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out, y: (out[:, None] - out[None]).square().mean() + out[1].sum(),  # of pairs
+        lambda out, y: out.unflatten(0, (-1, 3)).square().mean(),  # of triplets
+        lambda out, y: nn.functional.batch_norm(out, None, None, training=True).square().mean(),
+    ],
+)
+def test_a_loss_that_takes_no_single_sample_is_measured_as_it_is(loss):
+    net, (images, labels) = small_net(), samples()
+    found = skipscope.measure(net, images, labels, LayerCushion(), loss)
+    assert found["probe/risk"] == pytest.approx(float(loss(net(images), labels)), rel=1e-5)
+
+
+def test_a_mean_over_the_labels_that_count_has_a_risk_wherever_these_are():
+    def masked(out, y):
+        kept = y != -100
+        losses = nn.functional.cross_entropy(out, y, reduction="none")
+        return (losses * kept).sum() / kept.sum().clamp(min=1)
+
+    net, (images, labels) = small_net(), samples(64)
+    labels[::2] = -100
+    expected = float(nn.functional.cross_entropy(net(images), labels))
+    assert skipscope.measure(net, images, labels, LayerCushion(), masked)["probe/risk"] == pytest.approx(expected)
+
+
 def test_measure_compares_a_net_with_itself_alone():
     measures, (images, labels) = [DrivingForce()], samples()
     net, other = small_net(), small_net(channels=3)
     first = skipscope.measure(net, images, labels, measures)
     again = skipscope.measure(net, images, labels, measures)
     assert "drive/scale/agrees" in again.keys() - first.keys()
+    compiled = torch.compile(net, backend="eager")
+    assert "drive/scale/agrees" in skipscope.measure(compiled, images, labels, measures)
     assert "drive/scale/agrees" not in skipscope.measure(other, images, labels, measures)
+    pickle.dumps(measures)
 
 
 @pytest.mark.parametrize(
@@ -232,11 +273,12 @@ class Mine(pl.LightningModule):
         return torch.optim.SGD(self.net.parameters(), lr=self.hparams["lr"])
 
 
-def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tmp_path):
+def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tmp_path, caplog):
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples()), batch_size=2)
 
-    def fit(epochs, name="mine", logger=None, **how):
+    def fit(epochs, name="mine", logger=None, max_steps=-1, **how):
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        quiet |= {"max_steps": max_steps}
         logger = logger or skipscope.RunLogger(tmp_path / name)
         trainer = pl.Trainer(
             max_epochs=epochs, callbacks=[LayerCushion()], logger=logger, default_root_dir=tmp_path, **quiet
@@ -254,11 +296,21 @@ def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tm
         fit(2)
     assert len(folder.log()) == rows
     fit(3, ckpt_path=tmp_path / "two.ckpt")
+    fit(3, ckpt_path=folder.path / "checkpoints" / "epoch=2-step=9.ckpt")  # nothing is left to train
     assert folder.finished == 3 and sorted({*folder.log()["epoch"]}) == [0, 1, 2, 3]
     trainer.fit_loop.max_epochs = 4  # the same logger goes on
     trainer.fit(Mine(), data)
     with take(tmp_path / "mine"), pytest.raises(skipscope.UserError, match="two runs in one folder would mix"):
         fit(4, ckpt_path=tmp_path / "two.ckpt")
+    early = skipscope.RunLogger(tmp_path / "early")
+    early.log_metrics({"mine": 1.0})
+    early.log_hyperparams({"data": "mnist", (1, 2): 3})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):  # a limit within an epoch, and then nothing that is left to train
+            steps = early.folder.checkpoints / "epoch=0-step=2.ckpt"
+            fit(1, logger=early, max_steps=2, ckpt_path=steps if steps.exists() else None)
+            assert early.folder.finished == 0
+    assert "hyperparameters cannot be kept in config.yaml" in caplog.text
 
 
 def test_transfer_and_back():

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +37,7 @@ UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
+NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
 NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
@@ -107,9 +108,9 @@ class Parser(LightningArgumentParser):
             return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
         types = WRONG_VALUE.findall(message)
         value = found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
-        numbers = [name for name in _type_names(types) if name in ("bool", "float", "int")]
-        if numbers and location is not None:
-            return f"{location}: expected {' or '.join(_type_names(types, numbers))}, got {value}.", hint
+        plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
+        if any(name in NUMBERS for name in plain) and location is not None:
+            return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
         if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in value:
             return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
         if (found := UNKNOWN_CLASS.search(message)) and location is not None:
@@ -164,7 +165,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     near = list(dict.fromkeys(near))[:3]
     if last in near:
         if not group:
-            return f"it is an argument of a class, and goes under that: data.{last}, model.net.{last} and so on."
+            return "it is an argument of a class, and goes under that one, in data, model.net or model.optimizer."
         return f"'{group}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
     return f"did you mean {' or '.join(near)}?" if near else None
 
@@ -201,9 +202,9 @@ def resolve_short_names() -> None:
     search.resolve_class_path_by_name = ours_first
 
 
-def _type_names(types: Iterable[str], only: Collection[str] = ()) -> list[str]:
+def _type_names(types: Iterable[str]) -> list[str]:
     names = [re.sub(r"<class '([\w.]+)'>|typing\.Literal(\[.*\])", r"\1\2", text).rstrip(".") for text in types]
-    return list(dict.fromkeys(name for name in names if name != "NoneType" and name in (only or names))) or ["None"]
+    return list(dict.fromkeys(name for name in names if name != "NoneType")) or ["None"]
 
 
 def _one_line(message: str) -> str:

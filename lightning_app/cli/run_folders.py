@@ -6,9 +6,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 import yaml
@@ -25,7 +24,6 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger, made_by
 
-LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a run, which may be raised
 MEASURED = "measured"  # folder of measurements among the groups of runs
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
@@ -158,7 +156,8 @@ class SaveRunConfig(SaveConfigCallback):
         text = self.parser.dump(self.config, skip_none=False, format="yaml")
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                _say_differences(logger.folder.config(), yaml.safe_load(text))
+                if said := _changes(logger.folder, text):
+                    print(said)
                 _write_config(logger.folder.path / CONFIG, text)
                 command = f"main.py {shlex.join(sys.argv[1:])}"
                 logger.folder.add_made(made_by(trainer, pl_module, logger.folder, command))
@@ -166,16 +165,17 @@ class SaveRunConfig(SaveConfigCallback):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
-def _say_differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Of a run that goes on otherwise than it began, but for more epochs: the log has one curve of two experiments."""
+def _changes(folder: RunFolder, text: str) -> str:
+    """How a run goes on otherwise than it began, in words."""
+    try:
+        earlier = folder.config()
+    except UserError:  # a damaged one is kept beside the new one
+        return ""
     if not earlier:
-        return
-    from lightning_app.runs.configuration import compared, differing
+        return ""
+    from lightning_app.runs.configuration import changes
 
-    changed = differing(compared(earlier), compared(now)).items()
-    values = (f"{key} {before} -> {after}" for key, (before, after) in changed if key not in LIMITS)
-    if said := "; ".join(values):
-        print(f"going on with other options than before: {said}")
+    return changes(earlier, yaml.safe_load(text))
 
 
 def _write_config(target: Path, text: str) -> None:

@@ -41,6 +41,13 @@ ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
+UNFIT = {  # Lightning's callbacks, and what to do instead
+    "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
+    "BatchSizeFinder": "set data.batch_size. Measures take as many samples at a time as fit by themselves.",
+    "StochasticWeightAveraging": "model.ema_decay averages the weights of each net.",
+    "WeightAveraging": "model.ema_decay averages the weights of each net.",
+    "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
+}
 STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
 
 
@@ -88,15 +95,6 @@ def _above_all_options(command: str) -> dict[str, str]:
 
     usage, _, top = brief(command).partition("\n\n")
     return {"usage": usage.removeprefix("usage: "), "description": top}
-
-
-UNFIT = {  # Lightning's callbacks, and what to do instead
-    "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
-    "BatchSizeFinder": "set data.batch_size. Measures take as many samples at a time as fit by themselves.",
-    "StochasticWeightAveraging": "model.ema_decay averages the weights of each net.",
-    "WeightAveraging": "model.ema_decay averages the weights of each net.",
-    "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
-}
 
 
 class TrainingCLI(LightningCLI):
@@ -200,6 +198,8 @@ class TrainingCLI(LightningCLI):
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error))
             raise UserError(f"this configuration cannot be built: {error}") from error
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
         except RuntimeError as error:
             if twice := NAMED_TWICE.search(str(error)):
                 raise UserError(
@@ -298,7 +298,7 @@ class TrainingCLI(LightningCLI):
                 )
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
-            print("no --ckpt_path: the nets are as they are made, nothing has trained them.")
+            print("no --ckpt_path: the nets are as they are made, no run has trained them.")
         return kwargs
 
     def before_fit(self) -> None:

@@ -106,7 +106,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     last = max(net.epoch for net in (*nets_a, *nets_b))
     notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
     data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
-    configured = all(net.run.config for net in (*nets_a, *nets_b))
+    configured = all("data" in net.run.config for net in (*nets_a, *nets_b))
     same_run = nets_a[0].run.folder == nets_b[0].run.folder
     seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)

@@ -173,7 +173,7 @@ class SignalWatch(TorchFunctionMode):
         self._way[out] = (passed + 1, layer.name)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_hook(self._gradient, layer.name, self._batch))
+            out.register_hook(_hook(self._gradient, layer.name, self._batch or len(out)))
 
     @_guarded
     def _gradient(self, name: str, batch: int, gradient: Tensor) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from lightning_app.common.arguments import Parser
 from lightning_app.report.exports import FORMATS, formats
-from lightning_app.report.page import export_folder, write_report
+from lightning_app.report.page import REPORT, export_folder, write_report
 from lightning_app.report.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import run_folders
+from lightning_app.runs.naming import parent_of
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def report(
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, verdicts = _found([Path(path).expanduser() for path in paths])
     target = None if out is None else Path(out).expanduser()
+    if target is None and len(found) > 1:
+        target = parent_of([run.path for run in found]) / REPORT
     try:
         return write_report(found, target, layer, export, verdicts)
     except ValueError:

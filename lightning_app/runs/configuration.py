@@ -13,9 +13,18 @@ MACHINE_OPTIONS = (
 # Beginnings of keys that may differ between seeds of one thing: these, the seed, and the run's own name and files.
 NOT_COMPARED = (
     *MACHINE_OPTIONS,
-    *("model.seeds", "seed_everything", "run.", "ckpt_path", "save_checkpoint.", "data.init_args.root"),
+    *(
+        "model.seeds",
+        "seed_everything",
+        "hyperparameters.seed",
+        "run.",
+        "ckpt_path",
+        "save_checkpoint.",
+        "data.init_args.root",
+    ),
     *("trainer.enable_", "trainer.log_every_n_steps"),
 )
+LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a run, which may be raised
 
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +40,17 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any
     """
     keys = dict.fromkeys([*a, *b])
     return {key: (a.get(key), b.get(key)) for key in keys if repr(a.get(key)) != repr(b.get(key))}
+
+
+def changes(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How a run goes on otherwise than it began, but for limits that may be raised; empty where it does not.
+
+    >>> changes({"model": {"lr": 0.1}, "trainer": {"max_epochs": 2}}, {"model": {"lr": 0.2}, "trainer": {"max_epochs": 3}})
+    'going on with other options than before: model.lr 0.1 -> 0.2'
+    """
+    found = differing(compared(earlier), compared(now)).items() if earlier else ()
+    said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found if key not in LIMITS)
+    return f"going on with other options than before: {said}" if said else ""
 
 
 def flatten(node: Any, path: str = "", lists: bool = True) -> Iterator[tuple[str, Any]]:

@@ -191,8 +191,10 @@ class RunFolder:
 
     def begin(self) -> None:
         """Whoever writes here from now on: what a killed process left half written goes, and the run has no end any more."""
-        for file in (*self.path.rglob(".*.tmp"), self.path / FINISHED):
-            file.unlink(missing_ok=True)
+        (self.path / FINISHED).unlink(missing_ok=True)
+        for folder in (self.path, self.checkpoints, *(self.path / ARRAYS).glob("*")):  # not of runs in folders below
+            for file in folder.glob(".*.tmp"):
+                file.unlink(missing_ok=True)
 
     @property
     def label(self) -> str:

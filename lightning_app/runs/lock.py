@@ -34,8 +34,8 @@ def take(folder: Path) -> IO:
         holder = " ".join(lock.read(200).split()) or "another process"
         lock.close()
         raise UserError(
-            f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or start this one "
-            "without --ckpt_path, which gives it a folder of its own."
+            f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or give this one "
+            "a folder of its own (fit does so without --ckpt_path)."
         )
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")

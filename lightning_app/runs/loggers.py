@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line, reason
-from lightning_app.common.files import write_atomically
+from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.provenance import made_with
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
@@ -86,7 +86,7 @@ class RunLogger(Logger):
         super().__init__()
         self.folder = RunFolder(Path(folder))
         self._claimed = claimed
-        self._had_log: bool | None = None  # before this logger's first use
+        self._had_log = self.folder.has_log  # before this logger wrote anything
         self._hyperparameters: dict[str, Any] = {}
         self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
 
@@ -122,7 +122,7 @@ class RunLogger(Logger):
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Keep them for config.yaml, which is written once the run begins; that of the command `fit` has them all."""
-        self._hyperparameters = dict(vars(params) if isinstance(params, Namespace) else params)
+        self._hyperparameters |= vars(params) if isinstance(params, Namespace) else params
 
     @override
     @rank_zero_only
@@ -151,7 +151,6 @@ class RunLogger(Logger):
 
     def _begin(self, trainer: pl.Trainer | None, model: nn.Module) -> None:
         """A run of a trainer of somebody's own: the folder is taken, and what is known of how it is made is written down."""
-        self._had_log = self.folder.has_log if self._had_log is None else self._had_log
         if trainer is None or trainer.state.fn != TrainerFn.FITTING:
             return
         if self._had_log and trainer.ckpt_path is None:
@@ -159,14 +158,30 @@ class RunLogger(Logger):
                 f"{self.folder.path} has the numbers of a run already, and two would mix: name another folder, or go on with "
                 "that run by trainer.fit(..., ckpt_path=...)."
             )
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        self._fitting = trainer, take(self.folder.path)
+        with writing(self.folder.path):
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self._fitting = trainer, take(self.folder.path)
         self.folder.begin()
-        if self._hyperparameters and not (self.folder.path / CONFIG).exists():
-            plain = json.loads(json.dumps({"hyperparameters": self._hyperparameters}, default=str))
-            write_atomically(self.folder.path / CONFIG, yaml.safe_dump(plain, sort_keys=False).encode())
+        if self._hyperparameters:
+            self._save_hyperparameters()
         command = " ".join([Path(sys.argv[0]).name, *map(shlex.quote, sys.argv[1:])])
         self.folder.add_made(made_by(trainer, model, self.folder, command))
+
+    def _save_hyperparameters(self) -> None:
+        """Into config.yaml, if they are plain; what was there already stays, and a warning says what differs."""
+        try:
+            plain = json.loads(json.dumps({"hyperparameters": self._hyperparameters}, default=str))
+            earlier = self.folder.config()
+        except (TypeError, ValueError) as error:
+            log.warning(f"the hyperparameters cannot be kept in {CONFIG} ({reason(error)}): training goes on.")
+            return
+        if not earlier:
+            write_atomically(self.folder.path / CONFIG, yaml.safe_dump(plain, sort_keys=False).encode())
+            return
+        from lightning_app.runs.configuration import changes
+
+        if said := changes(earlier, plain):
+            log.warning(said)
 
     @override
     @rank_zero_only
@@ -180,8 +195,10 @@ class RunLogger(Logger):
 
 
 def whole_epochs(trainer: pl.Trainer) -> int:
-    """Completed epochs: Lightning counts one in whose middle training ended."""
-    return max(0, trainer.current_epoch - (not trainer.is_last_batch))
+    """Completed epochs: Lightning counts one in whose middle training has just ended."""
+    counts: Any = trainer.fit_loop.epoch_progress.current
+    ended_within = counts.started == counts.processed and not trainer.is_last_batch
+    return max(0, counts.processed - ended_within)
 
 
 def made_by(trainer: pl.Trainer, module: Any, folder: RunFolder, command: str) -> dict[str, Any]:

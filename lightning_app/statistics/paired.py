@@ -161,9 +161,8 @@ def differences(plain: Sequence[float] | np.ndarray, residual: Sequence[float] |
         found = plain - residual
     largest = np.maximum(np.abs(plain), np.abs(residual))
     decades = np.ceil(np.log10(largest, where=np.isfinite(found) & (largest > 0), out=np.full(found.shape, np.nan)))
-    for decade in np.unique(
-        decades[~np.isnan(decades)]
-    ):  # each pair by its own: one that diverged says nothing of the others
+    # Each pair by its own size: one that diverged says nothing of the others.
+    for decade in np.unique(decades[~np.isnan(decades)]):
         of_these = decades == decade
         found[of_these] = found[of_these].round(min(ROUNDED - int(decade), 300))
     return found

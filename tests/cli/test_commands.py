@@ -192,7 +192,8 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
         (("--seeds", "3"), ("no option 'seeds'", "did you mean model.seeds?")),
-        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that: data.train_limit")),
+        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that one, in data")),
+        (("--trainer.deterministic", "maybe"), ("expected bool or ['warn'], got maybe",)),
         (("--model.optimizer.lr", "fast"), ("lr: expected float, got fast",)),
         (("--model.net", "mylip.MyNet"), ("no module 'mylip'", "on PYTHONPATH")),
         (

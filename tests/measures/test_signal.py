@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -243,6 +244,19 @@ def test_gradients_where_a_layers_rows_are_not_the_samples(first):
     assert found[first]["layer01/gradient"] == pytest.approx(found["samples"]["layer01/gradient"], rel=1e-12)
     assert "layer01/gradient_correlation" in found["samples"]
     assert "layer01/gradient_correlation" not in found[first]
+
+
+def test_gradients_of_a_net_whose_input_is_no_tensor():
+    class Net(nn.Sequential):
+        def forward(self, graph):
+            return super().forward(graph.x)
+
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 2
+    plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    found = watched(Net(*plain), SimpleNamespace(x=x), y)
+    plain.zero_grad()
+    assert found == watched(plain, x, y)
 
 
 def test_what_a_layer_raises_stops_watching_and_not_training():

@@ -78,9 +78,10 @@ class WatchRelus(TorchFunctionMode):
 def shared_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
     net = unwrapped(net)
-    # Plain attributes, too: a weight that a hook computes in each pass cannot be copied (`torch.nn.utils.weight_norm`).
-    plain = (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor))
-    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers(), *plain)})
+    # A weight that a hook computes in each pass is an attribute that cannot be copied (`torch.nn.utils.weight_norm`).
+    values = (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor))
+    computed = (value for value in values if value.grad_fn is not None)
+    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers(), *computed)})
 
 
 def with_plain_weights(net: nn.Module) -> nn.Module:
@@ -93,9 +94,8 @@ def with_plain_weights(net: nn.Module) -> nn.Module:
         parametrizations: Any = module.parametrizations
         values = {name: getattr(module, name).detach() for name in parametrizations}
         del module.parametrizations
-        module.__class__ = type(module).__bases__[
-            0
-        ]  # `remove_parametrizations` changes the class, which the net shares
+        # Not by `remove_parametrizations`, which changes the class, and the net has the same one.
+        module.__class__ = type(module).__bases__[0]
         for name, value in values.items():
             setattr(module, name, nn.Parameter(value, requires_grad=False))
     return copied
@@ -115,7 +115,8 @@ def call_with(
     if missing := [name for name in weights if name not in own]:
         raise UserError(
             f"expected weights that are parameters, and '{missing[0]}' of this {type(net).__name__} is computed from others: use "
-            "torch.nn.utils.parametrizations instead of torch.nn.utils.weight_norm or spectral_norm."
+            "torch.nn.utils.parametrizations instead of weight_norm and spectral_norm of torch.nn.utils, and prune.remove after "
+            "pruning."
         )
     new = {id(own[name]): tensor for name, tensor in weights.items()}
     everywhere = {

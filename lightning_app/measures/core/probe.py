@@ -74,8 +74,9 @@ def probe_forward(
     """
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
-    results, size, count, terms = [], None, 0, 0
+    results, size, count, terms, mean = [], None, 0, 0, True
     for images, labels in batches:
+        mean = mean and (size is not None or _is_mean(net, images, labels, loss))  # the first batch tells
         size, count, few = size or len(images), count + len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
@@ -95,7 +96,7 @@ def probe_forward(
     ]
     found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
-    return ProbeResult(loss=risk_sum / terms, error=wrong_sum / terms, count=count, layers=found)
+    return ProbeResult(loss=risk_sum / terms if mean else math.nan, error=wrong_sum / terms, count=count, layers=found)
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
@@ -109,7 +110,7 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
         if not hasattr(tap, "probe_skip"):
             tap.register_forward_hook(_record, with_kwargs=True)
-        tap.probe_skip = layer.skip
+        tap.probe_skip, tap.probe_norms, tap.probe_maps = layer.skip, (), ()
         taps.append(tap)
     return copied, taps
 
@@ -192,20 +193,24 @@ def _step(
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
     return (
-        _risk(logits, labels, loss),
+        loss(logits, labels).double(),
         errors,
         [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
     )
 
 
-def _risk(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Loss of a batch, () float64; NaN of one that is no mean over samples: which are together would decide."""
-    whole = loss(logits, labels).double()
-    if loss is cross_entropy or isinstance(loss, ReturnedLoss) or len(labels) < 2:
-        return whole
-    few = slice(None, None, -(-len(labels) // 8))
-    together, mean = together_and_alone(loss, logits[few], labels[few], loss)
-    return torch.where(torch.isclose(together, mean, rtol=1e-3, atol=1e-6, equal_nan=True), whole, math.nan)
+def _is_mean(net: nn.Module, images: Any, labels: Tensor, loss: Loss) -> bool:
+    """Whether the loss is a mean over samples, as far as a few tell: else the risk of all would depend on their batches."""
+    if loss is cross_entropy or isinstance(loss, ReturnedLoss):
+        return True
+    rows = torch.arange(0, len(labels), -(-len(labels) // 8), device=labels.device)
+    try:
+        together, mean = together_and_alone(lambda x, y: loss(_wide(net(x)), y), images[rows], labels[rows], loss)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
+        return True
+    return bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
 
 
 @functools.cache
