@@ -12,7 +12,7 @@ LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning_utilities", "to
 # room -> what it may import beside the standard library; "lightning_app.x" names a room of ours
 ALLOWED = {
     "lightning_app.common": {"numpy", "yaml", "torch"},
-    "lightning_app.identity": SCIENCE,
+    "lightning_app.identity": SCIENCE | {"lightning_app.common"},
     "lightning_app.statistics": {"numpy", "scipy", "lightning_app.common"},
     "lightning_app.plots": {"numpy", "pandas", "matplotlib"},
     "lightning_app.cli.console": {"rich", "lightning_app.common"},

@@ -428,7 +428,7 @@ def test_results_are_logged_past_a_logger_that_raises(tmp_path, caplog):
     strict = callbacks.WeightMass()
     strict.strict = True
     with pytest.raises(ConnectionError):
-        run(tmp_path, strict, logger=[refusing("log_metrics")])
+        run(tmp_path / "strict", strict, logger=[refusing("log_metrics")])
 
 
 def test_a_tensorboard_that_cannot_write_is_left_out(tmp_path, caplog, monkeypatch):

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lightning_app.cli.run_folders import _facts
 from lightning_app.cli.training import TrainingCLI
 from lightning_app.common.isolation import unrounded, use_float32
 from lightning_app.measures import Hessian
 from lightning_app.runs import RunFolder
+from lightning_app.runs.loggers import made_by
 from tests.helpers import classifier, digits, fit
 
 OLDER, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -81,11 +81,11 @@ def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys):
     command = SimpleNamespace(model=module, trainer=trainer, datamodule=data, folder=RunFolder(tmp_path))
     TrainingCLI.before_fit(command)
     assert f"cuda, precision 32-true, float32 convolutions in {choice}\n" in capsys.readouterr().out
-    assert _facts(trainer, module, RunFolder(tmp_path))["float32"] == choice
+    assert made_by(trainer, module, RunFolder(tmp_path), "")["float32"] == choice
 
 
 def test_a_cpu_rounds_nothing_and_its_process_keeps_its_switches(tmp_path):
     before = state()
     module = fit(classifier(float32="fp32"), epochs=1, limit_train_batches=1, limit_val_batches=0)
     assert state() == before
-    assert _facts(module.trainer, classifier(), RunFolder(tmp_path))["float32"] == "fp32"
+    assert made_by(module.trainer, classifier(), RunFolder(tmp_path), "")["float32"] == "fp32"
