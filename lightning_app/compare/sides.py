@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, find_runs, read_runs
 from lightning_app.runs.configuration import compared, differing
 
@@ -113,7 +114,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if shared and not data and (same_run or configured):
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
-            notes.append(f"{left_out} nets have no counterpart of their seed and are left out.")
+            notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")
         pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
         return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
     why = (

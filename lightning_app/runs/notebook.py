@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError, unknown
+from lightning_app.common.numbers import plural
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOG, LayerRow, RunFolder, find_runs, run_folders
 from lightning_app.runs.naming import name_nets
@@ -205,7 +206,7 @@ class OpenRun:
 
     def _standing(self) -> str:
         state = "finished" if (self.folder.path / FINISHED).exists() else "not finished"
-        return f"{len(self.members())} nets, {self.folder.last_epoch or 0} epochs, {state}"
+        return f"{plural(len(self.members()), 'net')}, {plural(self.folder.last_epoch or 0, 'epoch')}, {state}"
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def test_a_damaged_file_costs_what_is_in_it(tmp_path):
     folder = write(tmp_path, ["plain"])
     (folder.path / "finished").write_text("soon")
     run = open_run(tmp_path)
-    assert "1 nets, 1 epochs, finished" in repr(run) and "finished" in run._repr_html_()
+    assert "1 net, 1 epoch, finished" in repr(run) and "finished" in run._repr_html_()
 
 
 def test_runs_below_a_folder_are_named_packed_ones_too(tmp_path):
@@ -200,7 +200,7 @@ def test_a_run_is_shown_without_its_configuration(tmp_path):
     write(tmp_path, ["plain", "residual"])
     (tmp_path / "config.yaml").write_text("[")
     run = open_run(tmp_path)
-    assert run.members() == ["plain", "residual"] and "2 nets, 1 epochs" in repr(run)
+    assert run.members() == ["plain", "residual"] and "2 nets, 1 epoch" in repr(run)
     assert "config.yaml" in run._repr_html_() and "<td>0.25</td>" in run._repr_html_()
     with pytest.raises(UserError, match=r"config\.yaml"):
         run.nets()

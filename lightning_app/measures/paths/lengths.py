@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from lightning_app.common.calls import Inputs, adapt, behind_loss
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
+from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, rows_of
@@ -281,7 +282,7 @@ def _lengths(net: nn.Module, pairs: Sequence[Pair]) -> Tensor:
     if len(first.input_lengths) < 2:
         raise NoBranches(
             f"effective depth needs a net with residual branches, around which an identity leads; in this one every path "
-            f"from the input passes {first.input_lengths[0]} weight layers: measure a residual net."
+            f"from the input passes {plural(first.input_lengths[0], 'weight layer')}: measure a residual net."
         )
     if any(other.lengths.tolist() != first.lengths.tolist() for other in others):
         raise NoPaths(
