@@ -53,7 +53,11 @@ def raw(server, request: bytes) -> bytes:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        except ConnectionError:  # it has said what it had to say before all had come
+        except TimeoutError:
+            raise
+        except (
+            OSError
+        ):  # it has said what it had to say before all had come, and closed: a reset, or no connection any more
             return b""
 
 
