@@ -123,7 +123,7 @@ def close(found: Tensor, expected: Tensor, rel: float = 1e-6) -> None:
     torch.testing.assert_close(found.double(), expected.double(), rtol=rel, atol=0)
 
 
-@pytest.mark.parametrize("skip, bn", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("skip, bn", [*itertools.product([False, True], repeat=2)])
 @pytest.mark.parametrize("strides", STRIDES, ids=str)
 def test_hand_made_jacobians_are_those_of_autograd(strides, skip, bn):
     for (channels, windows), gated, mode in itertools.product(SHAPES, [False, True], MODES if bn else MODES[:1]):
@@ -143,7 +143,7 @@ def test_hand_made_jacobians_are_those_of_autograd(strides, skip, bn):
         torch.testing.assert_close(found.push(v).flatten(2), pushed, rtol=1e-10, atol=1e-12 * scale)
 
 
-@pytest.mark.parametrize("mode, before_relu", itertools.product(MODES, [False, True]))
+@pytest.mark.parametrize("mode, before_relu", [*itertools.product(MODES, [False, True])])
 @pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
 def test_cushions_are_those_of_the_definition(Block, mode, before_relu):
     block, x = seeded(Block, strides=(2, 1), channels=(2, 4)), maps(5, 2)
