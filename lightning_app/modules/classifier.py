@@ -373,8 +373,9 @@ class ImageClassifier(pl.LightningModule):
         try:
             side_by_side([partial(add, *pair) for pair in pairs], streams)
         except FAULTS as error:
-            passes = [Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in pairs]
-            if explained := self._explained(error, passes[: len(self.own)], "be evaluated on a batch"):
+            own = pairs[: len(self.own)]  # not their averages
+            passes = [Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own]
+            if explained := self._explained(error, passes, "be evaluated on a batch"):
                 raise UserError(explained) from error
             raise
 

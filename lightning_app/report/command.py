@@ -61,8 +61,6 @@ def report(
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, verdicts = _found([Path(path).expanduser() for path in paths])
     target = None if out is None else Path(out).expanduser()
-    if target is None and len(found) > 1:
-        target = parent_of([run.path for run in found]) / REPORT
     try:
         return write_report(found, target, layer, export, verdicts)
     except ValueError:
@@ -72,7 +70,7 @@ def report(
         for run in found:
             if why := _damage(run):
                 log.warning(f"{run.path} is left out: {why}")
-        return write_report(whole, target, layer, export, verdicts)
+        return write_report(whole, target or parent_of([run.path for run in found]) / REPORT, layer, export, verdicts)
 
 
 def _found(paths: list[Path]) -> tuple[list[RunFolder], list[Path]]:

@@ -55,9 +55,7 @@ def raw(server, request: bytes) -> bytes:
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
         except TimeoutError:
             raise
-        except (
-            OSError
-        ):  # it has said what it had to say before all had come, and closed: a reset, or no connection any more
+        except OSError:  # it has answered before all had come, and closed
             return b""
 
 

@@ -12,6 +12,7 @@ put in its place, and all that comes after must be as before. Where something go
 boundary is left out.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -22,7 +23,7 @@ from torch.func import jvp
 from lightning_app.common.calls import blank
 from lightning_app.measures.core.hooks import WatchRelus, call_with, hooked, nearly_same, with_plain_weights
 from lightning_app.networks.blocks import blocks_of
-from lightning_app.networks.layers import layers_of
+from lightning_app.networks.layers import Layer, layers_of
 
 _TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise (`nearly_same`), what goes round a cut shows by far
 
@@ -92,13 +93,17 @@ class _Passage:
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
         blocks = [module for block in blocks_of(self.net) for module in block.modules]
-        layers = layers_of(self.net)
+        having: dict[int, list[Layer]] = defaultdict(list)  # weight -> layers that have it
+        for layer in layers_of(self.net):
+            having[id(layer.parameter)].append(layer)
+        used: dict[nn.Module, list[str]] = defaultdict(list)  # module -> layers whose weight it uses
+        for sharing in having.values():
+            for module in {layer.module for layer in sharing}:
+                used[module] += [layer.name for layer in sharing]
 
         def call(module: nn.Module, inputs: tuple) -> None:
-            used = {id(layer.parameter) for layer in layers if layer.module is module}
-            for layer in layers:
-                if id(layer.parameter) in used:
-                    self.passed_before.setdefault(layer.name, len(self.signals))
+            for name in used[module]:
+                self.passed_before.setdefault(name, len(self.signals))
 
         def enter(block: nn.Module, inputs: tuple) -> tuple:
             return (self._boundary(inputs[0]), *inputs[1:])
@@ -109,7 +114,7 @@ class _Passage:
         with (
             WatchRelus(self._rectified),
             hooked(blocks, enter, leave),
-            hooked({layer.module for layer in layers}, call),
+            hooked(used, call),
         ):
             self.signals.append(call_with(self.net, weights or {}, (images,)))
         return self
