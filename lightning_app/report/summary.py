@@ -51,4 +51,4 @@ def _last(net: Net, name: str) -> str:
     last = net.final(name)
     if last is None:
         return NOT_MEASURED
-    return number(last.value) + (f" (epoch {last.epoch:g})" if last.epoch != net.epoch else "")
+    return number(last.value) + (f" (epoch {round(last.epoch, 3):g})" if last.epoch != net.epoch else "")
