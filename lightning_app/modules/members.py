@@ -15,6 +15,7 @@ rank zero as ever. A member does not notice where it was trained. Several jobs s
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
@@ -158,7 +159,8 @@ class SeedSharding(DDPStrategy):
 def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
     """The members of each rank. A twin stays with what it is the twin of: some measures compare the two after every step.
 
-    Seeds are kept together, so that a rank makes few data streams. Shares differ by one net, with its twins, at most.
+    Seeds are kept together, so that a rank makes few data streams. Each share ends where it is nearest to its part of all
+    nets, twins counted: the slowest rank sets the time of an epoch.
 
     Raises:
         UserError: with more ranks than there are nets to share out.
@@ -177,8 +179,12 @@ def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
             f"{ranks} processes cannot share out {len(members)} member(s){twins}: expected at most {len(families)}. "
             "Ask for fewer devices, or for more seeds."
         )
-    parts = torch.tensor_split(torch.arange(len(families)), ranks)
-    return [[member for family in part for member in families[family]] for part in parts]
+    before = [0, *accumulate(map(len, families))]  # nets before each family
+    cuts = [0]
+    for rank in range(1, ranks):
+        choice = range(cuts[-1] + 1, len(families) - (ranks - rank) + 1)  # leaves a family for every rank
+        cuts.append(min(choice, key=lambda cut: abs(before[cut] * ranks - rank * len(members))))
+    return [list(chain(*families[start:end])) for start, end in pairwise([*cuts, len(families)])]
 
 
 def exchange(

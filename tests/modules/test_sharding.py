@@ -45,6 +45,14 @@ def test_twins_stay_with_what_they_are_twins_of(ranks):
     assert all({f"r{s}", f"p{s}"} <= share or not {f"r{s}", f"p{s}"} & share for share in shared for s in range(5))
 
 
+def test_shares_of_families_of_several_sizes_hold_as_many_nets_as_they_can():
+    net = nn.Identity()
+    twins = [Member(f"t{i}", "t", 0, net, twin_of=f"{i}-0") for i in (4, 5)]
+    assert [len(share) for share in shares([*bank(6, 1), *twins], 2)] == [4, 4]  # counted by families: 3 and 5
+    twins = [Member(f"t{i}", "t", 0, net, twin_of="2-0") for i in range(3)]
+    assert [len(share) for share in shares([*bank(3, 1), *twins], 3)] == [1, 1, 4]  # no rank goes empty
+
+
 def test_more_ranks_than_members_is_an_error():
     with pytest.raises(UserError, match=r"3 processes cannot share out 2 member\(s\)"):
         shares(bank(2, 1), 3)
