@@ -6,22 +6,28 @@
 # job is requeued by SLURM itself, a cancelled one not at all.
 run_step() {
     local step code=0 warned=
-    srun --kill-on-bad-exit=1 "$@" &
+    # From SLURM 22.05 to 23.02 a step does not take over the job's --cpus-per-task.
+    srun --kill-on-bad-exit=1 "--cpus-per-task=${SLURM_CPUS_PER_TASK:-1}" "$@" &
     step=$!
     trap 'warned=1; stop_step "$step"' USR1
     wait "$step" || code=$?
     if [[ $warned ]]; then # SIGUSR1 ended the waiting, not the step
         code=0
         wait "$step" || code=$?
-        ((code == 0)) || scontrol requeue "$SLURM_JOB_ID"
+        ((code == 0)) || scontrol requeue "$(this_job)"
     fi
     return "$code"
+}
+
+# This job, or this task of an array alone: the job id of one of the tasks is also the id of the whole array.
+this_job() {
+    echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$SLURM_ARRAY_TASK_ID}"
 }
 
 # stop_step PID: SIGTERM to every rank, upon which fit saves between two batches, at the same one on all ranks. A rank that
 # hangs (in a driver, in a dead network) is killed after a minute, and the run resumes from its last checkpoint.
 stop_step() {
-    scancel --signal=TERM "$SLURM_JOB_ID"
+    scancel --signal=TERM "$(this_job)"
     for ((seconds = 0; seconds < ${GRACE:-60}; seconds++)); do
         kill -0 "$1" 2>/dev/null || return 0
         sleep 1

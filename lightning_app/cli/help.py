@@ -8,7 +8,7 @@ SkipScope: why do skip (identity) connections make networks train and generalise
 usage: python main.py COMMAND [options]
 
 examples:
-  python main.py fit --config configs/quickstart.yaml                    plain and residual nets on embedded data: 2 minutes
+  python main.py fit --config configs/quickstart.yaml                    plain and residual nets on embedded data: minutes
   python main.py fit --config configs/pair20.yaml --data.root ~/data     the same on CIFAR-10, depth 20
   python main.py report runs/digits/quickstart                           all that was measured, as one HTML page
   python main.py reproduce --list                                        the papers' figures and tables, and what is tested
@@ -52,7 +52,7 @@ JSON = """\
   --json                      print what was found as JSON; all else is on stderr
 """
 CHECKPOINT = """\
-  --ckpt_path FILE            the checkpoint; `last`: of the configuration's newest run
+  --ckpt_path FILE            the checkpoint; `last`: of the newest run of this group and name
 """
 
 BRIEF = {
@@ -75,7 +75,7 @@ BRIEF = {
         + """\
   --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, DistanceFromStart
   --run.group G --run.name N  the run's folder: runs/G/N
-  --ckpt_path last            resume this configuration's newest run; or FILE
+  --ckpt_path last            resume the newest run of this group and name; or FILE
   --save_checkpoint.every_n_steps N   save within epochs too: a kill then costs at most N steps
   --until "test/error: better|equivalent within 0.002" --max-seeds 26   add seeds until `compare` settles two arms
   --strict                    stop if a measure or logger fails, instead of going on without it

@@ -149,7 +149,9 @@ class TrainingCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         path = self._get(self.config, "ckpt_path")
-        if self.subcommand == "fit" and path is None and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+        of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
+        if self.subcommand == "fit" and path is None and again and not of_sweep:
             path = self.config[self.subcommand].ckpt_path = "last"
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         evaluate_train: bool = True,
     ) -> None:
         super().__init__()
-        self.root = root
+        self.root = str(Path(root).expanduser())
         self.batch_size = at_least(1, batch_size=batch_size)
         self.val_size = at_least(0, val_size=val_size)
         self.split_seed = at_least(0, split_seed=split_seed)

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -230,7 +231,7 @@ class AutoWandbLogger(WandbLogger):
             "seed": one W&B run a seed, all in the job's group, each like the run of a job with this seed alone: its keys
             have no seed, its configuration has ``seed``. What belongs to the whole job (``lr``, ``time/...``, ``cost/...``,
             what Lightning's callbacks log) is in each of them; checkpoints and system metrics are in the first.
-        log_model: upload checkpoints as artifacts.
+        log_model: upload the checkpoints of Lightning's `ModelCheckpoint` callbacks as artifacts (SkipScope's own stay here).
         timeout: seconds that a connection may take before the run goes on offline.
         finish_timeout: seconds that what is not uploaded yet may take at the end; the rest stays in the run folder. More
             where `log_model` uploads large checkpoints.
@@ -454,14 +455,14 @@ def wandb_runs(logger: WandbLogger) -> dict[int | None, Any]:
 
 def log_to_wandb(run: Any, values: Mapping[str, Any], epoch: float, step: int) -> None:
     """One row of a W&B run's history, drawn over the epoch. Rank zero only."""
-    axes = sorted({name.split("/")[0] for name in values})
+    axes = sorted({re.sub("/.*", "/*", name) for name in values})
     _log(run, {**values, "epoch": epoch, "trainer/global_step": step}, axes)
 
 
 def _log(run: Any, row: Mapping[str, Any], over_epochs: Iterable[str] = ()) -> None:
     try:
-        for prefix in over_epochs:
-            run.define_metric(f"{prefix}/*", step_metric="epoch")
+        for names in over_epochs:
+            run.define_metric(names, step_metric="epoch")
         run.log(dict(row))
     except Exception as error:  # its service is gone, killed together with the job's processes
         _warn_once(f"W&B does not take epoch {row.get('epoch')} ({error}).")

@@ -219,3 +219,6 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
     assert again.returncode == 0, again.stderr
     assert identical(before, checkpoint(tmp_path / RUN)["state_dict"])
     assert [folder.name for folder in (tmp_path / RUN).parent.iterdir()] == ["quickstart"]
+    trial = {"SLURM_RESTART_COUNT": "1", "WANDB_SWEEP_ID": "abc"}  # `last` would be another trial's
+    assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path, env=trial).returncode == 0
+    assert {folder.name for folder in (tmp_path / RUN).parent.iterdir()} == {"quickstart", "quickstart~2"}

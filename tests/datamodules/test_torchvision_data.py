@@ -21,6 +21,11 @@ SETS = [  # class, shape and number of classes, writer of its archive, folder of
 EVERY = pytest.mark.parametrize(("kind", "shape", "write", "folder"), SETS, ids=[kind.__name__ for kind, *_ in SETS])
 
 
+def test_a_home_folder_that_the_shell_left_as_it_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert CIFAR10(root="~/data").root == "/home/someone/data"  # from a YAML file, or of --data.root=~/data
+
+
 @EVERY
 def test_the_official_archive(kind, shape, write, folder, tmp_path, monkeypatch):
     made = archives.arrays(train=200, test=100, **shape)

@@ -21,7 +21,8 @@ SCRIPTS = sorted((DEPLOY / "slurm").iterdir())
 ASKED = dict(os.environ)  # before any test: what others set in this process is nothing to the ranks
 SEEDS, DDP = "deploy/slurm/seeds.sbatch", "deploy/slurm/ddp.sbatch"
 # srun starts every rank, each the only one of its node, and returns the worst exit code; of a SIGTERM it kills them.
-# scancel sends its signal to the ranks. scontrol notes that it was called.
+# scancel sends its signal to the ranks of task 0: 4711, this job's own id, is that of the whole array, too. scontrol notes
+# that it was called.
 STANDINS = {
     "srun": """
         while [[ $1 == --* ]]; do shift; done
@@ -33,7 +34,7 @@ STANDINS = {
         for rank in "${ranks[@]}"; do wait "$rank" || { now=$?; ((now <= worst)) || worst=$now; }; done
         exit ${worst:-0}
     """,
-    "scancel": 'read -ra ranks < ranks; kill "-${1#--signal=}" "${ranks[@]}"',
+    "scancel": '[[ $2 == 4711_0 ]] && read -ra ranks < ranks && kill "-${1#--signal=}" "${ranks[@]}"',
     "scontrol": 'echo "$@" >> requeued',
 }
 SAVES = "trap 'exit 143' TERM; touch started; while :; do sleep 0.05; done"
@@ -58,8 +59,9 @@ def script(file: Path, body: str) -> Path:
 
 def environment(cluster: Path, **variables: str) -> dict[str, str]:
     job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
-    job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_TASK_ID": "0", "PYTHON": sys.executable}
+    job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "0"}
     own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+    own["PYTHON"] = sys.executable
     return ASKED | job | own | variables
 
 
@@ -80,7 +82,7 @@ def interrupted(cluster: Path, rank: str, interrupt) -> tuple[int, bool]:
     interrupt(process)
     code = process.wait(60)
     requeued = cluster / "requeued"
-    assert not requeued.exists() or requeued.read_text() == "requeue 4711\n"
+    assert not requeued.exists() or requeued.read_text() == "requeue 4711_0\n"
     return code, requeued.exists()
 
 
@@ -122,7 +124,7 @@ def test_ranks_that_hang_are_killed_and_the_job_is_requeued(cluster):
 
 def test_a_cancelled_job_is_not_requeued(cluster):
     def cancel(_):
-        subprocess.run([cluster / "bin" / "scancel", "--signal=TERM", "4711"], cwd=cluster, check=True)
+        subprocess.run([cluster / "bin" / "scancel", "--signal=TERM", "4711_0"], cwd=cluster, check=True)
 
     assert interrupted(cluster, SAVES, cancel) == (143, False)
 

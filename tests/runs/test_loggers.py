@@ -3,6 +3,7 @@
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torchvision
@@ -121,6 +122,14 @@ def test_every_run_is_named_tagged_and_grouped(asked, tmp_path, monkeypatch):
         assert call["tags"] == ["mine", "night", "CIFAR10", "depth 20"]
         assert (call["group"], call["job_type"], call["resume"]) == ("group", "fit", "allow")
     assert [call["settings"].x_disable_stats for call in asked] == [False, True]  # one machine, measured once
+
+
+def test_all_keys_are_drawn_over_epochs_also_those_without_parts():
+    axes, rows = {}, []
+    run = SimpleNamespace(define_metric=lambda name, step_metric: axes.update({name: step_metric}), log=rows.append)
+    log_to_wandb(run, {"lr": 0.1, "train/risk": 1.0, "train/error": 0.5}, 2.5, 7)
+    assert axes == {"lr": "epoch", "train/*": "epoch"}
+    assert rows == [{"lr": 0.1, "train/risk": 1.0, "train/error": 0.5, "epoch": 2.5, "trainer/global_step": 7}]
 
 
 def test_a_tag_that_wandb_refuses_is_refused_before_training(tmp_path):
