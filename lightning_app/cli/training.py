@@ -324,8 +324,8 @@ class TrainingCLI(LightningCLI):
 
     def after_validate(self) -> None:
         """Print risks and errors."""
-        metrics = self.model.metrics()
         if self.trainer.is_global_zero:
+            metrics = self.model.last_metrics  # computed while the processes were together
             self.answer |= {"nets": metrics}
             names = [f"{split}/{key}" for split in self.model.plan.eval_splits for key in ("risk", "error")]
             shown = [name for name in names if all(name in numbers for numbers in metrics.values())]

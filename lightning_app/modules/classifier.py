@@ -151,6 +151,7 @@ class ImageClassifier(pl.LightningModule):
         self.ema_decay = ema_decay
         self.averages: ByMember[AveragedModel] = ByMember()  # none without ema_decay
         self.running, *_ = self._metrics(1)
+        self.last_metrics: dict[str, dict[str, float]] = {}  # of the last evaluation
         self.evaluated, self.evaluated_averages = self._metrics(0), self._metrics(0)
         self._make_optimizer = optimizer
         self._make_scheduler = scheduler
@@ -409,7 +410,8 @@ class ImageClassifier(pl.LightningModule):
         show = partial(self.log, logger=False, add_dataloader_idx=False)
         seeds = len({member.seed for member in self.members})
         errors: dict[str, float] = defaultdict(float)
-        for member, (name, numbers) in zip(self.members, self.metrics().items()):
+        self.last_metrics = self.metrics()
+        for member, (name, numbers) in zip(self.members, self.last_metrics.items()):
             for key, value in numbers.items():
                 if key.endswith(("/risk", "/error")):
                     label = f"{key}/{name}" if len(self.members) > 1 else key
@@ -420,6 +422,8 @@ class ImageClassifier(pl.LightningModule):
 
     on_validation_epoch_end = on_test_epoch_end = _log_evaluation
 
+    @torch.inference_mode(False)  # of several processes torchmetrics leaves copies, to which training adds
+    @torch.no_grad()
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every member's numbers as they stand: call on all ranks, it sums over them.
 

@@ -175,12 +175,23 @@ def captured(
         raise UserError(
             "autocast's cache would leave casts of weights out of it; Lightning runs with cache_enabled=False"
         )
+    gradients = torch.is_grad_enabled()
+
+    @contextlib.contextmanager
+    def as_captured() -> Iterator[None]:
+        """Not in inference mode: all graphs share CUDA's seeds, which later ones may not write if the first was made in it.
+
+        The warm-ups neither, so that torch.compile finds what it has compiled: compiling breaks a capture.
+        """
+        with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+            yield
+
     before = torch.get_rng_state(), torch.cuda.get_rng_state()
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     for number in range(warm_ups):
         put_back()
         side.wait_stream(here)
-        with torch.cuda.stream(side), _waiting_is_an_error(number == warm_ups - 1):
+        with torch.cuda.stream(side), as_captured(), _waiting_is_an_error(number == warm_ups - 1):
             work()
         here.wait_stream(side)
     if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
@@ -188,12 +199,10 @@ def captured(
     put_back()
     if warm_ups:
         gc.collect()  # a gradient accumulator in a dead cycle is of the stream that it was first used in
-    graph, gradients = torch.cuda.CUDAGraph(), torch.is_grad_enabled()
+    graph = torch.cuda.CUDAGraph()
     with (
         _nothing_freed(),
-        # all graphs share CUDA's seeds: made with the first, in an evaluation's inference mode, later ones may not write them
-        torch.inference_mode(False),
-        torch.set_grad_enabled(gradients),
+        as_captured(),
         torch.cuda.stream(here),
         torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
     ):

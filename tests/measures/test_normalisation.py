@@ -1,5 +1,7 @@
 """Normalisation layers are found in any net, named after the layers before them, and told apart by who takes what."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -254,3 +256,16 @@ def test_too_few_samples_for_statistics_are_an_error_message():
     with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
         recalibrated(net, torch.randn(1, 3))
     assert recalibrated(net, torch.randn(2, 3)) is not net
+
+
+def test_batchnorms_that_wait_for_other_processes_in_training_mode_are_never_in_it():
+    """Only one process measures."""
+    torch.manual_seed(0)
+    net, x = CifarResNet(depth=8).eval(), torch.randn(16, 3, 32, 32)
+    waiting = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(net))
+    modes = []
+    for module in waiting.modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            module.register_forward_pre_hook(lambda norm, _: modes.append(norm.training))
+    torch.testing.assert_close(recalibrated(waiting, x)(x), recalibrated(net, x)(x))
+    assert modes and not any(modes)

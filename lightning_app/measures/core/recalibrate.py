@@ -43,6 +43,8 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
         return net
     net = copy.deepcopy(net)
     fresh: dict[Any, float | None] = {module: module.momentum for module in net.modules() if _is_fresh(module)}  # type: ignore[misc] # a torch module has any attribute
+    if at_once is None and any(isinstance(module, nn.SyncBatchNorm) for module in fresh):
+        at_once = len(inputs)  # in training mode it would wait for processes that do not measure
     if at_once is not None and all(isinstance(module, _BatchNorm) for module in fresh):
         recalibrate_in_pieces(net, list(fresh), inputs.split(at_once))
         return net

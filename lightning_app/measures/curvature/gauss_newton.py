@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unrounded
 from lightning_app.measures.core.hooks import check_evaluating, shared_copy
 from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import CHUNK, InParameters, Pairs, chosen, cut
@@ -74,12 +75,14 @@ class GaussNewton(InParameters):
         if not self._parts:
             raise UserError(f"{matrix} needs at least one sample, got none.")
 
+    @unrounded()
     def __matmul__(self, vector: Tensor) -> Tensor:
         found, total = torch.zeros_like(vector), sum(count for count, _ in self._parts)
         for count, operator in self._parts:
             found += count / total * (operator @ vector)
         return found
 
+    @unrounded()
     @torch.no_grad()
     def _checked(self, terms: "_Terms", loss: Loss, matrix: Matrix) -> Tensor:
         """The labels of the rows, of a loss that is their mean cross-entropy."""
