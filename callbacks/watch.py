@@ -229,13 +229,21 @@ class Watch:
         self._loop.batch_idx -= 1  # it is not made yet: what is logged until then belongs to the one before
 
     def _before_optimizer(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        if not any(map(callable, (*args, *kwargs.values()))):  # a closure's passes are still to come
+        closure = any(map(callable, (*args, *kwargs.values())))  # its passes are still to come
+        if not closure and not self._skipped():
             self._guarded(self._before_update)
+
+    def _skipped(self) -> bool:
+        """Whether a fused optimizer was called by a GradScaler and leaves the weights alone; others are not even called."""
+        found = getattr(self._optimizer, "found_inf", None)
+        return found is not None and bool(found)
 
     def _before_update(self) -> None:
         self._each(lambda one: one.on_before_optimizer_step(*self._whose, self._optimizer))
 
     def _after_step(self) -> None:
+        if self._skipped():
+            return
         self._before_update()  # nobody announced it, or a closure has passed: what is measured now is no part of the step
         if self._loop.global_step == self._loop.max_steps:
             log.warning(

@@ -411,6 +411,23 @@ def test_a_scaled_loss_has_the_gradients_of_the_loss(tmp_path):
     assert scaled == run(tmp_path / "off", off) != []
 
 
+def test_a_step_that_a_scaler_skips_is_none_also_of_an_optimizer_that_skips_it_itself(tmp_path):
+    steps = []
+    for fused in (False, True):
+        net, folder = small_net(), tmp_path / f"fused-{fused}"
+        optimizer, scaler = torch.optim.SGD(net.parameters(), lr=0.1, fused=fused), torch.amp.GradScaler("cpu")
+        with skipscope.watch(net, probe(), optimizer, every=1, folder=folder, measures=[Signal()], scaler=scaler):
+            for number in range(4):
+                images, labels = next(iter(data()))
+                optimizer.zero_grad()
+                loss = F.cross_entropy(net(images), labels) * (float("inf") if number == 1 else 1.0)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        steps.append(sorted(set(skipscope.open_run(folder).log()["step"])))
+    assert steps[0] == steps[1] == [0, 1, 2, 3]
+
+
 def ddp(rank: int, folder: Path) -> nn.Module:
     """One of two processes; the net is wrapped, and each process trains on its half of a batch."""
     store = dist.FileStore(str(folder / "store"), 2)
