@@ -195,6 +195,7 @@ def exchange(
     strategy: DDPStrategy,
 ) -> None:
     """Every rank gets weights, buffers, averages and optimizer state of the members that others train, in place."""
+    fused = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     for member in members:
         owner, parameters, packed = owners[member.name], list(member.net.parameters()), None
         modules = [member.net, *([averages[member.name]] if averages else [])]
@@ -208,12 +209,12 @@ def exchange(
         for module, state in zip(modules, nets):
             module.load_state_dict(state)
         for parameter, state in zip(parameters, states):
-            optimizer.state[parameter] = _to(state, parameter.device)
+            optimizer.state[parameter] = _to(state, parameter.device, parameter.device if fused else "cpu")
 
 
-def _to(state: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """A state with its tensors on a device; counters of steps stay where optimizers keep them."""
+def _to(state: dict[str, Any], device: torch.device | str, steps: torch.device | str = "cpu") -> dict[str, Any]:
+    """A state with its tensors on a device, and with its counter of steps where the optimizer keeps it."""
     return {
-        key: value.detach().to(device) if torch.is_tensor(value) and key != "step" else value
+        key: value.detach().to(steps if key == "step" else device) if torch.is_tensor(value) else value
         for key, value in state.items()
     }
