@@ -1,5 +1,6 @@
 # docker build --build-arg SKIPSCOPE_COMMIT="$(git describe --always --dirty=+ --abbrev=12)" -t skipscope .
-# mkdir -p runs data && docker run --rm --gpus all --user "$(id -u):$(id -g)" -v "$PWD/runs:/app/runs" -v "$PWD/data:/app/data" skipscope fit --config configs/res20.yaml
+# mkdir -p runs data && docker run --rm --gpus all --user "$(id -u):$(id -g)" \
+#     -v "$PWD/runs:/app/runs" -v "$PWD/data:/app/data" skipscope fit --config configs/res20.yaml
 # Any other Debian or Ubuntu with Python 3.11 to 3.13, its venv module and headers will do: --build-arg BASE=...
 ARG BASE=python:3.11-slim-bookworm
 

@@ -175,23 +175,12 @@ def captured(
         raise UserError(
             "autocast's cache would leave casts of weights out of it; Lightning runs with cache_enabled=False"
         )
-    gradients = torch.is_grad_enabled()
-
-    @contextlib.contextmanager
-    def as_captured() -> Iterator[None]:
-        """Not in inference mode: all graphs share CUDA's seeds, which later ones may not write if the first was made in it.
-
-        The warm-ups neither, so that torch.compile finds what it has compiled: compiling breaks a capture.
-        """
-        with torch.inference_mode(False), torch.set_grad_enabled(gradients):
-            yield
-
     before = torch.get_rng_state(), torch.cuda.get_rng_state()
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     for number in range(warm_ups):
         put_back()
         side.wait_stream(here)
-        with torch.cuda.stream(side), as_captured(), _waiting_is_an_error(number == warm_ups - 1):
+        with torch.cuda.stream(side), _no_inference_mode(), _waiting_is_an_error(number == warm_ups - 1):
             work()
         here.wait_stream(side)
     if not all(map(torch.equal, before, (torch.get_rng_state(), torch.cuda.get_rng_state()))):
@@ -202,12 +191,23 @@ def captured(
     graph = torch.cuda.CUDAGraph()
     with (
         _nothing_freed(),
-        as_captured(),
+        _no_inference_mode(),
         torch.cuda.stream(here),
         torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
     ):
         work()
     return graph
+
+
+@contextlib.contextmanager
+def _no_inference_mode() -> Iterator[None]:
+    """Leave it, with gradients as they are: what is captured in it makes CUDA's seeds unwritable, which all graphs share.
+
+    Warm-ups leave it as well, so that torch.compile meets nothing new in the capture, which compiling would break.
+    """
+    gradients = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+        yield
 
 
 @contextlib.contextmanager

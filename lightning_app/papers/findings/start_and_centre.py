@@ -231,13 +231,18 @@ def draw_start_and_centre(results: Results) -> Figure:
     return figure
 
 
-def draw_cells(axes: figures.Axes, errors: Mapping[float, np.ndarray]) -> None:
-    """A line each cell: colour and dash by start, filled markers for decay to the identity."""
+def drawn_start(place: int, size: int) -> tuple[str, str]:
+    """Colour and name of a start."""
     looks = {(0, 0): ("plain-0", "KWI at 0"), (1, 1): ("residual-0", "HMWI at the identity")}
     looks |= {(0, 1): ("other-0", "HMWI at 0"), (1, 0): ("residual-1", "KWI at the identity")}
+    shade, words = looks[place, size]
+    return figures.COLOURS[shade][0], words
+
+
+def draw_cells(axes: figures.Axes, errors: Mapping[float, np.ndarray]) -> None:
+    """A line each cell: colour and dash by start, filled markers for decay to the identity."""
     for place, size, centre in CELLS:
-        shade, words = looks[place, size]
-        colour = figures.COLOURS[shade][0]
+        colour, words = drawn_start(place, size)
         values = [each[place, size, centre] for each in errors.values()]
         label = f"{words}, decay to {'the identity' if centre else '0'}"
         form, fill = ("-o", colour) if centre else (":o", "white")
@@ -246,12 +251,18 @@ def draw_cells(axes: figures.Axes, errors: Mapping[float, np.ndarray]) -> None:
 
 
 def draw_on_cifar(results: Results) -> Figure:
-    """The same at the one decay of the run."""
+    """Test errors by start, at the one decay of the run: a point each seed."""
     figure, ((axes,),) = figures.canvas()
-    cells = [results.final(FACTORIAL.name, arm, "test/error") for arm in ARMS]
-    if all(sample.count for sample in cells):
-        draw_cells(axes, {1e-4: np.reshape([sample.mean for sample in cells], (2, 2, 2))})
-    axes.set(ylabel="test error")
+    names = {}
+    for (place, size, centre), arm in zip(CELLS, ARMS):
+        colour, words = drawn_start(place, size)
+        names[row := 2 * place + size] = words
+        errors = results.final(FACTORIAL.name, arm, "test/error").values
+        fill, label = (colour, "decay to the identity") if centre else ("white", "decay to 0")
+        at = [row + (0.15 if centre else -0.15)] * len(errors)
+        axes.plot(errors, at, "o", mfc=fill, color=colour, label=label if row == 0 else None)
+    axes.set(xlabel="test error", yticks=[*names], yticklabels=[*names.values()], ylim=(3.5, -0.5))
+    figures.legend(axes)
     return figure
 
 
