@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.report.page_data import Net, PageData
+from lightning_app.runs.naming import OF_LAYER
 from lightning_app.runs.reader import Final
 from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
 
 GAPS = {"error": ("test/error", "train/error"), "risk": ("test/risk", "train/risk")}
 # What the gap is made of, what training was configured to do, and what it cost; of twins their distance is rounding.
 NOT_MEASURES = re.compile(r"(train|test|val|probe|time|cost|twin)/|lr$")
-LAYER = re.compile(r"(?<=/)(layer|block)\d+\w*(?:-block\d+)?(?=/)")  # the name of a layer within a measure's
 WEIGHTS, TRANSFERRED = "weight_mass/", "weight_mass_transferred/"
 WAYS = {"all": "all nets", "within": "within architectures", "across": "across architectures"}
 LEVEL = 0.05  # share of findings that may be chance, and of shuffles that pass the limit
@@ -72,7 +72,7 @@ def _values(nets: Sequence[Net]) -> pd.DataFrame:
         found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
         columns[position] = _with_transferred(found)
     layers = pd.DataFrame(columns)
-    names = layers.index.to_series().map(lambda name: LAYER.sub(r"\1*", name))
+    names = layers.index.to_series().map(lambda name: OF_LAYER.sub(r"\g<family>/\g<part>*/\g<field>", name))
     medians = layers[(names != layers.index).to_numpy()].groupby(names, sort=False).median()
     values = pd.concat([medians, layers])
     known = values.notna().sum(axis=1) * 2 >= values.shape[1]
@@ -110,14 +110,14 @@ class Prediction:
 
     def strongest(self, way: str = "all") -> list[str]:
         """Measures of whole nets by |tau| with the gap in error, the largest first; those without tau are left out."""
-        return [name for name in self._ranked(way) if not LAYER.search(name)]
+        return [name for name in self._ranked(way) if not OF_LAYER.fullmatch(name)]
 
     def strongest_layers(self) -> list[str]:
         """Of each measure of single layers the layer with the largest |tau| over all nets, the largest first."""
-        first: dict[str, str] = {}
+        first: dict[tuple[str, str], str] = {}
         for name in self._ranked("all"):
-            if LAYER.search(name):
-                first.setdefault(LAYER.sub("", name), name)
+            if found := OF_LAYER.fullmatch(name):
+                first.setdefault((found["family"], found["field"]), name)
         return [*first.values()]
 
     def _ranked(self, way: str) -> list[str]:

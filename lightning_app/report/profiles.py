@@ -15,6 +15,7 @@ from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import legend, panel
+from lightning_app.runs.naming import OF_LAYER
 
 LOOKS = {  # where between the first and the last epoch -> marker and opacity: later ones are darker
     0.0: ("o", 0.3),
@@ -23,7 +24,6 @@ LOOKS = {  # where between the first and the last epoch -> marker and opacity: l
     0.75: ("D", 0.8),
     1.0: ("v", 1.0),
 }
-LAYER = re.compile(r"(?P<prefix>[^/]+)/(?:layer|block)\d+[^/]*/(?P<field>[^/]+)")  # a key of one layer
 LONGEST_TITLE = 44  # characters that fit above a panel
 
 
@@ -45,15 +45,15 @@ def layers_with(net: Net, prefix: str, field: str) -> list[str]:
     return [match[1] for name in net.names if (match := pattern.fullmatch(name))]
 
 
-def by_layer_keys(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
-    """Prefix and field of the keys that are of single layers, and these keys.
+def by_layer_keys(names: Iterable[str]) -> dict[tuple[str, str], dict[str, str]]:
+    """Prefix and field of the keys that are of single layers; of each the layers and their keys.
 
     >>> by_layer_keys(["grad/layer01/norm", "grad/layer02/norm", "grad/norm"])
-    {('grad', 'norm'): ['grad/layer01/norm', 'grad/layer02/norm']}
+    {('grad', 'norm'): {'layer01': 'grad/layer01/norm', 'layer02': 'grad/layer02/norm'}}
     """
-    found: dict[tuple[str, str], list[str]] = {}
-    for match in filter(None, map(LAYER.fullmatch, names)):
-        found.setdefault((match["prefix"], match["field"]), []).append(match[0])
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for match in filter(None, map(OF_LAYER.fullmatch, names)):
+        found.setdefault((match["family"], match["field"]), {})[match["layer"]] = match[0]
     return found
 
 

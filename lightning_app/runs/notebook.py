@@ -7,7 +7,6 @@ A frame is a copy of what the files say: nothing is smoothed, nothing is filled 
 as in the report, which reads the same files.
 """
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -20,13 +19,11 @@ from lightning_app.common.errors import UserError, unknown
 from lightning_app.common.numbers import plural
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOG, LayerRow, RunFolder, find_runs, run_folders
-from lightning_app.runs.naming import name_nets
+from lightning_app.runs.naming import OF_LAYER, name_nets
 from lightning_app.runs.reader import Run, read_runs
 
 __all__ = ["OpenRun", "frames", "open_run"]
 
-# family / layer / field: "cushion/layer10/median", "noise/smoothness/layer03/mean", "interlayer/block02-block05/median"
-OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?:layer|block)\d[\w-]*)/(?P<field>.+)")
 TEXTS = ("run", "arm", "member", "name")
 COLUMNS = ("run", "arm", "seed", "member", "epoch", "step", "name", "value")  # of `frames`
 SHOWN = ("train/risk", "train/error", "test/risk", "test/error")  # what a run shows of itself

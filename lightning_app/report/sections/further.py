@@ -26,7 +26,7 @@ def section(page: PageData, shown: Collection[str]) -> Section | None:
 def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     """Curves of the numbers of whole nets, and profiles of those of single layers."""
     layered = by_layer_keys(names)
-    whole = [name for name in names if not any(name in keys for keys in layered.values())]
+    whole = [name for name in names if not any(name in keys.values() for keys in layered.values())]
     caption = f"{family}: every number that was logged of whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
     shown = [Curve(f"own-{name.replace('/', '-')}", name, name, name.split("/")[-1]) for name in whole[:MOST]]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from lightning_app.report.blocks import Cell, Section, Table, cell
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs import LayerRow
+from lightning_app.runs.naming import OF_LAYER
 
 COLUMNS = {  # of a layer: head -> key, at the layer's name
     "cushion, median": "cushion/{}/median",
@@ -35,8 +36,6 @@ CAPTION = (
     "λ: of the normalisation that follows. A dash: not measured."
 )
 NO_NUMBER = "its weights are all 0, or its input is for every sample"
-# Numbers of one layer or one block: there are too many of them for a list.
-PART = re.compile(r"^(interlayer\w*/|.*\b(layer|block)\d+)")
 
 
 def section(page: PageData) -> Section | None:
@@ -76,8 +75,9 @@ def block_cells(net: Net) -> list[list[Cell]]:
 
 
 def of_whole_nets(nets: Sequence[Net]) -> list[list[Cell]]:
-    """A line a number that is not of one layer or block: its name, and each net's last value."""
-    names = dict.fromkeys(name for net in nets for name in net.names if not PART.match(name))
+    """A line a number that is not of one layer or block, which are too many: its name, and each net's last value."""
+    of_parts = re.compile(rf"(?:{'|'.join(FAMILIES)})/.*|{OF_LAYER.pattern}")
+    names = dict.fromkeys(name for net in nets for name in net.names if not of_parts.fullmatch(name))
     return [[Cell(name), *(_last(net, name) for net in nets)] for name in names]
 
 

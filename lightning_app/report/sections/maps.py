@@ -1,6 +1,6 @@
 """Every number of single layers at every epoch: maps that the page's script draws, and the numbers behind them as a file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from lightning_app.common.numbers import whole
 from lightning_app.report.blocks import Figure, Section, csv_text
@@ -20,17 +20,17 @@ CAPTION = (
 FIRST = " Only the first seed of each arm is here, because all would be too many numbers for a page."
 SOME = " Only every {}th epoch is here, counted from the last, because all would be too many numbers for a page."
 
-Measures = dict[tuple[str, str], list[str]]  # prefix and field -> keys
+Measures = dict[tuple[str, str], dict[str, str]]  # prefix and field -> layer -> key
 
 
 def section(page: PageData) -> Section | None:
     """Signals come first; None where no number of a single layer was logged, or none ever changed."""
     found = by_layer_keys(dict.fromkeys(name for net in page.nets for name in net.names))
     ordered = sorted(found.items(), key=lambda item: item[0][0] != SIGNAL)
-    measures = {of: keys for of, keys in ordered if not _constant(page.nets, keys)}
+    measures = {of: keys for of, keys in ordered if not _constant(page.nets, keys.values())}
     if not measures:
         return None
-    keys = [key for keys in measures.values() for key in keys]
+    keys = [key for keys in measures.values() for key in keys.values()]
     counts = {group: sum(len(nets[0].points(key)[1]) for key in keys) for group, nets in page.groups.items()}
     of_all = sum(count * len(page.groups[group]) for group, count in counts.items())
     nets = page.nets if of_all <= MOST else page.firsts()
@@ -41,7 +41,7 @@ def section(page: PageData) -> Section | None:
     return Section("maps", TITLE, blocks=[figure], short="Maps")
 
 
-def _constant(nets: Sequence[Net], keys: Sequence[str]) -> bool:
+def _constant(nets: Sequence[Net], keys: Collection[str]) -> bool:
     """Whether it was logged at several epochs and never changed, as a count of weights."""
     series = (values for net in nets for key in keys if len(values := net.points(key)[1]))
     return all(len(values) > 1 and bool((values == values[0]).all()) for values in series)
@@ -49,10 +49,10 @@ def _constant(nets: Sequence[Net], keys: Sequence[str]) -> bool:
 
 def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:
     for (prefix, field), keys in measures.items():
-        measure, layers = f"{prefix}/*/{field}", [key.split("/")[1] for key in keys]
-        yield measure, "", "", "/".join(layers)
+        measure = f"{prefix}/*/{field}"
+        yield measure, "", "", "/".join(keys)
         for net in nets:
-            points = [[each.tolist() for each in net.points(key)] for key in keys]
+            points = [[each.tolist() for each in net.points(key)] for key in keys.values()]
             values = [dict(zip(*each, strict=True)) for each in points]
             epochs = sorted({epoch for each in values for epoch in each})
             for epoch in epochs[::-step][::-1]:
