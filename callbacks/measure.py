@@ -66,6 +66,7 @@ class EpochCallback(LoggingCallback, ABC):
         self.set_clock(every_n_epochs, every_n_steps)
         self.at_start = at_start
         self._before = 0  # optimizer steps when the present batch began
+        self._left_out: int | None = None  # the epoch that has just ended, if it was not due
         self.forget_run()
 
     def forget_run(self) -> None:
@@ -110,7 +111,7 @@ class EpochCallback(LoggingCallback, ABC):
 
     @override
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        self._before = trainer.global_step
+        self._before, self._left_out = trainer.global_step, None
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -126,6 +127,14 @@ class EpochCallback(LoggingCallback, ABC):
             self._observe_within(trainer, pl_module)
         elif self._epoch_is_due(trainer, trainer.global_step):
             self.observe(trainer, pl_module, trainer.current_epoch + 1)
+        else:
+            self._left_out = trainer.current_epoch + 1
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Of an epoch of which nobody knew that it was the last one: `EarlyStopping` decides after all others."""
+        if self._left_out is not None:
+            self.observe(trainer, pl_module, self._left_out)
 
     def _epoch_is_due(self, trainer: pl.Trainer, steps: int) -> bool:
         """Whether the end of the present epoch is measured, after so many steps in all."""

@@ -183,6 +183,7 @@ class Signal(Measure):
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_end(trainer, pl_module)
         self._seen = None
 
 

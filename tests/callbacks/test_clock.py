@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, IterableDataset
@@ -101,6 +101,28 @@ def test_training_of_less_than_an_epoch_is_measured_to_its_end_and_once(tmp_path
     log = RunFolder(tmp_path).log()
     assert log[log["name"] == "lr"]["step"].tolist() == [0, 2, 3]
     assert RunFolder(tmp_path).last_epoch == 0 == Run(RunFolder(tmp_path)).last_epochs["plain"]
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_the_last_epoch_is_measured_also_where_early_stopping_ends_training(tmp_path, validated):
+    """It decides before the epoch's end, or, of what training logs, after all measures."""
+
+    class Logging(Foreign):
+        def training_step(self, batch, batch_idx):
+            self.log("loss", 1.0)
+            return F.cross_entropy(self(batch[0]), batch[1])
+
+        def validation_step(self, batch, batch_idx):
+            self.log("loss", 1.0)
+
+    loader = DataLoader(images(8), batch_size=4)
+    stopping = EarlyStopping("loss", patience=2, check_on_train_epoch_end=not validated)
+    watching = [Idle(every_n_epochs=5), callbacks.Signal(every_n_epochs=5)]
+    options = {"callbacks": [*watching, stopping], "logger": [RunLogger(tmp_path)]}
+    trainer(9, **options).fit(Logging(), loader, loader if validated else None)
+    log = RunFolder(tmp_path).log()
+    assert log.query("name == 'idle'")["epoch"].tolist() == [0, 3]
+    assert log.query("name == 'cost/signal'")["epoch"].tolist() == [0]  # of a step that was not watched it knows nothing
 
 
 def test_what_watches_a_step_does_not_see_what_others_measure_after_it(tmp_path):
