@@ -89,6 +89,7 @@ class RunLogger(Logger):
         self._claimed = claimed
         self._had_log = self.folder.has_log  # before this logger wrote anything
         self._hyperparameters: dict[str, Any] = {}
+        self._trainer: pl.Trainer | None = None  # that logs here, once it has begun
         self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
 
     @property
@@ -114,9 +115,11 @@ class RunLogger(Logger):
         """What Lightning's own callbacks and foreign modules log: numbers of the whole run.
 
         Lightning counts the epoch under way; the log counts completed epochs, so what is logged during the first
-        epoch belongs to epoch 1.
+        epoch of training belongs to epoch 1. What is logged after a step, or by its `LearningRateMonitor`, has no epoch.
         """
-        epoch = int(metrics.get("epoch", 0)) + 1
+        trainer = self._trainer
+        under_way = trainer is None or trainer.state.fn == TrainerFn.FITTING
+        epoch = int(metrics.get("epoch", trainer.current_epoch if trainer else 0)) + under_way
         self.folder.append(Row("", epoch, step or 0, name, value) for name, value in metrics.items() if name != "epoch")
 
     @override
@@ -136,8 +139,9 @@ class RunLogger(Logger):
         Raises:
             UserError: if the folder has the numbers of another run, or another process writes into it.
         """
+        self._trainer = getattr(model, "_trainer", None)
         if not self._claimed:
-            self._begin(getattr(model, "_trainer", None), model)
+            self._begin(self._trainer, model)
         try:
             rows = describe_members(cast(pl.LightningModule, model))  # Lightning gives no other
         except UserError:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
+from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, LearningRateMonitor
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, IterableDataset
@@ -206,3 +206,25 @@ def test_the_page_draws_the_first_steps_apart(tmp_path):
     page = write_report([folder]).read_text()
     ticks = [text for text in ("0.01", "0.1", "1") if f">{text}</text>" in page]
     assert len(ticks) >= 2 and "idle" in page
+
+
+def test_what_lightning_logs_lies_at_completed_epochs(tmp_path):
+    """Also what has no epoch of its own (after steps, by LearningRateMonitor), and a test after training."""
+
+    class Logging(Foreign):
+        def training_step(self, batch, batch_idx):
+            self.log("each_step", float(batch_idx), on_step=True)
+            return F.cross_entropy(self(batch[0]), batch[1])
+
+        def test_step(self, batch, batch_idx):
+            self.log("tested", 1.0)
+
+    module, loader = Logging(), DataLoader(images(8), batch_size=4)
+    options = {"callbacks": [LearningRateMonitor("step")], "logger": [RunLogger(tmp_path)], "log_every_n_steps": 1}
+    made = trainer(3, **options)
+    made.fit(module, loader)
+    made.test(module, loader, verbose=False)
+    log = RunFolder(tmp_path).log()
+    assert log[log["name"].str.startswith("lr-")]["epoch"].tolist() == [1, 2, 3]
+    assert log[log["name"] == "each_step"]["epoch"].tolist() == [1, 2, 3]
+    assert log[log["name"] == "tested"]["epoch"].tolist() == [3] and RunFolder(tmp_path).last_epoch == 3
