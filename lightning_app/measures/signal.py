@@ -16,6 +16,7 @@ layer, so that a profile is a random walk around the line.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -23,21 +24,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import device_of, tensors_in, unwrapped, with_float64
+from lightning_app.common.isolation import device_of, evaluating, tensors_in, unwrapped, with_float64
 from lightning_app.measures.core.hooks import RELUS
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import ROLES, Layer, layers_of, named_at
 
 __all__ = ["SignalWatch", "Sums", "expected", "gathered", "profile"]
 
-Sums = dict[
-    str, tuple[float, ...]
-]  # "layer05/activation" -> sums over what was seen, to be added to those of other ranks
+# "layer05/activation" -> sums over what was seen, to be added to those of other ranks
+Sums = dict[str, tuple[float, ...]]
 _ADDITIONS = {torch.add, Tensor.add, Tensor.add_}  # also x + y and x += y
 
 
@@ -88,18 +89,21 @@ class SignalWatch(TorchFunctionMode):
         self.error: Exception | None = None
         self.shape: tuple[int, ...] = ()
         self.missed = passes
-        self._layers = layers_of(net)
+        made_of: list[Any] = [each.parametrizations for each in net.modules() if is_parametrized(each)]
+        self._made_of = nn.ModuleList(made_of)
+        with self._reading():
+            self._layers = layers_of(net)
+            self._before = [layer.weight.detach().clone() for layer in self._layers]
         self._device = device_of(net)
         self._wide = torch.float64 if with_float64(self._device) == self._device else torch.float32
         self._samples = samples
-        self._before = [layer.weight.detach().clone() for layer in self._layers]
         self._sums: dict[str, Tensor] = {}  # (k,) each
-        self._way: WeakIdKeyDictionary = (
-            WeakIdKeyDictionary()
-        )  # tensor -> layers on its longest way here, and the last one
+        self._way: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> layers on its longest way, and the last one
         self._batch = 0  # samples in the present pass
         self._called = Counter[str]()  # by layer, in the present pass
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
+        self._around: list[bool] = []  # whether passes are looked at within which the present one is
+        self._entered = 0  # how many passes deep the mode was entered
         self._handles = (
             [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
         )
@@ -126,15 +130,17 @@ class SignalWatch(TorchFunctionMode):
         return {key: tuple(numbers[end - size : end]) for key, size, end in zip(self._sums, sizes, ends)}
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Take the hooks off, also in the middle of a pass."""
         for handle in self._handles:
             handle.remove()
+        self._exit()
 
     # -- in the passes ------------------------------------------------------------------------------------------------
 
     def _enter(self, net: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
         if torch.compiler.is_compiling():  # by torch.compile, which would make what is done here a part of the graph
             return
+        self._around.append(self._looking)
         self._looking = torch.is_grad_enabled()
         if self._looking:
             self.missed, self._batch = False, 0
@@ -142,14 +148,21 @@ class SignalWatch(TorchFunctionMode):
             for x in tensors_in(([each.tensors if isinstance(each, Inputs) else each for each in inputs], named)):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
                 self._batch = self._batch or (len(x) if x.ndim else 0)
-            self.__enter__()  # sees what the pass calls
+            if not self._entered:  # a net may call itself: under DDP, Lightning's training step is a call of its module
+                self._entered = len(self._around)
+                self.__enter__()  # sees what the pass calls
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._looking:
+        self._looking = self._around.pop()
+        if len(self._around) < self._entered:
+            self._exit()
+
+    def _exit(self) -> None:
+        if self._entered:
             self.__exit__(None, None, None)
-        self._looking = False
+        self._entered = 0
         self._way.clear()
 
     @_guarded
@@ -160,7 +173,8 @@ class SignalWatch(TorchFunctionMode):
         layers = [layer.at_call(self._called[layers[0].name]) for layer in layers]
         for layer, role in zip(layers, ROLES[:-1] if layers[0].role else ()):  # inside attention: seen once more
             given: Any = {**dict(zip(ROLES, inputs)), **named}
-            seen = F.linear(given[role], layer.weight, layer.bias)
+            with self._reading():
+                seen = F.linear(given[role], layer.weight, layer.bias)
             self._add(f"{layer.name}/activation", self._square(seen), seen.numel())
         self._layer(layers[-1], inputs or tuple(named.values()), out[0] if layers[0].role else out)
 
@@ -169,7 +183,7 @@ class SignalWatch(TorchFunctionMode):
             raise UserError(
                 f"the signals of {layer.name} are those of a tensor, and it puts out a {type(out).__name__}."
             )
-        passed, _ = self._way.get(inputs[0], (0, ""))
+        passed = max((self._way.get(x, (0, ""))[0] for x in tensors_in(inputs[:1])), default=0)  # positions get a shape
         self._way[out] = (passed + 1, layer.name)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
@@ -233,12 +247,17 @@ class SignalWatch(TorchFunctionMode):
     @_guarded
     def _weights(self) -> None:
         for layer, before in zip(self._layers, self._before):
-            weight, size = layer.weight.detach(), self._square(before)
+            with self._reading():
+                weight, whole = layer.weight.detach(), layer.parameter
+            size = self._square(before)
             self._add(f"{layer.name}/weight", size, before.numel())
-            whole = layer.parameter
             if whole.is_leaf and whole.grad is not None:
                 self._add(f"{layer.name}/weight_gradient", self._square(whole.grad[layer.rows]), before.numel())
             self._add(f"{layer.name}/update", self._square(weight - before), size)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Weights may be read: in training mode `spectral_norm` would take a step of its power iteration each time."""
+        return evaluating(self._made_of)
 
     def _square(self, x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x.detach(), dtype=self._wide).square()

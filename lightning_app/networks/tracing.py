@@ -92,6 +92,8 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     """Why it has no cushion; ``calls``: of each call, the rows of its input."""
     if not calls:
         return "the net never calls it: it is not used, or its weight is without it"
+    if 0 in calls:  # embeddings of positions that are given a shape
+        return "its input is no tensor"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":
@@ -104,9 +106,11 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
     calls = defaultdict[nn.Module, list[int]](list)
 
     def note(module: Any, inputs: tuple, named: dict[str, Any]) -> None:
-        x = next(tensors_in((inputs, named)))
-        time_first = isinstance(module, nn.MultiheadAttention) and not module.batch_first and x.ndim == 3
-        calls[module].append(x.shape[1 if time_first else 0])
+        x = next(tensors_in((inputs, named)), None)
+        time_first = (
+            isinstance(module, nn.MultiheadAttention) and not module.batch_first and x is not None and x.ndim == 3
+        )
+        calls[module].append(0 if x is None else x.shape[1 if time_first else 0])
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
     try:

@@ -122,7 +122,9 @@ def test_the_last_epoch_is_measured_also_where_early_stopping_ends_training(tmp_
     trainer(9, **options).fit(Logging(), loader, loader if validated else None)
     log = RunFolder(tmp_path).log()
     assert log.query("name == 'idle'")["epoch"].tolist() == [0, 3]
-    assert log.query("name == 'cost/signal'")["epoch"].tolist() == [0]  # of a step that was not watched it knows nothing
+    assert log.query("name == 'cost/signal'")["epoch"].tolist() == [
+        0
+    ]  # of a step that was not watched it knows nothing
 
 
 def test_what_watches_a_step_does_not_see_what_others_measure_after_it(tmp_path):

@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.nn.utils.parametrizations import spectral_norm
 
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.measures.signal import SignalWatch, expected, gathered, profile
 from lightning_app.networks import CifarResNet, SimplifiedNet
+from lightning_app.networks.tracing import survey
 from tests.helpers import same_weights
 
 
@@ -138,6 +140,80 @@ def test_a_step_is_bit_identical_when_watched():
         return one
 
     assert same_weights(trained(True), trained(False))
+
+
+def test_a_step_of_a_net_with_spectral_norm_is_bit_identical_when_watched():
+    """Each reading of such a weight in training mode is a step of a power iteration."""
+
+    def trained(watch: bool) -> nn.Module:
+        torch.manual_seed(0)
+        one = nn.Sequential(spectral_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2)).double()
+        watched_by = SignalWatch(one) if watch else None
+        F.cross_entropy(one(torch.ones(2, 4).double()), torch.tensor([0, 1])).backward()
+        if watched_by is not None:
+            assert profile(watched_by.stop())["layer01/weight"] > 0
+        return one
+
+    for_state, alone = trained(True).state_dict(), trained(False).state_dict()
+    assert for_state.keys() == alone.keys() and all(for_state[name].equal(alone[name]) for name in alone)
+
+
+class OwnCall(nn.Module):
+    """Whose pass is a call of itself, as Lightning's training step under DDP is."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, inner=False):
+        return self.net(x) if inner else self(x, True)
+
+
+def test_a_net_that_calls_itself_is_seen_once_and_nothing_stays_behind():
+    x, y = data()
+    alone, module = net(True), OwnCall(net(True))
+    for _ in range(3):
+        assert watched(module, x, y, lr=0.1) == watched(alone, x, y, lr=0.1)
+    assert torch.overrides._get_current_function_mode() is None
+
+
+class Positions(nn.Embedding):
+    """Called with a shape, as those of several transformers are."""
+
+    def forward(self, shape):
+        return super().forward(torch.arange(shape[1]))
+
+
+class WithPositions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.fc = Positions(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.fc((x + self.positions(x.shape)).mean(1))
+
+
+def test_embeddings_that_are_given_a_shape():
+    torch.manual_seed(0)
+    one, x = WithPositions(), torch.randn(5, 4, 3)
+    found = watched(one, x, torch.tensor([0, 1, 0, 1, 1]))
+    assert found["layer01/activation"] == pytest.approx(rms(one.positions.weight.detach()), rel=1e-6)
+    assert [(each.path, each.reason) for each in survey(one, x[:1])] == [
+        ("positions", "its input is no tensor"),
+        ("fc", ""),
+    ]
+
+
+def test_what_stops_a_pass_leaves_nothing_behind():
+    class Stopped(nn.Linear):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    watch = SignalWatch(one := nn.Sequential(nn.Linear(2, 2), Stopped(2, 2)))
+    with pytest.raises(KeyboardInterrupt):
+        one(torch.ones(1, 2))
+    watch.close()
+    assert torch.overrides._get_current_function_mode() is None
 
 
 class Blocks(nn.Module):
