@@ -1,6 +1,5 @@
 """What a measure is given: one net with its loss, fixed samples and memory limit. It needs no trainer."""
 
-import copy
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -8,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import PAIRS, Inputs, adapted, joined, pair_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
+from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, cross_entropy, loss_of_net
 from lightning_app.measures.curvature.hessian import MEMORY
 
@@ -97,8 +98,10 @@ class MeasureContext:
         return list(self._in_pieces(_joined(_spread(batches, count), largest)))
 
     def example(self) -> Tensor | Inputs:
-        """The inputs of one sample (1, ...), to see which layers a forward pass calls."""
-        return next(self._moved())[0][:1]
+        """The inputs of one sample (1, ...), to see which layers a forward pass calls; of two for a BatchNorm without
+        running statistics, which may take no single one."""
+        alone = not any(isinstance(each, _BatchNorm) and each.running_mean is None for each in self.net.modules())
+        return next(self._moved())[0][: 1 if alone else 2]
 
     def recalibrated(self) -> nn.Module:
         """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
@@ -156,9 +159,10 @@ class MeasureContext:
             yield from zip(inputs.split(size), labels.split(size), strict=True)
 
     def _moved(self) -> Iterator[Batch]:
-        like = next(self.net.parameters(), None)
-        if like is None:
+        weights = [*self.net.parameters()]
+        if not weights:
             raise UserError(f"there is nothing to measure in a {type(self.net).__name__} without parameters.")
+        like = next(filter(torch.is_floating_point, weights), weights[0])  # the first one may be a table of indices
         found, returned = False, isinstance(self.loss, ReturnedLoss)
         for batch in self._probe:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
@@ -177,7 +181,7 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
     if (other := with_float64(device)) is device:
         return net
     _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")
-    return copy.deepcopy(net).to(other)
+    return own_copy(net).to(other)
 
 
 def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:

@@ -93,8 +93,8 @@ class InterlayerCushion(Measure):
         self.half = half
 
     @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Before anything is trained, but not in `setup`: a module may make its net in its own, which comes later."""
         if self.lenient:
             return
         nets = [member.net for member in members_of(pl_module)]

@@ -145,7 +145,7 @@ def log_results(
             elif isinstance(value, Histogram):
                 histograms[member, key] = value
             else:
-                arrays[member, key] = value.detach().cpu().numpy()
+                arrays[member, key] = _array(value)
     members, step = _members(trainer, results), trainer.global_step if epoch else 0
     record = Record(epoch, step, family, scalars, histograms, arrays, members, by_steps)
     for logger in trainer.loggers:
@@ -168,6 +168,12 @@ def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
 def is_number(value: Any) -> bool:
     """Whether a result becomes a scalar: it is neither a histogram nor an array."""
     return not isinstance(value, Histogram) and not (isinstance(value, torch.Tensor) and value.ndim)
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    """Also of a sparse tensor, and of bfloat16, which NumPy does not have, in float32."""
+    dense = values.detach().to_dense()
+    return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True)
 
 
 def flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

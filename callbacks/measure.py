@@ -92,12 +92,20 @@ class EpochCallback(LoggingCallback, ABC):
         """Measure and log; called when the clock says. ``epoch`` counts completed epochs; within one it has a fraction, see
         `epochs_done`."""
 
-    def due_after(self, steps: int) -> bool:
-        """Whether the clock of steps asks for a measurement after so many: a function of their number, so that a resume
-        goes on as if nothing had happened."""
+    def due_after(self, steps: int, before: int | None = None) -> bool:
+        """Whether the clock of steps asks for a measurement after so many, or after one of the last of them: several optimizers
+        make several steps a batch. A function of their number, so that a resume goes on as if nothing had happened.
+
+        Args:
+            steps: made in all.
+            before: when the last batch began; one fewer if left out.
+        """
+        before = steps - 1 if before is None else before
         if self.every_n_steps is None or not steps:
             return False
-        return not steps & (steps - 1) if self.every_n_steps == POWERS else steps % int(self.every_n_steps) == 0
+        if self.every_n_steps == POWERS:
+            return steps.bit_length() > before.bit_length()
+        return steps // int(self.every_n_steps) > before // int(self.every_n_steps)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -118,7 +126,9 @@ class EpochCallback(LoggingCallback, ABC):
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
         steps = trainer.global_step
         ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
-        if steps != self._before and not ends and self.due_after(steps):  # gradients may be gathered over batches
+        if (
+            steps != self._before and not ends and self.due_after(steps, self._before)
+        ):  # gradients may be gathered over batches
             self._observe_within(trainer, pl_module)
 
     @override
@@ -140,7 +150,7 @@ class EpochCallback(LoggingCallback, ABC):
         """Whether the end of the present epoch is measured, after so many steps in all."""
         epoch = trainer.current_epoch + 1
         last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= steps
-        return last or epoch % self.every_n_epochs == 0 or self.due_after(steps)
+        return last or epoch % self.every_n_epochs == 0 or self.due_after(steps, self._before)
 
     def _observe_within(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         gather_members(pl_module)

@@ -118,7 +118,7 @@ class NoiseStability(Measure):
             if any(labels.is_floating_point() for _, labels in batches):  # the bound is about classes
                 return results
             layers = measurable(survey(net, context.example()))
-            of_layers = cushions(layers, probe_forward(net, layers, batches).layers)
+            of_layers = cushions(layers, probe_forward(net, layers, batches, loss=context.loss).layers)
             terms = [rows_of(net(images), labels, context.loss) for images, labels in batches]
             logits, labels = map(torch.cat, zip(*terms))
             contracted = results["noise/contraction"].maximum

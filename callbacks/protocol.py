@@ -33,6 +33,7 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
+from torchmetrics import Metric
 
 from callbacks.context import MeasureContext
 from lightning_app.common.calls import PAIRS, described
@@ -115,7 +116,7 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
     """
     for name in LOSSES:
         loss = getattr(pl_module, name, None)
-        if callable(loss):
+        if callable(loss) and not isinstance(loss, Metric):  # a running mean of the loss: each call would change it
             return _of_two_arguments(loss, f"{type(pl_module).__name__}.{name}")
     return cross_entropy
 

@@ -12,6 +12,7 @@ from callbacks.measure import Measure
 from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import trained_weights
 from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
@@ -93,6 +94,7 @@ class Signal(Measure):
         super().__init__(**clock)
         self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
+        self._of_batch = 1  # optimizer steps of the last batch that made any
         self._scale = 1.0  # by which the loss is multiplied in this step
         self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
 
@@ -140,23 +142,31 @@ class Signal(Measure):
         return bool(self._watches)
 
     def _will_be_logged(self, trainer: pl.Trainer) -> bool:
-        steps = trainer.global_step + 1
+        before = trainer.global_step
+        steps = before + self._of_batch
         ends = trainer.is_last_batch or 0 < trainer.max_steps <= steps
-        first = self.at_start and steps == 1
-        return first or self.due_after(steps) or (ends and self._epoch_is_due(trainer, steps))
+        first = self.at_start and not before
+        return first or self.due_after(steps, before) or (ends and self._epoch_is_due(trainer, steps))
 
     @override
     def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer | None
     ) -> None:
         """The passes are over; what other measures run at the end of the batch is not looked at."""
-        for watch in self._watches.values():
-            watch.close()
+        groups = [] if optimizer is None else optimizer.param_groups  # `watch` may not know it
+        stepping = {id(weight) for group in groups for weight in group["params"]}
+        for name, net, *_ in trained_here(pl_module) if self._watches else ():
+            weights = trained_weights(net).values()
+            if not (groups and weights) or any(
+                id(weight) in stepping for weight in weights
+            ):  # several optimizers may take turns
+                self._watches[name].close()
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._of_batch = trainer.global_step - self._before or self._of_batch
         if self._watches and trainer.global_step != self._began:
             self._seen = _over_ranks(self._stop(), trainer.world_size)
             if self.at_start and not self._began:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from lightning_app.common.errors import UserError
 from lightning_app.identity import id_entries
 
 MAPS = (_ConvNd, nn.Linear, nn.Embedding)  # and transformers' Conv1D
@@ -103,7 +104,12 @@ class Layer:
         return id_entries(self.weight) if self.has_id else None
 
     def weight64(self) -> Tensor:
-        """`weight` in float64 on the CPU."""
+        """`weight` in float64 on the CPU.
+
+        UserError: if it is complex.
+        """
+        if self.weight.is_complex():
+            raise UserError(f"expected real weights, and those of {self.weight_name} are {self.weight.dtype}.")
         return self.weight.detach().to("cpu", torch.float64)
 
     def transferred(self) -> Tensor:

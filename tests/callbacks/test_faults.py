@@ -126,6 +126,16 @@ def test_what_is_neither_a_number_nor_a_tensor_has_failed_and_nothing_stops(tmp_
     assert len(RunFolder(tmp_path).notes()) == 2 and logged(tmp_path, "idle").keys() >= {("full", 2)}
 
 
+def test_arrays_that_numpy_does_not_have(tmp_path):
+    class Arrays(Idle):
+        def measure(self, context):
+            return {"idle/half": torch.full((2,), 1.5, dtype=torch.bfloat16), "idle/sparse": torch.eye(2).to_sparse()}
+
+    run(tmp_path, Arrays())
+    found = RunFolder(tmp_path).arrays(1, "idle")
+    assert found["full/idle/half"].tolist() == [1.5, 1.5] and found["full/idle/sparse"].tolist() == [[1, 0], [0, 1]]
+
+
 def test_the_next_run_of_the_same_objects_has_notes_layers_and_keys_too(tmp_path):
     class Described(Failing):
         def describe(self):

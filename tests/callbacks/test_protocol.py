@@ -9,12 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torchmetrics import MeanMetric
 
 import callbacks
 from callbacks import HessianSpectrum, LayerCushion, TrainingMetrics, WeightMass
+from callbacks.context import MeasureContext
 from callbacks.protocol import PROBE, contexts_of, loss_of, owner_of, probe_of, trained_here
 from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
+from lightning_app.measures.core.losses import cross_entropy
+from lightning_app.measures.weights.absorption import weight_norm
 from lightning_app.networks import SimplifiedNet, layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
@@ -301,3 +305,108 @@ def test_a_rank_s_own_nets_may_be_pairs_like_members():
     module = SimpleNamespace(members=[("one", one), ("two", two)], own=[("two", two)])
     assert [name for name, *_ in trained_here(module)] == ["two"]
     assert owner_of(module, "one") == 0
+
+
+class Late(Wrapping):
+    """Its net is made in `setup`, where callbacks come first; it keeps its losses until the epoch's end."""
+
+    def __init__(self) -> None:
+        pl.LightningModule.__init__(self)
+        self.losses: list[torch.Tensor] = []
+
+    def setup(self, stage):
+        torch.manual_seed(0)
+        self.network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    def training_step(self, batch, batch_idx):
+        self.losses.append(super().training_step(batch, batch_idx))
+        return self.losses[-1]
+
+    def on_train_epoch_end(self):
+        self.losses.clear()
+
+
+class LateItself(Late):
+    """As a module of which the net is itself."""
+
+    def setup(self, stage):
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(36, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(F.relu(self.first(x.flatten(1))))
+
+
+@pytest.mark.parametrize("make", [Late, LateItself])
+def test_nets_that_are_made_in_setup_and_keep_their_losses(tmp_path, make):
+    fit(make(), *(measure() for measure in MEASURES), folder=tmp_path, epochs=1)
+    log = RunFolder(tmp_path).log()
+    assert not log["name"].str.startswith("failed/").any()
+    assert {"cushion", "hessian", "drive", "signal"} <= {name.split("/")[0] for name in log[log["epoch"] == 1]["name"]}
+
+
+def test_a_running_metric_is_no_loss():
+    module = Foreign()
+    module.loss = MeanMetric()
+    module.loss(0.7)
+    assert loss_of(module) is cross_entropy and float(module.loss.compute()) == pytest.approx(0.7)
+
+
+def test_inputs_are_as_wide_as_weights_and_not_as_tables_of_indices():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    net.register_parameter("table", nn.Parameter(torch.arange(3), requires_grad=False))
+    assert next(net.parameters()).dtype == torch.int64
+    found = LayerCushion().evaluate(MeasureContext(net, [images()[:]]))
+    assert (
+        found["probe/risk"] == LayerCushion().evaluate(MeasureContext(nn.Sequential(*net), [images()[:]]))["probe/risk"]
+    )
+
+
+def test_a_normalisation_that_takes_no_single_sample():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4, track_running_stats=False)
+    context = MeasureContext(nn.Sequential(nn.Flatten(), nn.Linear(36, 4), norm, nn.Linear(4, 3)), [images()[:]])
+    assert {"cushion/layer01", "cushion/layer02"} <= LayerCushion().evaluate(context).keys()
+    assert callbacks.BnLambda().evaluate(context)["bn_lambda/layer01"].absorbable == 0
+
+
+def test_complex_weights_are_refused_and_not_measured_by_their_real_parts():
+    context = MeasureContext(nn.Sequential(nn.Linear(36, 3, dtype=torch.complex64)), [images()[:]])
+    nn.init.constant_(context.net[0].weight, 3j)
+    with pytest.raises(UserError, match=r"expected real weights, and those of 0\.weight are torch.complex64"):
+        WeightMass().evaluate(context)
+    assert weight_norm([context.net[0].weight]) == pytest.approx(3 * 108**0.5, rel=1e-6)
+
+
+class Adversaries(Foreign):
+    """Two optimizers that take turns within a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.one, self.other = (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)) for _ in range(2))
+
+    @property
+    def members(self):
+        return [("one", self.one), ("other", self.other)]
+
+    def training_step(self, batch, batch_idx):
+        for net, optimizer in zip((self.one, self.other), self.optimizers()):
+            loss = F.cross_entropy(net(batch[0]), batch[1])
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.one, self.other)]
+
+
+def test_a_clock_of_steps_where_two_optimizers_take_turns(tmp_path):
+    """Each batch makes two steps: of every five of them the next even number is measured, by watched passes too."""
+    clock = {"every_n_steps": 5, "every_n_epochs": 9}
+    fit(Adversaries(), callbacks.Signal(**clock), WeightMass(**clock), folder=tmp_path, epochs=2)  # of six batches
+    log = RunFolder(tmp_path).log()
+    for name in ("weight_mass/all", "signal/layer01/activation", "signal/layer01/weight_gradient"):
+        for member in ("one", "other"):
+            steps = log[(log["name"] == name) & (log["member"] == member)]["step"].tolist()
+            assert steps == [0, 6, 10, 16, 20, 24], (name, member)

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import tensors_in, unwrapped
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
@@ -77,11 +77,20 @@ class WatchRelus(TorchFunctionMode):
 
 def shared_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
+    return _copy(net, (*net.parameters(), *net.buffers()))
+
+
+def own_copy(net: nn.Module) -> nn.Module:
+    """A net with its own structure, parameters and buffers, never compiled."""
+    return _copy(net, ())
+
+
+def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
     net = unwrapped(net)
-    # A weight that a hook computes in each pass is an attribute that cannot be copied (`torch.nn.utils.weight_norm`).
-    values = (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor))
-    computed = (value for value in values if value.grad_fn is not None)
-    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers(), *computed)})
+    # What has a graph cannot be copied: a weight that a hook computes in each pass (`torch.nn.utils.weight_norm`), and the
+    # losses of an epoch that a module keeps in a list.
+    computed = (value for module in net.modules() for value in tensors_in(vars(module)) if value.grad_fn is not None)
+    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*shared, *computed)})
 
 
 def with_plain_weights(net: nn.Module) -> nn.Module:

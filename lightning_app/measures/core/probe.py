@@ -189,11 +189,14 @@ def _step(
     """Mean loss, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
         tap.probe_norms, tap.probe_maps = (), ()
-    logits = _wide(net(images))
+    out = net(images)
+    logits = _wide(out)
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
     return (
-        loss(logits, labels).double(),
+        loss(
+            out if isinstance(loss, ReturnedLoss) else logits, labels
+        ).double(),  # a returned loss is with what was returned
         errors,
         [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
     )

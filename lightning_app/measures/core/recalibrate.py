@@ -5,7 +5,6 @@ reaches it depends on those before it only: once these have the statistics of al
 One pass for each BatchNorm, in the order of the net.
 """
 
-import copy
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
-from lightning_app.measures.core.hooks import hooked
+from lightning_app.measures.core.hooks import hooked, own_copy
 
 TOO_FEW = "before training a normalisation is given the statistics of some samples, and"
 
@@ -41,7 +40,7 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
     net = unwrapped(net)
     if not needs_recalibration(net):
         return net
-    net = copy.deepcopy(net)
+    net = own_copy(net)
     fresh: dict[Any, float | None] = {module: module.momentum for module in net.modules() if _is_fresh(module)}  # type: ignore[misc] # a torch module has any attribute
     if at_once is None and any(isinstance(module, nn.SyncBatchNorm) for module in fresh):
         at_once = len(inputs)  # in training mode it would wait for processes that do not measure

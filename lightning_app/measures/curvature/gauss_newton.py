@@ -8,7 +8,6 @@ convex in the outputs. For a cross-entropy it is the Fisher matrix of the model'
 empirical one, of the labels that are there: the gradients' second moment, which is not G.
 """
 
-import copy
 import math
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unrounded
-from lightning_app.measures.core.hooks import check_evaluating, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import CHUNK, InParameters, Pairs, chosen, cut
 
@@ -60,7 +59,7 @@ class GaussNewton(InParameters):
             import curvlinops
         except ImportError as error:
             raise UserError(f"{matrix} needs curvlinops: pip install curvlinops-for-pytorch.") from error
-        self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
+        self._net = own_copy(net).double() if double else shared_copy(net)
         check_evaluating(self._net, matrix)
         adapt(self._net)
         self.parameters = chosen(self._net)

@@ -17,7 +17,6 @@ others).
 """
 
 import contextlib
-import copy
 import functools
 import itertools
 import math
@@ -31,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unrounded, with_float64
-from lightning_app.measures.core.hooks import check_evaluating, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, together_and_alone
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -121,7 +120,7 @@ class Hessian(InParameters):
         double: bool = False,
         memory: int = MEMORY,
     ) -> None:
-        self._net = copy.deepcopy(shared_copy(net)).double() if double else shared_copy(net)
+        self._net = own_copy(net).double() if double else shared_copy(net)
         check_evaluating(self._net, "a Hessian")
         adapt(self._net)
         self._loss = loss
@@ -242,7 +241,7 @@ class Hessian(InParameters):
         device = with_float64(self.like.device)
         few = tuple(part.to(device) for part in self._few())
         try:
-            Hessian(copy.deepcopy(self._net).to(device), [few], self._loss, [*self.parameters], double=True)
+            Hessian(own_copy(self._net).to(device), [few], self._loss, [*self.parameters], double=True)
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
             raise
         except Exception:

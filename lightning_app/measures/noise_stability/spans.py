@@ -3,7 +3,6 @@
 By hand where the blocks say what they are made of, else differentiated.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures.core.hooks import hooked, nearly_same
+from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
 from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian, is_ordinary
 from lightning_app.measures.noise_stability.block_norm import block_norm
@@ -136,7 +135,7 @@ def span_jacobian(
 def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -> DifferentiatedJacobian:
     precise = span
     if bn_mode == "batch1":
-        precise = Span(span.name, tuple(copy.deepcopy(module).double() for module in span.modules))
+        precise = Span(span.name, tuple(own_copy(module).double() for module in span.modules))
 
     def through(blocks: Span, t: Tensor) -> Tensor:
         with normalising(bn_mode, *blocks.modules):

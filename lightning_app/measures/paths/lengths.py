@@ -16,7 +16,6 @@ reported alone. Outputs are centred over the classes, as the softmax is blind to
 precision is resolved in float32.
 """
 
-import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
-from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
@@ -126,7 +125,7 @@ def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
     half = next(net.parameters()).dtype in (torch.bfloat16, torch.float16)
-    copied = copy.deepcopy(unwrapped(net)).float() if half else shared_copy(net)
+    copied = own_copy(net).float() if half else shared_copy(net)
     adapt(copied)
     return copied, inputs.to(dtype=torch.float32) if half and inputs.is_floating_point() else inputs
 

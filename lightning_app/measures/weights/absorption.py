@@ -10,14 +10,13 @@ before it can absorb it. Its lambda and beta are affine, and a linear map behind
 ``b + W beta``; `absorb` leaves them where they are.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.isolation import unwrapped
+from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.weights.mass import counted_layers
 from lightning_app.measures.weights.normalisation import Normalisation, affine, normalisations_of
 from lightning_app.networks.layers import Layer, each_once
@@ -32,7 +31,7 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
     Its output is the net's in evaluation mode up to rounding (1e-12 of its size in float64). An `nn.Identity` stands in
     each merged normalisation's place; what cannot be merged stays. An image (1, ...) finds the pairs in a forward pass.
     """
-    net = copy.deepcopy(unwrapped(net)).eval()
+    net = own_copy(net).eval()
     for norm in normalisations_of(net, image):
         if norm.into is None:
             continue
@@ -57,7 +56,8 @@ def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> floa
     >>> weight_norm([w]), weight_norm([w], "rms"), weight_norm([w], "filter")
     (5.0, 2.5, 2.5)
     """
-    filters = torch.cat([torch.linalg.vector_norm(w.detach().double().flatten(1), dim=1).cpu() for w in weights])
+    wide = (w.detach().to(torch.promote_types(w.dtype, torch.float64)).flatten(1) for w in weights)  # may be complex
+    filters = torch.cat([torch.linalg.vector_norm(w, dim=1).cpu() for w in wide])
     if norm == "filter":
         return float(filters.mean())
     size = sum(w.numel() for w in weights) if norm == "rms" else 1
