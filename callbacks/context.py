@@ -98,8 +98,10 @@ class MeasureContext:
         return list(self._in_pieces(_joined(_spread(batches, count), largest)))
 
     def example(self) -> Tensor | Inputs:
-        """The inputs of one sample (1, ...), to see which layers a forward pass calls; of two for a BatchNorm without
-        running statistics, which may take no single one."""
+        """The inputs of one sample (1, ...), to see which layers a forward pass calls.
+
+        Of two samples in a net with a BatchNorm without running statistics, which may take no single one.
+        """
         alone = not any(isinstance(each, _BatchNorm) and each.running_mean is None for each in self.net.modules())
         return next(self._moved())[0][: 1 if alone else 2]
 

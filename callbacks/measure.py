@@ -93,8 +93,10 @@ class EpochCallback(LoggingCallback, ABC):
         `epochs_done`."""
 
     def due_after(self, steps: int, before: int | None = None) -> bool:
-        """Whether the clock of steps asks for a measurement after so many, or after one of the last of them: several optimizers
-        make several steps a batch. A function of their number, so that a resume goes on as if nothing had happened.
+        """Whether the clock asks for a measurement after one of the steps before + 1, ..., steps.
+
+        Several optimizers make several steps a batch. It is a function of numbers of steps, so that a resume goes on as if
+        nothing had happened.
 
         Args:
             steps: made in all.
@@ -126,9 +128,7 @@ class EpochCallback(LoggingCallback, ABC):
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
         steps = trainer.global_step
         ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
-        if (
-            steps != self._before and not ends and self.due_after(steps, self._before)
-        ):  # gradients may be gathered over batches
+        if not ends and self.due_after(steps, self._before):  # not where gradients are gathered over batches
             self._observe_within(trainer, pl_module)
 
     @override

@@ -75,6 +75,7 @@ class Signal(Measure):
           known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
           label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out, and
           where memory allows only a part of the samples at a time, neighbours are those within a part.
+        * The end of training is not seen where nobody announced it before the step, as by `EarlyStopping`.
         * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
           updates.
@@ -94,7 +95,7 @@ class Signal(Measure):
         super().__init__(**clock)
         self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
-        self._of_batch = 1  # optimizer steps of the last batch that made any
+        self._of_batch = 1  # optimizer steps that a batch makes at most, as far as is known
         self._scale = 1.0  # by which the loss is multiplied in this step
         self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
 
@@ -119,6 +120,7 @@ class Signal(Measure):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._seen = {}
+        self._of_batch = max(1, len(getattr(trainer, "optimizers", ())))  # of a trainer: `watch` has one
         super().on_train_start(trainer, pl_module)
 
     @override
@@ -153,20 +155,19 @@ class Signal(Measure):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer | None
     ) -> None:
         """The passes are over; what other measures run at the end of the batch is not looked at."""
-        groups = [] if optimizer is None else optimizer.param_groups  # `watch` may not know it
+        groups = [] if optimizer is None else optimizer.param_groups  # `watch` has one for all nets
         stepping = {id(weight) for group in groups for weight in group["params"]}
         for name, net, *_ in trained_here(pl_module) if self._watches else ():
+            # Several optimizers may take turns in a batch: the net of another one may still have its pass.
             weights = trained_weights(net).values()
-            if not (groups and weights) or any(
-                id(weight) in stepping for weight in weights
-            ):  # several optimizers may take turns
+            if not (groups and weights) or any(id(weight) in stepping for weight in weights):
                 self._watches[name].close()
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._of_batch = trainer.global_step - self._before or self._of_batch
+        self._of_batch = max(self._of_batch, trainer.global_step - self._before)
         if self._watches and trainer.global_step != self._began:
             self._seen = _over_ranks(self._stop(), trainer.world_size)
             if self.at_start and not self._began:

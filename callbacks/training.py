@@ -68,6 +68,7 @@ class TrainingMetrics(EpochCallback):
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)
         self._started = 0.0
+        self._at_end: dict[str, float] = {}
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -79,15 +80,21 @@ class TrainingMetrics(EpochCallback):
         self._started = _clock(trainer)
 
     @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._at_end = {**_rate(trainer), "time/epoch": _clock(trainer) - self._started}  # before schedules go on
+        super().on_train_epoch_end(trainer, pl_module)
+
+    @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         results = metrics_of(pl_module)
         if trainer.is_global_zero:
-            whole_run = {}
-            if trainer.optimizers:  # else nothing is trained here, only measured
-                whole_run = {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
-                if epoch and epoch == int(epoch):
-                    whole_run["time/epoch"] = _clock(trainer) - self._started
+            whole_run = self._at_end if epoch and epoch == int(epoch) else _rate(trainer)
             log_results(trainer, epoch, "learning", results, whole_run, self.strict, self.every_n_steps is not None)
+
+
+def _rate(trainer: pl.Trainer) -> dict[str, float]:
+    """Of the first optimizer, if there is one: else nothing is trained, only measured."""
+    return {"lr": trainer.optimizers[0].param_groups[0]["lr"]} if trainer.optimizers else {}
 
 
 def _clock(trainer: pl.Trainer) -> float:

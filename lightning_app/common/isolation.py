@@ -41,13 +41,13 @@ def trained_weights(net: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
 
 
-def tensors_in(values: Any) -> Iterator[Tensor]:
-    """Tensors in nested tuples, lists and mappings."""
+def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    """Tensors in nested tuples, lists and mappings, also in those that hold themselves."""
     if isinstance(values, Tensor):
         yield values
-    elif isinstance(values, (tuple, list, Mapping)):
+    elif isinstance(values, (tuple, list, Mapping)) and id(values) not in _within:
         for value in values.values() if isinstance(values, Mapping) else values:
-            yield from tensors_in(value)
+            yield from tensors_in(value, _within | {id(values)})
 
 
 @contextmanager

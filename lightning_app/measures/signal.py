@@ -102,8 +102,9 @@ class SignalWatch(TorchFunctionMode):
         self._batch = 0  # samples in the present pass
         self._called = Counter[str]()  # by layer, in the present pass
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
-        self._around: list[bool] = []  # whether passes are looked at within which the present one is
-        self._entered = 0  # how many passes deep the mode was entered
+        self._outer: list[bool] = []  # `_looking` of the calls of the net that enclose the present one
+        self._entered = False  # the mode
+        self._training = net.training  # then a pass in evaluation mode is somebody's measurement
         self._handles = (
             [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
         )
@@ -140,8 +141,8 @@ class SignalWatch(TorchFunctionMode):
     def _enter(self, net: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
         if torch.compiler.is_compiling():  # by torch.compile, which would make what is done here a part of the graph
             return
-        self._around.append(self._looking)
-        self._looking = torch.is_grad_enabled()
+        self._outer.append(self._looking)
+        self._looking = torch.is_grad_enabled() and (net.training or not self._training)
         if self._looking:
             self.missed, self._batch = False, 0
             self._called.clear()
@@ -149,20 +150,21 @@ class SignalWatch(TorchFunctionMode):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
                 self._batch = self._batch or (len(x) if x.ndim else 0)
             if not self._entered:  # a net may call itself: under DDP, Lightning's training step is a call of its module
-                self._entered = len(self._around)
+                self._entered = True
                 self.__enter__()  # sees what the pass calls
 
     def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._looking = self._around.pop()
-        if len(self._around) < self._entered:
+        looked, self._looking = self._looking, self._outer.pop()
+        if looked:  # what an enclosing call does behind this one is no part of the pass, as a loss is not
+            self._looking, self._outer = False, [False] * len(self._outer)
             self._exit()
 
     def _exit(self) -> None:
         if self._entered:
             self.__exit__(None, None, None)
-        self._entered = 0
+        self._entered = False
         self._way.clear()
 
     @_guarded

@@ -79,6 +79,7 @@ def _weight_of(module: nn.Module) -> Any:
 
 MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
 LOOSE = "a weight that no layer holds: the net uses it as it likes"
+NO_TENSOR = -1  # in place of a number of rows
 NO_MAP = "a cushion is of a convolution, a linear map, an embedding or attention, this is a {}"
 
 
@@ -92,7 +93,7 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     """Why it has no cushion; ``calls``: of each call, the rows of its input."""
     if not calls:
         return "the net never calls it: it is not used, or its weight is without it"
-    if 0 in calls:  # embeddings of positions that are given a shape
+    if NO_TENSOR in calls:  # embeddings of positions that are given a shape
         return "its input is no tensor"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
@@ -110,7 +111,7 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
         time_first = (
             isinstance(module, nn.MultiheadAttention) and not module.batch_first and x is not None and x.ndim == 3
         )
-        calls[module].append(0 if x is None else x.shape[1 if time_first else 0])
+        calls[module].append(NO_TENSOR if x is None else x.shape[1 if time_first else 0])
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
     try:

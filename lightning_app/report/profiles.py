@@ -48,8 +48,8 @@ def layers_with(net: Net, prefix: str, field: str) -> list[str]:
 def by_layer_keys(names: Iterable[str]) -> dict[tuple[str, str], dict[str, str]]:
     """Prefix and field of the keys that are of single layers; of each the layers and their keys.
 
-    >>> by_layer_keys(["grad/layer01/norm", "grad/layer02/norm", "grad/norm"])
-    {('grad', 'norm'): {'layer01': 'grad/layer01/norm', 'layer02': 'grad/layer02/norm'}}
+    >>> by_layer_keys(["grad/layer01/norm", "grad/layer1.0.conv1/norm", "grad/norm"])
+    {('grad', 'norm'): {'layer01': 'grad/layer01/norm', 'layer1.0.conv1': 'grad/layer1.0.conv1/norm'}}
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
     for match in filter(None, map(OF_LAYER.fullmatch, names)):

@@ -115,12 +115,19 @@ class RunLogger(Logger):
         """What Lightning's own callbacks and foreign modules log: numbers of the whole run.
 
         Lightning counts the epoch under way; the log counts completed epochs, so what is logged during the first
-        epoch of training belongs to epoch 1. What is logged after a step, or by its `LearningRateMonitor`, has no epoch.
+        epoch belongs to epoch 1. Without an epoch, as its `LearningRateMonitor` logs, it is of the present one.
         """
-        trainer = self._trainer
-        under_way = trainer is None or trainer.state.fn == TrainerFn.FITTING
-        epoch = int(metrics.get("epoch", trainer.current_epoch if trainer else 0)) + under_way
+        epoch = self._completed(metrics.get("epoch"))
         self.folder.append(Row("", epoch, step or 0, name, value) for name, value in metrics.items() if name != "epoch")
+
+    def _completed(self, logged: float | None) -> int:
+        """Completed epochs, of which the one under way is one; ``logged``: by Lightning's count."""
+        if self._trainer is None:
+            return int(logged or 0) + 1
+        progress: Any = self._trainer.fit_loop.epoch_progress.current
+        if not progress.ready:  # nothing was trained here: a test of what lies in the folder
+            return self.folder.last_epoch or 0
+        return int(progress.completed if logged is None else logged) + (progress.ready > progress.completed)
 
     @override
     @rank_zero_only

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SEED = re.compile(r"(?:[-_]|(?<![A-Za-z]))seeds?[-_=]?(\d+)((?:[-,]\d+)*)(?![\w.])")
 KEPT = re.compile(r"~\d+[-,]\d[\d,-]*$")  # the seeds of a run that is kept as evidence
 AGAIN = re.compile(rf"~\d+$|{KEPT.pattern}")  # or a run folder whose name was taken
-# A number of one layer: "cushion/layer10/median", "noise/smoothness/layer03/mean", "interlayer/block02-block05/median".
-OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?P<part>layer|block)\d[\w-]*)/(?P<field>.+)")
+# A number of one layer: "cushion/layer10/median", "interlayer/block02-block05/median", "own/measure/layer1.0.conv1/norm".
+OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?P<part>layer|block)\d[^/]*)/(?P<field>.+)")
 SHOWN = 3  # differences that fit into a name
 KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
 

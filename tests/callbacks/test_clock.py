@@ -214,9 +214,8 @@ def test_what_lightning_logs_lies_at_completed_epochs(tmp_path):
     """Also what has no epoch of its own (after steps, by LearningRateMonitor), and a test after training."""
 
     class Logging(Foreign):
-        def training_step(self, batch, batch_idx):
+        def validation_step(self, batch, batch_idx):
             self.log("each_step", float(batch_idx), on_step=True)
-            return F.cross_entropy(self(batch[0]), batch[1])
 
         def test_step(self, batch, batch_idx):
             self.log("tested", 1.0)
@@ -224,9 +223,13 @@ def test_what_lightning_logs_lies_at_completed_epochs(tmp_path):
     module, loader = Logging(), DataLoader(images(8), batch_size=4)
     options = {"callbacks": [LearningRateMonitor("step")], "logger": [RunLogger(tmp_path)], "log_every_n_steps": 1}
     made = trainer(3, **options)
-    made.fit(module, loader)
+    made.fit(module, loader, loader)
     made.test(module, loader, verbose=False)
+    made.loggers[0].log_metrics({"mine": 1.0})
+    other = RunLogger(tmp_path)
+    trainer(1, logger=[other]).test(module, loader, verbose=False)  # of another day
     log = RunFolder(tmp_path).log()
     assert log[log["name"].str.startswith("lr-")]["epoch"].tolist() == [1, 2, 3]
-    assert log[log["name"] == "each_step"]["epoch"].tolist() == [1, 2, 3]
+    assert log[log["name"].str.startswith("each_step")]["epoch"].drop_duplicates().tolist() == [1, 2, 3]
+    assert log[log["name"] == "mine"]["epoch"].tolist() == [3]
     assert log[log["name"] == "tested"]["epoch"].tolist() == [3] and RunFolder(tmp_path).last_epoch == 3

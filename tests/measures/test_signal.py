@@ -166,7 +166,11 @@ class OwnCall(nn.Module):
         self.net = net
 
     def forward(self, x, inner=False):
-        return self.net(x) if inner else self(x, True)
+        if inner:
+            return self.net(x)
+        out = self(x, True)
+        F.relu(out)  # behind the pass, as in a loss: no unit is dead by it
+        return out
 
 
 def test_a_net_that_calls_itself_is_seen_once_and_nothing_stays_behind():
@@ -202,6 +206,15 @@ def test_embeddings_that_are_given_a_shape():
         ("positions", "its input is no tensor"),
         ("fc", ""),
     ]
+
+
+def test_passes_in_evaluation_mode_are_somebodys_measurement():
+    x, y = data()
+    one = net(True)
+    watch = SignalWatch(one)
+    F.cross_entropy(one.eval()(x), y).backward()
+    assert watch.missed and not any("activation" in key for key in watch.stop())
+    assert "layer01/activation" in watched(one, x, y)  # of a net that is trained in this mode
 
 
 def test_what_stops_a_pass_leaves_nothing_behind():

@@ -76,9 +76,17 @@ def block_cells(net: Net) -> list[list[Cell]]:
 
 def of_whole_nets(nets: Sequence[Net]) -> list[list[Cell]]:
     """A line a number that is not of one layer or block, which are too many: its name, and each net's last value."""
-    of_parts = re.compile(rf"(?:{'|'.join(FAMILIES)})/.*|{OF_LAYER.pattern}")
-    names = dict.fromkeys(name for net in nets for name in net.names if not of_parts.fullmatch(name))
+    names = dict.fromkeys(name for net in nets for name in net.names if not _of_part(name))
     return [[Cell(name), *(_last(net, name) for net in nets)] for name in names]
+
+
+def _of_part(name: str) -> bool:
+    """Whether a number is of one layer or block, the last part of whose name may be the layer's.
+
+    >>> [_of_part(name) for name in ("interlayer/stem/median", "own/layer1.0", "cushion/layer01/median", "hessian/top1")]
+    [True, True, True, False]
+    """
+    return name.partition("/")[0] in FAMILIES or OF_LAYER.fullmatch(f"{name}/value") is not None
 
 
 def _last(net: Net, name: str) -> Cell:
