@@ -25,7 +25,7 @@ COPY configs configs
 
 # Any user id may run it, known to /etc/passwd or not. What is neither run nor data stays in the container: W&B keeps a
 # socket in TMPDIR, which network volumes may refuse; checkpoints are written beside their target and need no TMPDIR.
-RUN mkdir -m 1777 runs data && /opt/venv/bin/python -m compileall -q .
+RUN chmod -R a+rX . && mkdir -m 1777 runs data && /opt/venv/bin/python -m compileall -q .
 # What a run says it was made by: the image has no .git.
 ARG SKIPSCOPE_COMMIT=""
 ENV SKIPSCOPE_COMMIT=$SKIPSCOPE_COMMIT \

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import EpochCallback, LoggingCallback
+from callbacks.measure import EpochCallback, LoggingCallback, epochs_done
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of
@@ -85,11 +86,19 @@ class TrainingMetrics(EpochCallback):
         super().on_train_epoch_end(trainer, pl_module)
 
     @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Of an evaluation within an epoch (``trainer.val_check_interval``); that at its end is logged with the epoch."""
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if fitting and not trainer.is_last_batch:
+            self.observe(trainer, pl_module, epochs_done(trainer))
+
+    @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         results = metrics_of(pl_module)
         if trainer.is_global_zero:
             whole_run = self._at_end if epoch and epoch == int(epoch) else _rate(trainer)
-            log_results(trainer, epoch, "learning", results, whole_run, self.strict, self.every_n_steps is not None)
+            within = self.every_n_steps is not None or trainer.val_check_interval != 1.0
+            log_results(trainer, epoch, "learning", results, whole_run, self.strict, within)
 
 
 def _rate(trainer: pl.Trainer) -> dict[str, float]:

@@ -14,7 +14,7 @@ run_step() {
     if [[ $warned ]]; then # SIGUSR1 ended the waiting, not the step
         code=0
         wait "$step" || code=$?
-        ((code == 0)) || scontrol requeue "$(this_job)"
+        ((code == 0)) || requeue
     fi
     return "$code"
 }
@@ -24,10 +24,19 @@ this_job() {
     echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$SLURM_ARRAY_TASK_ID}"
 }
 
+# A controller that is busy for a moment must not cost the rest of the run.
+requeue() {
+    for _ in 1 2 3; do
+        scontrol requeue "$(this_job)" && return
+        sleep "${PAUSE:-10}"
+    done
+    echo "scontrol requeue $(this_job) failed: submit the job again, with --ckpt_path last." >&2
+}
+
 # stop_step PID: SIGTERM to every rank, upon which fit saves between two batches, at the same one on all ranks. A rank that
 # hangs (in a driver, in a dead network) is killed after a minute, and the run resumes from its last checkpoint.
 stop_step() {
-    scancel --signal=TERM "$(this_job)"
+    scancel --signal=TERM "$(this_job)" || kill -TERM "$1" 2>/dev/null || true # srun passes it on
     for ((seconds = 0; seconds < ${GRACE:-60}; seconds++)); do
         kill -0 "$1" 2>/dev/null || return 0
         sleep 1

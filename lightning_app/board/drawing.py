@@ -156,7 +156,9 @@ class _Page:
     def _read(self, path: Path, label: str) -> Watched | None:
         self.problems.pop(path, None)
         try:
-            return Watched(RunFolder(path), label)
+            run = Watched(RunFolder(path), label)
+            _ = run.config  # which groups of runs are named after
+            return run
         except (ValueError, OSError) as error:
             self.problems[path] = f"{label} is left out: {error}"
             return None

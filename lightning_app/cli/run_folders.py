@@ -48,7 +48,9 @@ class RunFolders:
         self.parent = Path(root).expanduser() / group
         self.name = name
 
-    def find(self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False) -> RunFolder:
+    def find(
+        self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False, again: bool = False
+    ) -> RunFolder:
         """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one.
 
         A run goes on in its folder from its last checkpoint only: from an earlier one, or one of another run, it takes
@@ -57,9 +59,10 @@ class RunFolders:
 
         Args:
             same: does this folder's run have the configuration of ours?
+            again: has the very job begun before? Then of several runs of this name it is one that is `same`, if there is one.
         """
         if ckpt_path == "last":
-            return self.last(same) or self.claim()
+            return (self.last(same, only_same=True) if again else None) or self.last(same) or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
             own = [folder.path.resolve() for folder in self.existing()]
@@ -74,10 +77,11 @@ class RunFolders:
         last = [file for folder in self.existing() if (file := folder.checkpoints / LAST).exists()]
         return str(last[-1]) if last else None
 
-    def last(self, same: Callable[[RunFolder], bool]) -> RunFolder | None:
+    def last(self, same: Callable[[RunFolder], bool], only_same: bool = False) -> RunFolder | None:
         """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one."""
         for folder in reversed(self.existing()):
-            if (folder.checkpoints / LAST).exists() or (folder.finished is None and same(folder)):
+            begun = (folder.checkpoints / LAST).exists()
+            if (begun and not only_same) or ((begun or folder.finished is None) and same(folder)):
                 return folder
         return None
 

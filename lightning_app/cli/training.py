@@ -108,6 +108,7 @@ class TrainingCLI(LightningCLI):
         self.answer = answer  # what came out, for --json
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         self.command = kwargs["args"][0]
+        self._again = False  # has SLURM started this very job before?
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -153,6 +154,7 @@ class TrainingCLI(LightningCLI):
         of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
         if self.subcommand == "fit" and path is None and again and not of_sweep:
             path = self.config[self.subcommand].ckpt_path = "last"
+            self._again = True
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
@@ -260,13 +262,13 @@ class TrainingCLI(LightningCLI):
         if ranks.rank != 0:
             if FOLDER_VARIABLE in os.environ:
                 return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
-            found = folders.last(self._is_same) if asked == "last" and self.subcommand == "fit" else None
+            found = folders.last(self._is_same, self._again) if asked == "last" and self.subcommand == "fit" else None
             return found or RunFolder(folders.parent / folders.name)
         if self.subcommand == "measure":
             out, model = self._get(self.config, "out"), self._get(self.config, "model")
             folder = claim_measured(out, folders, folders.checkpoint(asked), model)
         else:
-            folder = folders.find(asked, self._is_same)
+            folder = folders.find(asked, self._is_same, self._again)
         with writing(folder.path):
             self._lock = take(folder.path)
             folder.begin()

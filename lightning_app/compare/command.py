@@ -13,7 +13,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
-from lightning_app.compare.findings import Finding, Verdict, compare, latex, questions, text
+from lightning_app.compare.findings import Finding, Verdict, compare, latex, level_of, questions, text
 from lightning_app.compare.sides import Sides, sides_of
 from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     sides = sides_of(options.a, options.b)
     names = sides.chosen(options.metric or ["test/error"])
     if options.plan is not None:
-        return _plan(sides, names[0], options)
+        return _plan(sides, names, options)
     found = compare(sides, names, options.margin)
     data = findings_json(sides, found, (options.a, options.b), options.margin)
     if options.out:
@@ -92,13 +92,17 @@ def findings_json(
     }
 
 
-def _plan(sides: Sides, name: str, options: argparse.Namespace) -> int:
-    """Say how many seeds a difference of interest needs, from the spread of the differences that there are."""
+def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> int:
+    """Say how many seeds a difference of interest in the first number needs, from the spread of the differences that there are.
+
+    Judged with all of the numbers, as without --plan.
+    """
+    name = names[0]
     _, a, b = sides.table(name)
     its = spread(differences(a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy()))
     if its.count < 2:
         raise UserError("a plan needs the spread of two pairs at least: train two seeds of each side first.")
-    needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8)
+    needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8, alpha=level_of(names))
     seeds = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
     what = f"a difference of {brief(options.plan)} in {printable(name)}"
     with answering(options.json) as answer:

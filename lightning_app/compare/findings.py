@@ -57,7 +57,7 @@ def compare(
     of one look: the level follows all nets that there are.
     """
     equal = {name: reached for name in names if at_equal_risk and (reached := errors_at_equal_risk(sides, name))}
-    alpha = (1 - CONFIDENCE) / questions(names, at_equal_risk)
+    alpha = level_of(names, at_equal_risk)
     found = []
     for name in names:
         epochs, a, b = sides.table(name)
@@ -87,6 +87,11 @@ def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np
     if not len(reached.levels):
         return None
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
+
+
+def level_of(names: Collection[str], at_equal_risk: bool = True) -> float:
+    """The chance of a mistake that each question has."""
+    return (1 - CONFIDENCE) / questions(names, at_equal_risk)
 
 
 def questions(names: Collection[str], at_equal_risk: bool = True) -> int:

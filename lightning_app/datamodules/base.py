@@ -180,7 +180,10 @@ class ResidentData(pl.LightningDataModule, ABC):
                 "trainer.overfit_batches would take other batches in each epoch, as their order depends on it: use "
                 "data.train_limit, and data.augment false."
             )
-        _ = self._rows
+        if not len(self._rows["test"]):
+            raise UserError(
+                f"{type(self).__name__} has no test samples: give it some, or set test_size where it has that option."
+            )
         world = self._share[1]
         if stage in (None, "fit") and self.batch_size % world:
             raise UserError(
@@ -303,8 +306,9 @@ _VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of spl
 def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
     """`size` rows drawn at random with every class in proportion to its number, ascending.
 
-    Each class is shuffled, its k-th of n samples gets the rank (k + 1/2) / n, and the `size` lowest ranks win. So a
-    smaller draw is part of a larger one, and the proportion is exact up to rounding.
+    Each class is shuffled, its k-th of n samples gets the rank (k + 1/2) / n, and the `size` lowest ranks win; of classes of
+    one size, which share their ranks, a random one comes first. So a smaller draw is part of a larger one, and the proportion
+    is exact up to rounding.
 
     Args:
         labels: (N,) int64, >= 0.
@@ -317,13 +321,15 @@ def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Te
     [0, 0, 1]
     """
     (state,) = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(1).tolist()
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(state))
+    generator = torch.Generator().manual_seed(state)
+    shuffled = torch.randperm(len(labels), generator=generator)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     counts = labels.bincount()
     before = counts.cumsum(0) - counts  # samples in earlier classes
     of = labels[by_class]
     rank = (torch.arange(len(labels)) - before[of] + 0.5).double() / counts[of]
-    return by_class[rank.argsort(stable=True)[:size]].sort().values
+    turns = torch.randperm(len(counts), generator=generator)[of].argsort(stable=True)
+    return by_class[turns[rank[turns].argsort(stable=True)[:size]]].sort().values
 
 
 def stratified_mask(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:

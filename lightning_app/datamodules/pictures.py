@@ -68,7 +68,8 @@ class Decoding:
 
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith(("I", "F")):
+    raw = str(getattr(image, "tile", ""))  # how it is stored: Pillow opens colours of 16 bits as its mode RGB, cut off
+    if image.mode.startswith(("I", "F")) or ";16" in raw:
         raise ValueError(f"more than 8 bits a channel, Pillow's mode {image.mode}, would be cut off")
     picture = ImageOps.exif_transpose(image)
     if picture.mode == "P":

@@ -116,6 +116,8 @@ class ImageClassifier(pl.LightningModule):
         super().__init__()
         # A backward pass for each member, then the penalties' gradients, then one step.
         self.automatic_optimization = False
+        self._evaluated_at = -1  # optimizer steps when nets were evaluated last
+        self._masks: set[tuple[str, str]] = set()  # members and keys of buffers that are infinite from the beginning
         if (net is None) == (not arms):
             raise UserError(
                 "the model needs either `model.net` (one network) or `model.arms` (several by name), got "
@@ -338,6 +340,8 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_start(self) -> None:
+        buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers()}
+        self._masks = self._not_finite() & buffers  # those of attention are -inf
         pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
         # The same for all, and asked once: a device has to be waited for.
         begun = bool(pairs) and bool(pairs[0][0].n_averaged)
@@ -410,6 +414,7 @@ class ImageClassifier(pl.LightningModule):
         show = partial(self.log, logger=False, add_dataloader_idx=False)
         seeds = len({member.seed for member in self.members})
         errors: dict[str, float] = defaultdict(float)
+        self._evaluated_at = self.global_step
         self.last_metrics = self.metrics()
         for member, (name, numbers) in zip(self.members, self.last_metrics.items()):
             for key, value in numbers.items():
@@ -428,7 +433,8 @@ class ImageClassifier(pl.LightningModule):
         """Every member's numbers as they stand: call on all ranks, it sums over them.
 
         ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches as they were trained on.
-        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights; with ``_ema`` at their moving averages.
+        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights; with ``_ema`` at their moving averages. None
+        where steps were made since the last evaluation.
         ``train/penalty``, ``train/cost``: lambda/2 ||w - centre||^2 (times the scale) and L + penalty at the present
         weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
         """
@@ -439,7 +445,9 @@ class ImageClassifier(pl.LightningModule):
             if self.running[name].update_called:
                 numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
             for every, suffix in ((self.evaluated, ""), (self.evaluated_averages, "_ema")):
-                for split, metrics in zip(self.plan.eval_splits, every):
+                for split, metrics in (
+                    zip(self.plan.eval_splits, every) if self._evaluated_at == self.global_step else ()
+                ):
                     if metrics[name].update_called:
                         numbers |= {f"{split}/{key}{suffix}": value for key, value in metrics[name].compute().items()}
             found[name] = numbers | self._costs(name, numbers)
@@ -491,15 +499,18 @@ class ImageClassifier(pl.LightningModule):
 
     def _check_weights(self) -> None:
         """A checkpoint that can only go on wrongly must not replace one that can go on."""
-        state = {(name, key): value for name, net in self.members for key, value in net.state_dict().items()}
-        finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
-        broken = next((key for key, fine in zip(state, finite) if not fine), None)
-        if broken is not None:
-            name, key = broken
+        if broken := self._not_finite() - self._masks:
+            name, key = min(broken)
             raise DivergedError(
                 f"{key} of member '{name}' holds values that are no numbers after step {self.global_step}. The "
                 "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
             )
+
+    def _not_finite(self) -> set[tuple[str, str]]:
+        """Members and keys of weights and buffers with NaN or an infinity."""
+        state = {(name, key): value for name, net in self.members for key, value in net.state_dict().items()}
+        finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
+        return {key for key, fine in zip(state, finite) if not fine}
 
     def _by_stream(self, batch: Any) -> dict[int, Any]:
         """The batch of each data stream; a loader that is not ours has one for all of them."""

@@ -141,13 +141,19 @@ class Averages:
     decay: float
     begun: bool
 
+    def __post_init__(self) -> None:
+        """The mean of two infinities is none: a mask of attention, which nothing changes, is not averaged."""
+        buffers = (buffer for _, net in self.pairs for buffer in net.buffers())
+        self._masks = {id(buffer) for buffer in buffers if not buffer.isfinite().all()}
+
     @torch.no_grad()
     def update(self) -> None:
         """`AveragedModel.update_parameters` of all at once. That asks its counter, on the device, if this is the first step."""
         by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for average, net in self.pairs:
             for ours, theirs in zip(tensors_of(average.module), tensors_of(net), strict=True):
-                by_dtype[ours.dtype].append((ours, theirs))
+                if id(theirs) not in self._masks:
+                    by_dtype[ours.dtype].append((ours, theirs))
         towards = get_ema_multi_avg_fn(self.decay)
         for pairs in by_dtype.values():
             averages, present = map(list, zip(*pairs))

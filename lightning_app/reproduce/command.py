@@ -235,8 +235,24 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                 f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
                 f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
             )
+    strategy, devices = (_value(fit, f"--trainer.{name}") for name in ("strategy", "devices"))
+    if strategy not in (None, "auto", "seeds") or (strategy != "seeds" and devices not in (None, "1")):
+        raise UserError(
+            "after --, several processes need --trainer.strategy seeds, which shares out nets: others share out batches, and "
+            "BatchNorm would see a part of each."
+        )
     options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]
     return options
+
+
+def _value(words: Sequence[str], option: str) -> str | None:
+    """Of an option in a command line, the last time that it is there.
+
+    >>> _value(["--trainer.devices", "2", "--trainer.strategy=seeds"], "--trainer.strategy")
+    'seeds'
+    """
+    joined = " ".join(words).replace("=", " ").split()
+    return next((value for name, value in zip(joined[-2::-1], joined[:0:-1]) if name == option), None)
 
 
 def _parser() -> argparse.ArgumentParser:

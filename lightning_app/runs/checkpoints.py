@@ -16,13 +16,14 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, at_least, first_line
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
-from lightning_app.runs.folder import LAST
+from lightning_app.runs.folder import LAST, RunFolder
 
 CHECKPOINT = "checkpoint"  # key of its metadata
 CARRIED_OVER = (
@@ -134,7 +135,8 @@ def _check(file: Path) -> None:
 class SaveCheckpoint(Checkpoint):
     """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves when a signal ends the run.
 
-    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint.
+    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. Where training goes on from last.ckpt,
+    what was logged of later epochs is dropped: they are trained again, perhaps with other options or not all of them.
 
     Args:
         every_n_epochs: write last.ckpt after every so many epochs, and after the final one.
@@ -148,6 +150,12 @@ class SaveCheckpoint(Checkpoint):
         self.keep_every_n_epochs = at_least(0, "save_checkpoint", keep_every_n_epochs=keep_every_n_epochs)
         self.folder: Path | None = None  # set by whoever knows the run folder
         self._saved: int | None = None  # optimizer steps of last.ckpt
+
+    @override
+    @rank_zero_only
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.folder is not None and trainer.global_step:
+            RunFolder(self.folder.parent).drop_epochs_from(trainer.current_epoch + 1)
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

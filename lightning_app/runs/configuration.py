@@ -10,6 +10,7 @@ MACHINE_OPTIONS = (
     *("save_checkpoint.every_n_epochs", "save_checkpoint.keep_every_n_epochs"),
     *(f"data.init_args.{key}" for key in ("eval_batch_size", "compile", "channels_last")),
 )
+ROOT = "data.init_args.root"
 # Beginnings of keys that may differ between seeds of one thing: these, the seed, and the run's own name and files.
 NOT_COMPARED = (
     *MACHINE_OPTIONS,
@@ -20,7 +21,7 @@ NOT_COMPARED = (
         "run.",
         "ckpt_path",
         "save_checkpoint.",
-        "data.init_args.root",
+        ROOT,
     ),
     *("trainer.enable_", "trainer.log_every_n_steps"),
 )
@@ -28,8 +29,13 @@ LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a
 
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run computes: the leaves of its configuration but for seed and machine, by dotted key."""
-    return {key: value for key, value in flatten(config) if not key.startswith(NOT_COMPARED)}
+    """What a run computes: the leaves of its configuration but for seed and machine, by dotted key.
+
+    Where the data lie is not among them, but for a folder of one's own: there it says which they are.
+    """
+    leaves = dict(flatten(config))
+    own = (ROOT,) if str(leaves.get("data.class_path")).endswith("ImageFolder") else ()
+    return {key: value for key, value in leaves.items() if key in own or not key.startswith(NOT_COMPARED)}
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

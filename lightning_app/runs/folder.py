@@ -26,6 +26,7 @@ import io
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -195,6 +196,25 @@ class RunFolder:
         for folder in (self.path, self.checkpoints, *(self.path / ARRAYS).glob("*")):  # not of runs in folders below
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
+
+    def drop_epochs_from(self, epoch: int) -> None:
+        """Numbers and arrays of so many completed epochs or more go.
+
+        MachineError: if the folder cannot be written.
+        """
+        log = self.path / LOG
+        with writing(log):
+            if log.exists() and log.stat().st_size:
+                _drop_torn_line(log)
+                with log.open(encoding="utf-8", newline="") as file:
+                    rows = [*csv.reader(file)]
+                kept = [row for number, row in enumerate(rows) if not number or float(row[1]) < epoch]
+                if len(kept) < len(rows):
+                    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(kept)
+                    write_atomically(log, text.getvalue().encode())
+            for folder in (self.path / ARRAYS).glob("epoch=*"):
+                if (found := EPOCH.fullmatch(folder.name)) and float(found[1]) >= epoch:
+                    shutil.rmtree(folder)
 
     @property
     def label(self) -> str:

@@ -37,6 +37,16 @@ def test_last_is_a_newer_run_of_ours_that_was_killed_before_its_first_checkpoint
     assert folders.find("last", lambda folder: True).label == "res20"
 
 
+def test_a_job_that_slurm_starts_again_goes_on_in_its_own_run(tmp_path):
+    folders = RunFolders(str(tmp_path), "g", "res20")
+    ours, others = folders.claim(), folders.claim()
+    for folder in (ours, others):
+        finish(folder)
+    assert folders.find("last", lambda folder: folder.path == ours.path, again=True).path == ours.path
+    assert folders.find("last", lambda folder: folder.path == ours.path).path == others.path  # asked for by hand
+    assert folders.find("last", lambda folder: False, again=True).path == others.path  # begun by an older version
+
+
 def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):
     finish(RunFolders(str(tmp_path), "g", "lr-5").claim())
     assert RunFolders(str(tmp_path), "g", "lr").checkpoint("last") is None

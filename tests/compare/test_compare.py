@@ -117,9 +117,9 @@ def test_rows_for_a_paper(run, capsys):
 
 def test_a_plan(run, capsys):
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01"]) == 0
-    assert "a difference of 0.01 in test/error needs 9 seeds of each side" in capsys.readouterr().out
+    assert "a difference of 0.01 in test/error needs 11 seeds of each side" in capsys.readouterr().out
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["needed"] == 9
+    assert json.loads(capsys.readouterr().out)["needed"] == 11
 
 
 def test_a_diverged_net_is_worse_than_any_other_in_errors_and_left_out_elsewhere(tmp_path, capsys):

@@ -2,7 +2,9 @@
 
 import os
 import re
+import struct
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -214,13 +216,24 @@ def broken(file: Path, how: str) -> None:
         "empty": lambda: file.write_bytes(b""),
         "text": lambda: file.write_text("a picture of a cat"),
         "deep": lambda: Image.fromarray(np.zeros((9, 9), np.uint16)).save(file),
+        "deep colours": lambda: file.write_bytes(deep_colours()),
     }[how]()
 
 
-@pytest.mark.parametrize("how", ["half", "empty", "text", "deep"])
+def deep_colours() -> bytes:
+    """A PNG of one pixel in RGB of 16 bits each, which Pillow reads and does not write."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("how", ["half", "empty", "text", "deep", "deep colours"])
 def test_a_broken_picture_is_named(how, tmp_path):
     broken(tree(tmp_path) / "dog" / "03.png", how)
-    reason = "more than 8 bits" if how == "deep" else ""
+    reason = "more than 8 bits" if "deep" in how else ""
     found = small(tmp_path).splits
     with pytest.raises(
         UserError, match=rf"dog/03\.png cannot be read as a picture \(.*{reason}.*\): replace or remove"

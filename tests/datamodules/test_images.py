@@ -111,6 +111,13 @@ def test_stratified_rows(labels, data, seed):
     assert (labels[drawn].bincount(minlength=5) - share).abs().max() <= (1 + present) / 2
 
 
+def test_classes_of_one_size_take_turns_at_random():
+    labels = torch.arange(2000) % 40
+    halves = [labels[stratified_rows(labels, 20, seed)] for seed in range(3)]
+    assert all(len(set(half.tolist())) == 20 for half in halves)
+    assert len({tuple(half.tolist()) for half in halves}) == 3 and max(map(max, halves)) > 30
+
+
 def test_streams_of_stratified_rows_are_independent():
     labels = torch.zeros(1000, dtype=torch.int64)
     one, other = (set(stratified_rows(labels, 500, 0, stream).tolist()) for stream in (0, 1))

@@ -46,6 +46,24 @@ def test_it_is_the_exponential_average_of_weights_and_buffers():
         assert not torch.equal(value, module.members[0].net.state_dict()[name])
 
 
+class Masked(CifarResNet):
+    """With a buffer that is infinite and never changes, as the mask of attention in many nets."""
+
+    def __init__(self):
+        super().__init__(8, width=4)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+
+
+def test_a_mask_of_infinities_is_neither_averaged_nor_taken_for_a_divergence(tmp_path):
+    module = fit(classifier({"net": Arm(net=Masked)}, ema_decay=DECAY))
+    module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
+    assert average_of(module).mask.equal(module.members[0].net.mask) and average_of(module).mask[0, 1] == -torch.inf
+    norm = next(each for each in module.members[0].net.modules() if isinstance(each, torch.nn.BatchNorm2d))
+    norm.running_var[0] = torch.inf  # what a step makes infinite has diverged
+    with pytest.raises(UserError, match="running_var of member 'net' holds values that are no numbers"):
+        module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
+
+
 def test_training_is_the_same_and_both_are_evaluated():
     with_average, without = (fit(classifier(NORMALISED, ema_decay=decay), data=digits()) for decay in (DECAY, None))
     assert same_weights(with_average.members[0].net, without.members[0].net)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.figure import Figure
 
 from lightning_app.plots.drawing import spread_of
@@ -156,6 +157,24 @@ def test_a_seed_of_two_runs_is_said_and_counted_once(bank):
     found = section(*runs)
     assert sum("is one more run of seed 5 of" in said for said in found.notices) == 2
     assert table(found, "Spread")["fig2/plain", "test error E"][-1] == "8"
+
+
+def test_a_repeated_seed_is_said_also_where_it_is_the_only_one(bank):
+    runs = [bank("net", [3], []), bank("net~2", [3], [], epochs=4)]
+    for run in runs:
+        (run.path / "config.yaml").write_text("model: {lr: 0.1, seeds: 3-3}")
+    found = section(*runs)
+    assert [said.split(" is one more")[0] for said in found.notices] == ["net~2"] and not found.blocks
+
+
+def test_seeds_that_were_trained_otherwise_are_said(bank):
+    runs = []
+    for first, rate in ((0, 0.1), (2, 0.2)):
+        runs.append(bank(f"net-seed{first}-{first + 1}", [first, first + 1], []))
+        options = {"model": {"lr": rate, "seeds": f"{first}-{first + 1}"}, "trainer": {"max_epochs": 3 + first}}
+        (runs[-1].path / "config.yaml").write_text(yaml.safe_dump(options))
+    found = section(*runs)
+    assert any("trained with different options: model.lr." in said for said in found.notices)
 
 
 def test_no_risk_in_common(bank):

@@ -25,6 +25,8 @@ from tests.helpers import command
         (["yu-tomasi/fig-3", "--only", "depth44"], "runs of what is reproduced: depth20, depth32; got 'depth44'"),
         (["yu-tomasi/fig-3", "--", "--trainer.max_epochs", "3"], "the artefact decides the rest"),
         (["yu-tomasi/fig-3", "--", "-c", "other.yaml"], "the artefact decides the rest"),
+        (["yu-tomasi/fig-3", "--", "--trainer.strategy", "ddp"], "need --trainer.strategy seeds"),
+        (["yu-tomasi/fig-3", "--", "--trainer.devices=8"], "need --trainer.strategy seeds"),
         (["yu-tomasi/fig-6", "--", "--trainer.accelerator", "gpu"], "equivalent20 decides this itself"),
         (["yu-tomasi/fig-3", "--seeds", "7-7"], "none of the seeds is one of what is reproduced (depth20 0-1;"),
         (

@@ -24,6 +24,20 @@ def test_after_a_resume_the_later_row_wins_and_each_key_is_seen_once(tmp_path):
     assert run.log()[["epoch", "value"]].to_numpy().tolist() == [[1, 0.5], [2, 0.3], [3, 0.2]]
 
 
+def test_what_a_resume_trains_again_is_dropped_first(tmp_path):
+    run = RunFolder(tmp_path)
+    run.append([row(epoch, 1 / (1 + epoch), 'a, quoted "name"') for epoch in range(5)])
+    run.append([Row("net", 2.5, 25, "within", 1.0), Row("net", 3.5, 35, "within", 1.0)])
+    for epoch in (0, 2, 2.5, 3, 3.5, 12):
+        run.save_arrays(epoch, "a", {"net/a": np.zeros(2)})
+    before = (tmp_path / "log.csv").read_text()
+    run.drop_epochs_from(13)
+    assert (tmp_path / "log.csv").read_text() == before
+    run.drop_epochs_from(3)
+    assert run.log()["epoch"].tolist() == [0, 1, 2, 2.5] and run.array_epochs("a") == [0, 2, 2.5]
+    assert run.last_epoch == 2 and set((tmp_path / "log.csv").read_text().splitlines()) <= set(before.splitlines())
+
+
 @given(st.data())
 def test_a_line_torn_by_a_kill_is_neither_read_nor_left_in_the_way(tmp_path_factory, data):
     """Cut anywhere, also in the first line."""

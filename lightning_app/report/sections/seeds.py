@@ -15,6 +15,7 @@ from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.panels import legend, panel
+from lightning_app.runs.configuration import LIMITS, compared, differing
 from lightning_app.statistics import paired
 
 RISK, ERROR = "train/risk", "test/error"
@@ -48,13 +49,14 @@ AT_RISK = (
     "Band: {interval} It is pointwise, not corrected for looking at many risks."
 )
 REPEAT = "{} is one more run of seed {} of {}: the one that trained longest is counted, once."
+SHOWN = 4  # options that differ
 NO_RISK = "No test error at equal training risk for {}: there is no training risk that all of these nets come down to."
 
 
 def section(page: PageData) -> Section | None:
-    """None without two seeds in any group: nothing to say."""
+    """None without two seeds in any group, unless a run is left out that repeats a seed: nothing to say."""
     if all(len(nets) < 2 for nets in page.groups.values()):
-        return None
+        return Section("seeds", "Over seeds", notices=_to_know_first(page)) if page.repeats else None
     found, notices = pairs(page)
     at_risk = {pair: errors for pair in found if (errors := _at_risk(pair)) is not None}
     blocks: list[Block] = [_spreads(page, found)]
@@ -73,9 +75,14 @@ def _said(caption: str, found: Iterable[Pair]) -> str:
 
 
 def _to_know_first(page: PageData) -> list[str]:
-    """Runs that repeat a seed, and groups whose seeds are not equally far."""
+    """Runs that repeat a seed, and groups whose seeds are not equally far or not trained alike."""
     notices = [REPEAT.format(net.label, net.seed, net.group) for net in page.repeats]
     for group, nets in page.groups.items():
+        configs = [compared(net.run.config) for net in nets if net.run.config]
+        differ = dict.fromkeys(key for config in configs for key in differing(configs[0], config) if key not in LIMITS)
+        if differ:
+            some = f"{', '.join([*differ][:SHOWN])}{', …' * (len(differ) > SHOWN)}"
+            notices.append(f"{group}: one mean over seeds that were trained with different options: {some}.")
         last = max(net.epoch for net in nets)
         if behind := [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]:
             notices.append(f"{group}: not all seeds are at epoch {last}: {', '.join(behind)}.")
