@@ -12,7 +12,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from callbacks.log import log_results
-from callbacks.measure import EpochCallback, LoggingCallback, epochs_done
+from callbacks.measure import EpochCallback, LoggingCallback
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of
@@ -90,14 +90,15 @@ class TrainingMetrics(EpochCallback):
         """Of an evaluation within an epoch (``trainer.val_check_interval``); that at its end is logged with the epoch."""
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if fitting and not trainer.is_last_batch:
-            self.observe(trainer, pl_module, epochs_done(trainer))
+            self._observe_within(trainer, pl_module)
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         results = metrics_of(pl_module)
         if trainer.is_global_zero:
             whole_run = self._at_end if epoch and epoch == int(epoch) else _rate(trainer)
-            within = self.every_n_steps is not None or trainer.val_check_interval != 1.0
+            at_ends = isinstance(trainer.val_check_interval, float) and trainer.val_check_interval == 1  # 1: each batch
+            within = self.every_n_steps is not None or not at_ends
             log_results(trainer, epoch, "learning", results, whole_run, self.strict, within)
 
 

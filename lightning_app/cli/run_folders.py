@@ -62,7 +62,7 @@ class RunFolders:
             again: has the very job begun before? Then of several runs of this name it is one that is `same`, if there is one.
         """
         if ckpt_path == "last":
-            return (self.last(same, only_same=True) if again else None) or self.last(same) or self.claim()
+            return self.last(same, again) or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
             own = [folder.path.resolve() for folder in self.existing()]
@@ -77,13 +77,18 @@ class RunFolders:
         last = [file for folder in self.existing() if (file := folder.checkpoints / LAST).exists()]
         return str(last[-1]) if last else None
 
-    def last(self, same: Callable[[RunFolder], bool], only_same: bool = False) -> RunFolder | None:
-        """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one."""
-        for folder in reversed(self.existing()):
-            begun = (folder.checkpoints / LAST).exists()
-            if (begun and not only_same) or ((begun or folder.finished is None) and same(folder)):
-                return folder
-        return None
+    def last(self, same: Callable[[RunFolder], bool], again: bool = False) -> RunFolder | None:
+        """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one.
+
+        Arguments as of `find`.
+        """
+        folders = self.existing()[::-1]
+        begun = [folder for folder in folders if (folder.checkpoints / LAST).exists()]
+        own = (folder for folder in folders if (folder in begun or folder.finished is None) and same(folder))
+        if again and (found := next(own, None)):
+            return found
+        usual = (folder for folder in folders if folder in begun or (folder.finished is None and same(folder)))
+        return next(usual, None)
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""

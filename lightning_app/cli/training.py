@@ -152,9 +152,9 @@ class TrainingCLI(LightningCLI):
         path = self._get(self.config, "ckpt_path")
         again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
         of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
-        if self.subcommand == "fit" and path is None and again and not of_sweep:
+        self._again = self.subcommand == "fit" and path in (None, "last") and again and not of_sweep
+        if self._again and path is None:
             path = self.config[self.subcommand].ckpt_path = "last"
-            self._again = True
             print("SLURM has started this job again: going on as with --ckpt_path last.")
         if path not in (None, "last") and not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
@@ -280,7 +280,11 @@ class TrainingCLI(LightningCLI):
         if not (folder.path / CONFIG).exists():
             return not (folder.path / LOG).exists()
         own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
-        return {**folder.config(), "ckpt_path": None} == {**own, "ckpt_path": None}
+        try:
+            stored = folder.config()
+        except UserError:  # somebody has edited it
+            return False
+        return {**stored, "ckpt_path": None} == {**own, "ckpt_path": None}
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

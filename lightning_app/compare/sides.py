@@ -166,5 +166,5 @@ def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
 
 def _options(net: Net) -> dict[str, Any]:
     """What its run computes, and of the run's arms its own only."""
-    run = {key: value for key, value in compared(net.run.config).items() if not key.startswith("model.arms.")}
+    run = {key: value for key, value in net.run.options.items() if not key.startswith("model.arms.")}
     return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})

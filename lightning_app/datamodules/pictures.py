@@ -7,6 +7,7 @@ not there.
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,8 +69,9 @@ class Decoding:
 
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:
-    raw = str(getattr(image, "tile", ""))  # how it is stored: Pillow opens colours of 16 bits as its mode RGB, cut off
-    if image.mode.startswith(("I", "F")) or ";16" in raw:
+    # Pillow opens colours of 16 bits as its mode RGB, cut off. How they are stored tells; BGR;16 has 5, 6 and 5.
+    deep = re.search(r"(?<!BGR);16", str(getattr(image, "tile", "")))
+    if image.mode.startswith(("I", "F")) or deep:
         raise ValueError(f"more than 8 bits a channel, Pillow's mode {image.mode}, would be cut off")
     picture = ImageOps.exif_transpose(image)
     if picture.mode == "P":

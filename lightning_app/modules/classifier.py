@@ -340,7 +340,7 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_start(self) -> None:
-        buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers()}
+        buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers(remove_duplicate=False)}
         self._masks = self._not_finite() & buffers  # those of attention are -inf
         pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
         # The same for all, and asked once: a device has to be waited for.

@@ -142,7 +142,7 @@ class Averages:
     begun: bool
 
     def __post_init__(self) -> None:
-        """The mean of two infinities is none: a mask of attention, which nothing changes, is not averaged."""
+        """The mean of two infinities is none: a mask of attention is copied."""
         buffers = (buffer for _, net in self.pairs for buffer in net.buffers())
         self._masks = {id(buffer) for buffer in buffers if not buffer.isfinite().all()}
 
@@ -150,10 +150,10 @@ class Averages:
     def update(self) -> None:
         """`AveragedModel.update_parameters` of all at once. That asks its counter, on the device, if this is the first step."""
         by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        masks: list[tuple[Tensor, Tensor]] = []
         for average, net in self.pairs:
             for ours, theirs in zip(tensors_of(average.module), tensors_of(net), strict=True):
-                if id(theirs) not in self._masks:
-                    by_dtype[ours.dtype].append((ours, theirs))
+                (masks if id(theirs) in self._masks else by_dtype[ours.dtype]).append((ours, theirs))
         towards = get_ema_multi_avg_fn(self.decay)
         for pairs in by_dtype.values():
             averages, present = map(list, zip(*pairs))
@@ -161,6 +161,8 @@ class Averages:
                 towards(averages, present, 0)
             else:
                 torch._foreach_copy_(averages, present)
+        for ours, theirs in masks:
+            ours.copy_(theirs)
         torch._foreach_add_([average.n_averaged for average, _ in self.pairs], 1)
         self.begun = True
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lightning_app.compare.sides import MEASURING
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.runs.configuration import compared, flatten
+from lightning_app.runs.configuration import flatten
 from lightning_app.runs.reader import KIND
 
 NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys
@@ -64,8 +64,8 @@ def counterparts(page: PageData) -> list[Sides]:
     groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
     sides = _sides(groups, _architecture)
     finer_facts: tuple[Callable[[Net], Facts], ...] = (
-        lambda net: {"training": repr(sorted(_training(net).items()))},  # equal only where no option is missing
-        _training,
+        lambda net: {"training": repr(sorted(training_of(net).items()))},  # equal only where no option is missing
+        training_of,
         lambda net: {"run": net.run.label},
         lambda net: {"stem": _stem(net)},
     )
@@ -113,16 +113,16 @@ def _architecture(net: Net) -> Facts:
     original = next((other for other in net.run.nets if other.name == net.twin_of), net)
     if spec := original.spec.get("net"):
         own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
-        data = (leaf for leaf in compared(net.run.config).items() if leaf[0].startswith("data."))
+        data = (leaf for leaf in net.run.options.items() if leaf[0].startswith("data."))
         return {"net": repr(sorted(_facts(own).items())), **_facts(data)}
     if net.class_path and len(net.run.nets) > 1:
         return {"net": repr((net.run.label, net.class_path, net.depth))}
     return {"net": _stem(net)}
 
 
-def _training(net: Net) -> Facts:
+def training_of(net: Net) -> Facts:
     """The configuration but for seed, folder, nets and what only measures."""
-    return _facts(leaf for leaf in compared(net.run.config).items() if not leaf[0].startswith(NOT_TRAINING))
+    return _facts(leaf for leaf in net.run.options.items() if not leaf[0].startswith(NOT_TRAINING))
 
 
 def _facts(leaves: Iterable[tuple[str, object]]) -> Facts:

@@ -235,8 +235,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                 f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
                 f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
             )
-    strategy, devices = (_value(fit, f"--trainer.{name}") for name in ("strategy", "devices"))
-    if strategy not in (None, "auto", "seeds") or (strategy != "seeds" and devices not in (None, "1")):
+    strategy, devices, nodes = (_value(fit, f"--trainer.{name}") for name in ("strategy", "devices", "num_nodes"))
+    one = re.fullmatch(r"1|\[\d+\]|\d+,", devices or "1") and nodes in (None, "1")
+    if strategy not in (None, "auto", "seeds") or (strategy != "seeds" and not one):
         raise UserError(
             "after --, several processes need --trainer.strategy seeds, which shares out nets: others share out batches, and "
             "BatchNorm would see a part of each."

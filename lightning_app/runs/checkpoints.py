@@ -136,7 +136,7 @@ class SaveCheckpoint(Checkpoint):
     """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves when a signal ends the run.
 
     Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. Where training goes on from last.ckpt,
-    what was logged of later epochs is dropped: they are trained again, perhaps with other options or not all of them.
+    what was logged after later steps is dropped: they are made again, perhaps with other options or not all of them.
 
     Args:
         every_n_epochs: write last.ckpt after every so many epochs, and after the final one.
@@ -155,7 +155,7 @@ class SaveCheckpoint(Checkpoint):
     @rank_zero_only
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.folder is not None and trainer.global_step:
-            RunFolder(self.folder.parent).drop_epochs_from(trainer.current_epoch + 1)
+            RunFolder(self.folder.parent).drop_after(trainer.global_step)
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

@@ -29,13 +29,8 @@ LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a
 
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run computes: the leaves of its configuration but for seed and machine, by dotted key.
-
-    Where the data lie is not among them, but for a folder of one's own: there it says which they are.
-    """
-    leaves = dict(flatten(config))
-    own = (ROOT,) if str(leaves.get("data.class_path")).endswith("ImageFolder") else ()
-    return {key: value for key, value in leaves.items() if key in own or not key.startswith(NOT_COMPARED)}
+    """What a run computes: the leaves of its configuration but for seed and machine, by dotted key."""
+    return {key: value for key, value in flatten(config) if not key.startswith(NOT_COMPARED)}
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

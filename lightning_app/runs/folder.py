@@ -197,24 +197,26 @@ class RunFolder:
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
 
-    def drop_epochs_from(self, epoch: int) -> None:
-        """Numbers and arrays of so many completed epochs or more go.
+    def drop_after(self, step: int) -> None:
+        """Rows of more optimizer steps go, and arrays of epochs of which no row is left.
 
         MachineError: if the folder cannot be written.
         """
         log = self.path / LOG
         with writing(log):
-            if log.exists() and log.stat().st_size:
-                _drop_torn_line(log)
-                with log.open(encoding="utf-8", newline="") as file:
-                    rows = [*csv.reader(file)]
-                kept = [row for number, row in enumerate(rows) if not number or float(row[1]) < epoch]
-                if len(kept) < len(rows):
-                    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(kept)
-                    write_atomically(log, text.getvalue().encode())
-            for folder in (self.path / ARRAYS).glob("epoch=*"):
-                if (found := EPOCH.fullmatch(folder.name)) and float(found[1]) >= epoch:
-                    shutil.rmtree(folder)
+            if not log.exists() or not log.stat().st_size:
+                return
+            _drop_torn_line(log)
+            with log.open(encoding="utf-8", newline="") as file:
+                rows = [*csv.reader(file)]
+            later = [len(row) == len(COLUMNS) and row[2].isdecimal() and int(row[2]) > step for row in rows]
+            if not any(later):
+                return
+            kept, gone = ([row for row, is_later in zip(rows, later) if is_later == of] for of in (False, True))
+            csv.writer(text := io.StringIO(), lineterminator="\n").writerows(kept)
+            write_atomically(log, text.getvalue().encode())
+            for epoch in {row[1] for row in gone} - {row[1] for row in kept if len(row) > 1}:
+                shutil.rmtree(self.path / ARRAYS / epoch_folder(float(epoch)), ignore_errors=True)
 
     @property
     def label(self) -> str:

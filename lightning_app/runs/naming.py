@@ -79,7 +79,7 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     """
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
-    groups = run_groups({run.label: run.config for run in runs})
+    groups = run_groups({run.label: run.options for run in runs})
     named = []
     for run in runs:
         group, alone = without_seed(groups[run.label]), len(run.nets) == 1
@@ -103,7 +103,7 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
 
 
 def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The name that each run's nets go by in groups, from the runs' labels and configurations.
+    """The name that each run's nets go by in groups, from the runs' labels and configurations, or options by dotted key.
 
     It is the label, but for runs of one name: equal but for seed and machine they are one, otherwise the name has what differs.
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import whole
+from lightning_app.runs.configuration import ROOT, compared, flatten
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
@@ -59,6 +60,15 @@ class Run:
     def config(self) -> dict[str, Any]:
         """config.yaml; empty if there is none."""
         return self.folder.config()
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """What it computes (`compared`), and of a folder of one's own which data: their fingerprint, or else where they lay."""
+        found = compared(self.config)
+        if str(found.get("data.class_path")).endswith("ImageFolder"):
+            made = [part["data"] for part in self._undamaged(self.folder.made, []) if part.get("data")]
+            found["data.samples"] = made[-1] if made else dict(flatten(self.config)).get(ROOT)
+        return found
 
     @cached_property
     def nets(self) -> list["Net"]:

@@ -14,6 +14,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.checkpoints import SaveCheckpoint
 from lightning_app.runs.loggers import RunLogger
 from lightning_app.runs.reader import Run
 from tests.callbacks.test_protocol import Foreign, images
@@ -244,3 +245,25 @@ def test_what_lightning_logs_lies_at_completed_epochs(tmp_path):
     assert log[log["name"].str.startswith("each_step")]["epoch"].drop_duplicates().tolist() == [1, 2, 3]
     assert log[log["name"] == "mine"]["epoch"].tolist() == [3]
     assert log[log["name"] == "tested"]["epoch"].tolist() == [3] and RunFolder(tmp_path).last_epoch == 3
+
+
+@pytest.mark.parametrize(("limits", "within"), [({}, 0), ({"max_steps": 1000}, 0), ({}, 2)])
+def test_a_resume_drops_what_was_logged_after_its_checkpoint(tmp_path, limits, within):
+    """Nothing of the epochs before it, and not the end of an abandoned run."""
+    folder = RunFolder(tmp_path)
+
+    def run(epochs: int, resume=None, **more) -> None:
+        saving = SaveCheckpoint()
+        saving.folder = folder.checkpoints
+        copying = SaveAt(tmp_path / "early.ckpt", 8 + within)
+        watching = [callbacks.TrainingMetrics(), Idle(every_n_steps=3), saving, *([] if resume else [copying])]
+        logger = [RunLogger(tmp_path, claimed=True)]
+        made = trainer(epochs, callbacks=watching, logger=logger, enable_checkpointing=True, **more)
+        made.fit(classifier(), datamodule=digits(**PARTS), ckpt_path=resume, weights_only=True)
+
+    run(4)
+    before = log_rows(tmp_path)
+    run(3, tmp_path / "early.ckpt", **limits)
+    after = log_rows(tmp_path)
+    assert {row for row in before[1:] if int(row[2]) <= 8} <= {*after}
+    assert max(int(row[2]) for row in after[1:]) == 12 < max(int(row[2]) for row in before[1:])

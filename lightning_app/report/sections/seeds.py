@@ -13,9 +13,9 @@ from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.pairs import Pair, pairs, training_of
 from lightning_app.report.panels import legend, panel
-from lightning_app.runs.configuration import LIMITS, compared, differing
+from lightning_app.runs.configuration import LIMITS
 from lightning_app.statistics import paired
 
 RISK, ERROR = "train/risk", "test/error"
@@ -78,10 +78,10 @@ def _to_know_first(page: PageData) -> list[str]:
     """Runs that repeat a seed, and groups whose seeds are not equally far or not trained alike."""
     notices = [REPEAT.format(net.label, net.seed, net.group) for net in page.repeats]
     for group, nets in page.groups.items():
-        configs = [compared(net.run.config) for net in nets if net.run.config]
-        differ = dict.fromkeys(key for config in configs for key in differing(configs[0], config) if key not in LIMITS)
-        if differ:
-            some = f"{', '.join([*differ][:SHOWN])}{', …' * (len(differ) > SHOWN)}"
+        options = [training_of(net) for net in nets if net.run.config]
+        known = set.intersection(*map(set, options)) - set(LIMITS) if options else set()
+        if differ := sorted(key for key in known if len({each[key] for each in options}) > 1):
+            some = f"{', '.join(differ[:SHOWN])}{', …' * (len(differ) > SHOWN)}"
             notices.append(f"{group}: one mean over seeds that were trained with different options: {some}.")
         last = max(net.epoch for net in nets)
         if behind := [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]:
