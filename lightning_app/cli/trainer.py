@@ -45,6 +45,9 @@ class Trainer(pl.Trainer):
         # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
         replace_method(self._signal_connector, "register_signal_handlers", lambda: None)
         replace_method(self.fit_loop.epoch_loop, "_broadcast_sigterm_tensor", self._stop_together)
+        # With max_steps set, Lightning takes a checkpoint of an epoch's end for one of its middle: it ends that epoch again, and
+        # counts one that it does not train.
+        replace_method(self.fit_loop, "_iteration_based_training", lambda: False)
         for name in ("_restore_modules_and_callbacks", "restore_training_state"):
             connector = self._checkpoint_connector
             replace_method(connector, name, _refusing(getattr(connector, name)))

@@ -173,6 +173,18 @@ def test_training_that_a_limit_ended_within_an_epoch_goes_on_in_it(limit, tmp_pa
     assert logs[0]["value"].dropna().to_dict() == logs[1]["value"].dropna().to_dict() and len(logs[0])
 
 
+def test_a_resume_at_an_epochs_end_trains_what_is_left_also_with_max_steps(tmp_path):
+    """Lightning ends that epoch again then, and counts one that it does not train."""
+    train(tmp_path / "whole")
+    with pytest.raises(KeyError):
+        train(tmp_path / "run", None, Dies("on_train_batch_start", STEPS))
+    train(tmp_path / "run", max_steps=1000)
+    (ours, log), (theirs, other) = left(tmp_path / "run")[:2], left(tmp_path / "whole")[:2]
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "running", "epoch", "global_step"):
+        assert_equal(ours[key], theirs[key], key)
+    assert log == other
+
+
 def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(KeyError):
