@@ -239,7 +239,7 @@ class Watch:
         return found is not None and bool(found)
 
     def _before_update(self) -> None:
-        self._each(lambda one: one.on_before_optimizer_step(*self._whose, None))
+        self._each(lambda one: one.on_before_optimizer_step(*self._whose, None))  # type: ignore[arg-type]  # one for all nets
 
     def _after_step(self) -> None:
         if self._skipped():

@@ -66,7 +66,8 @@ class Run:
         """What it computes (`compared`), and of a folder of one's own which data: their fingerprint, or else where they lay."""
         found = compared(self.config)
         if str(found.get("data.class_path")).endswith("ImageFolder"):
-            made = [part["data"] for part in self._undamaged(self.folder.made, []) if part.get("data")]
+            parts: list[dict[str, Any]] = self._undamaged(self.folder.made, [])
+            made = [part["data"] for part in parts if part.get("data")]
             found["data.samples"] = made[-1] if made else dict(flatten(self.config)).get(ROOT)
         return found
 
