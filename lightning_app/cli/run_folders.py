@@ -82,13 +82,12 @@ class RunFolders:
 
         Arguments as of `find`.
         """
-        folders = self.existing()[::-1]
-        begun = [folder for folder in folders if (folder.checkpoints / LAST).exists()]
-        own = (folder for folder in folders if (folder in begun or folder.finished is None) and same(folder))
-        if again and (found := next(own, None)):
-            return found
-        usual = (folder for folder in folders if folder in begun or (folder.finished is None and same(folder)))
-        return next(usual, None)
+        for only_ours in (True, False) if again else (False,):
+            for folder in reversed(self.existing()):
+                begun = (folder.checkpoints / LAST).exists()
+                if (begun and not only_ours) or ((begun or folder.finished is None) and same(folder)):
+                    return folder
+        return None
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""

@@ -439,15 +439,14 @@ class ImageClassifier(pl.LightningModule):
         weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
         """
         found = {}
+        evaluated = self.plan.eval_splits if self._evaluated_at == self.global_step else ()
         self._agree_on_updates()
         for name, _ in self.members:
             numbers: dict[str, float] = {}
             if self.running[name].update_called:
                 numbers |= {f"train/{key}_running": value for key, value in self.running[name].compute().items()}
             for every, suffix in ((self.evaluated, ""), (self.evaluated_averages, "_ema")):
-                for split, metrics in (
-                    zip(self.plan.eval_splits, every) if self._evaluated_at == self.global_step else ()
-                ):
+                for split, metrics in zip(evaluated, every):
                     if metrics[name].update_called:
                         numbers |= {f"{split}/{key}{suffix}": value for key, value in metrics[name].compute().items()}
             found[name] = numbers | self._costs(name, numbers)

@@ -235,25 +235,18 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                 f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
                 f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
             )
-    strategy, devices, nodes = (_value(fit, f"--trainer.{name}") for name in ("strategy", "devices", "num_nodes"))
-    one = re.fullmatch(r"1|\[\d+\]|\d+,", devices or "1") and nodes in (None, "1")
-    if strategy not in (None, "auto", "seeds") or (strategy != "seeds" and not one):
+    sharing = Parser(add_help=False)
+    for name, usual in (("strategy", "auto"), ("devices", "1"), ("num_nodes", "1")):
+        sharing.add_argument(f"--trainer.{name}", dest=name, default=usual)
+    asked, _ = sharing.parse_known_args(fit)
+    alone = asked.strategy == "auto" and re.fullmatch(r"1|\[\d+\]|\d+,", asked.devices) and asked.num_nodes == "1"
+    if asked.strategy != "seeds" and not alone:
         raise UserError(
             "after --, several processes need --trainer.strategy seeds, which shares out nets: others share out batches, and "
             "BatchNorm would see a part of each."
         )
     options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]
     return options
-
-
-def _value(words: Sequence[str], option: str) -> str | None:
-    """Of an option in a command line, the last time that it is there.
-
-    >>> _value(["--trainer.devices", "2", "--trainer.strategy=seeds"], "--trainer.strategy")
-    'seeds'
-    """
-    joined = " ".join(words).replace("=", " ").split()
-    return next((value for name, value in zip(joined[-2::-1], joined[:0:-1]) if name == option), None)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -191,12 +191,13 @@ def _step(
         tap.probe_norms, tap.probe_maps = (), ()
     out = net(images)
     logits = _wide(out)
+    risk = loss(
+        out if isinstance(loss, ReturnedLoss) else logits, labels
+    )  # a net's own loss is found by what it returned
     errors = wrong(logits, labels, loss)
     errors = torch.full((), math.nan, device=logits.device) if errors is None else errors
     return (
-        loss(
-            out if isinstance(loss, ReturnedLoss) else logits, labels
-        ).double(),  # a returned loss is with what was returned
+        risk.double(),
         errors,
         [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
     )
