@@ -5,6 +5,7 @@ first one whose inputs are finite and whose outcome is not. Infinities that do n
 followed as far as they go and then forgotten.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import DivergedError, first_line, reason
 from lightning_app.common.isolation import tensors_in, trained_weights
-from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.core.losses import classes_second, ignored_label
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
@@ -195,7 +195,7 @@ def wrong_labels(each: Pass) -> str:
     """The labels that are no class of the net's outputs, in words; empty where there are none."""
     try:
         with torch.no_grad():
-            outputs = own_copy(each.net)(each.images)
+            outputs = copy.deepcopy(each.net)(each.images)
     except (IndexError, RuntimeError) as error:  # of a net that computes its loss itself
         return first_line(error)
     classes = classes_second(outputs, each.labels, each.loss).shape[1]
@@ -216,7 +216,7 @@ def origin_of(each: Pass, weight: float = 1.0) -> Origin:
         each: one member's pass, before the optimizer's update: the same weights, batch and random draws.
         weight: of its risk in the backward pass.
     """
-    net = own_copy(each.net)
+    net = copy.deepcopy(each.net)
     seed_draws(each.seed, each.images.device)
     watch = _Watch(net, each.images)
     with torch.enable_grad(), watch:
