@@ -1,5 +1,6 @@
 """Shared fixtures. The real CIFAR-10 is used where its arrays lie (SKIPSCOPE_DATA, ./data or ../shared) and skipped elsewhere."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -77,3 +78,26 @@ def cifar10_root(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def mnist_root(tmp_path_factory) -> Path:
     return real_data("mnist", "MNIST/raw", tmp_path_factory.mktemp("data"))
+
+
+class Parsed(BaseException):
+    """A command line that the parser took."""
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Run another command as far as its parser, and give what it understood."""
+    from lightning_app.cli import main
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(self, *words):
+        raise Parsed(parse(self, *words))
+
+    def understood(words: list[str]) -> argparse.Namespace:
+        with pytest.raises(Parsed) as caught:
+            main(words)
+        return caught.value.args[0]
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    return understood

@@ -3,7 +3,6 @@
 The fresh installation itself is checked by .ci/run, and that the pages make a site by tests/test_docs.py.
 """
 
-import argparse
 import csv
 import importlib.util
 import re
@@ -16,7 +15,7 @@ import pytest
 import yaml
 from markdown.extensions.toc import slugify
 
-from lightning_app.cli import OTHERS, TRAINING, main
+from lightning_app.cli import OTHERS, TRAINING
 from lightning_app.cli.help import overview
 from lightning_app.cli.until import OPTION as UNTIL
 from lightning_app.cli.until import options_of
@@ -79,27 +78,6 @@ OURS = [shlex.split(line)[2:] for line in COMMANDS if line.startswith("python ma
 def is_of_a_run(words: list[str]) -> bool:
     """Does it measure a checkpoint whose run has to be there?"""
     return words[0] == "measure" and "--ckpt_path" in words
-
-
-class Parsed(BaseException):
-    """A command line that the parser took."""
-
-
-@pytest.fixture
-def parsed(monkeypatch):
-    """Run another command as far as its parser, and give what it understood."""
-    parse = argparse.ArgumentParser.parse_args
-
-    def stop(self, *words):
-        raise Parsed(parse(self, *words))
-
-    def understood(words: list[str]) -> argparse.Namespace:
-        with pytest.raises(Parsed) as caught:
-            main(words)
-        return caught.value.args[0]
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    return understood
 
 
 def test_the_readme_has_the_two_commands_and_all_of_ours():

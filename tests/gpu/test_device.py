@@ -30,7 +30,10 @@ MEASURES = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["loop", "graph"])
+two_devices = pytest.mark.skipif(not CUDA, reason="compares a GPU with a CPU")
+
+
+@pytest.mark.parametrize("backend", [pytest.param("loop", marks=two_devices), "graph"])
 def test_in_float64_it_trains_a_cpus_nets(captures, backend):
     """Without rounding that could flip a ReLU, two devices differ by the order of sums only."""
     options = {"precision": "64-true", "limit_val_batches": 0}
@@ -40,6 +43,7 @@ def test_in_float64_it_trains_a_cpus_nets(captures, backend):
         assert (ours - theirs).norm() <= 1e-9 * theirs.norm() + 1e-12
 
 
+@two_devices
 def test_batches_are_a_cpus(captures):
     found = []
     for device in ("cpu", captures.device):
@@ -51,6 +55,7 @@ def test_batches_are_a_cpus(captures):
         assert torch.allclose(theirs.cpu(), images, rtol=1e-6, atol=1e-6) and torch.equal(of_theirs.cpu(), labels)
 
 
+@two_devices
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_measure_is_a_cpus(captures, name):
     use_float32("fp32")
