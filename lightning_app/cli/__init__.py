@@ -41,13 +41,13 @@ def main(argv: list[str]) -> int:
         return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
     if command in OTHERS:
         return _other(OTHERS[command], words)
-    if command == "fit" and any(word.partition("=")[0] == "--until" for word in words):
-        return _other("lightning_app.cli.until:fit_until", argv)
     if "-h" in words:  # --help takes seconds, since it imports what it lists
         from lightning_app.cli.help import brief
 
         print(brief(command), end="")
         return 0
+    if command == "fit" and any(word.partition("=")[0] == "--until" for word in words):
+        return _other("lightning_app.cli.until:fit_until", argv)
     return _train(argv)
 
 

@@ -51,14 +51,14 @@ def transfer(argv: list[str]) -> int:
     )
     command.add_argument("--inverse", action="store_true", help="T^-1: plain -> residual")
     command.add_argument(
-        "--member", metavar="NAME", help="only this net of a bank (default: every one of the right kind)"
+        "--member", metavar="NAME", help="only this net of several (default: every one of the right kind)"
     )
     return _rewrite(argv, command, _transferred)
 
 
 def extract(argv: list[str]) -> int:
     """Run the command ``extract``; returns the exit code. Raises UserError."""
-    command = _parser("extract", "Take one net out of a bank of several, as an ordinary checkpoint.", EXTRACT)
+    command = _parser("extract", "Take one net out of a checkpoint of several, as a checkpoint of its own.", EXTRACT)
     command.add_argument("--member", required=True, metavar="NAME", help="the net, as the run's log calls it")
     return _rewrite(argv, command, _extracted)
 

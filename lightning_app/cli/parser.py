@@ -33,6 +33,7 @@ FROM_RUN = ("model", "data")  # what `measure` takes whole from a run's configur
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
 )
+UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
@@ -106,6 +107,9 @@ class Parser(LightningArgumentParser):
         if found := UNKNOWN_KEY.search(message):
             key = next(filter(None, found.groups()))
             return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
+        if found := UNKNOWN_WORD.search(message):
+            is_file = found[1].endswith((".yaml", ".yml"))
+            return f"expected options, got '{found[1]}'.", f"did you mean --config {found[1]}?" if is_file else hint
         types = WRONG_VALUE.findall(message)
         value = found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]

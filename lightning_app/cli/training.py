@@ -162,12 +162,13 @@ class TrainingCLI(LightningCLI):
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
         if self._get(self.config, "trainer")["gradient_clip_val"] is not None:
             raise UserError(
-                "trainer.gradient_clip_val would clip all nets of a bank by one norm: set model.gradient_clip_val (and "
+                "trainer.gradient_clip_val would clip all nets of a run by one norm: set model.gradient_clip_val (and "
                 "model.gradient_clip_algorithm), which clips each net by its own."
             )
         if self._get(self.config, "trainer")["accumulate_grad_batches"] not in (None, 1):
             raise UserError(
-                "trainer.accumulate_grad_batches does not work with a bank of nets: set a larger data.batch_size."
+                "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "
+                "data.batch_size."
             )
         self._leave_out_what_is_missing()
         if self.from_run:
@@ -220,7 +221,7 @@ class TrainingCLI(LightningCLI):
         plugins = [*_as_list(trainer.get("plugins")), AtomicCheckpointIO()]
         for callback in _as_list(trainer.get("callbacks")):
             if why := UNFIT.get(type(callback).__name__):
-                raise UserError(f"{type(callback).__name__} does not work with a bank of nets: {why}")
+                raise UserError(f"{type(callback).__name__} does not work where a run may have several nets: {why}")
         kwargs["accelerator"] = _accelerator(trainer.get("accelerator", "auto"))
         kwargs["enable_progress_bar"] = is_terminal(sys.stdout) and trainer.get("enable_progress_bar") is not False
         if self.subcommand == "measure":

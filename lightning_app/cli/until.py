@@ -18,7 +18,7 @@ from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.text import printable
 from lightning_app.compare.command import findings_json
 from lightning_app.compare.findings import Finding, Verdict, compare, text
-from lightning_app.compare.sides import sides_of
+from lightning_app.compare.sides import Sides, sides_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import compared, differing
 
@@ -41,6 +41,7 @@ class Runs(NamedTuple):
     name: str  # before "-seed0-6"
     first: str  # arm
     last: str  # arm, which is compared with the first
+    start: int  # seed, from which on they are trained
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,6 @@ def fit_until(argv: Sequence[str]) -> int:
 
 
 def _until_settled(words: Sequence[str], question: Question, most: int, asked: Runs, answer: dict[str, Any]) -> int:
-    _, name, first, last = asked
     told: set[str] = set()
     while True:
         runs = _begun(asked)
@@ -106,22 +106,34 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:
             paths = ",".join(str(run.path) for run in runs)
-            named = f"{paths}:{last}", f"{paths}:{first}"
+            named = f"{paths}:{asked.last}", f"{paths}:{asked.first}"
             sides = sides_of(*named)
+            _check_measured(sides, question.name)
             (found,) = compare(sides, [question.name], question.margin, at_equal_risk=False)
             for note in sides.notes:
                 if note not in told:
                     print(printable(note))
             told |= {*sides.notes}
-            print(f"{last} (A) against {first} (B): {text(found, question.margin)}", flush=True)
+            print(f"{asked.last} (A) against {asked.first} (B): {text(found, question.margin)}", flush=True)
             settled = found.verdict is not Verdict.UNRESOLVED
             if settled or len(done) >= most:
                 answer |= findings_json(sides, [found], named, question.margin)
                 return UNSETTLED if not settled else 0 if found.verdict in question.hoped else OTHERWISE
-        start = done[-1] + 1 if done else 0
+        start = max([asked.start, *(seed + 1 for seed in done)])
         new = range(start, start + min(_more(found) if done else FIRST, most - len(done)))
-        if code := _fit(words, f"{name}-seed{spell_seeds(new)}", new):
+        if code := _fit(words, name := f"{asked.name}-seed{spell_seeds(new)}", new):
             return code
+        if not (asked.folder / name).is_dir():
+            raise UserError(
+                f"{OPTION} expects a run in {asked.folder / name}, and `fit` left none: did it train nothing?"
+            )
+
+
+def _check_measured(sides: Sides, name: str) -> None:
+    try:
+        sides.chosen([name])
+    except UserError as error:
+        raise UserError(f"{OPTION}: {error} Give one of these: runs are kept, and not trained again.") from error
 
 
 def _more(found: Finding) -> int:
@@ -135,6 +147,8 @@ def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
+        if name == "--print_config" or name.endswith(("-help", ".help")):
+            raise UserError(f"{OPTION} trains: leave out {name}, or {OPTION}.")
         if name not in own:
             words.append(word)
         elif name in given:
@@ -166,7 +180,8 @@ def _asked(config: Mapping[str, Any]) -> Runs:
         raise UserError(
             f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
         )
-    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], *arms)
+    start = min(parse_seeds(config["model"]["seeds"]))
+    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], *arms, start)
 
 
 def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:

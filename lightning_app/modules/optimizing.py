@@ -64,14 +64,14 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
         )
     if isinstance(scheduler, ReduceLROnPlateau):
         raise UserError(
-            "ReduceLROnPlateau needs one loss, and a bank has one for each net: use another scheduler, such as "
+            "ReduceLROnPlateau needs one loss, and a run has one for each net: use another scheduler, such as "
             "CosineAnnealingLR."
         )
 
 
 def _mixes(optimizer: Optimizer, why: str) -> str:
     return (
-        f"{type(optimizer).__name__} {why}: a net's steps would depend on the others of the bank. Train one net at a time "
+        f"{type(optimizer).__name__} {why}: a net's steps would depend on the others of the run. Train one net at a time "
         "(model.net and one seed), or use an optimizer that steps each weight by itself, such as SGD or Adam."
     )
 

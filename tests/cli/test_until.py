@@ -6,9 +6,9 @@ import jsonschema
 import pytest
 import yaml
 
-from lightning_app.cli import main
+from lightning_app.cli import main, until
 from lightning_app.cli.run_folders import RunFolders
-from lightning_app.cli.until import Question, _asked, _check_same
+from lightning_app.cli.until import Question, Runs, _asked, _check_same, _until_settled
 from lightning_app.common.errors import UserError
 from lightning_app.compare.findings import Verdict
 from lightning_app.runs import RunFolder
@@ -42,6 +42,8 @@ def test_an_equivalence_has_a_margin():
         (["--until", "test/error", "--max-seeds", "6"], "--max-seeds expects a number of seeds, at least 7, got '6'"),
         (["--until"], "--until expects a value"),
         (["--until", "test/error", "--until=test/risk"], "--until is there twice"),
+        (["--until", "test/error", "--print_config"], "--until trains: leave out --print_config"),
+        (["--help", "--until", "test/error"], "--until trains: leave out --help"),
     ],
 )
 def test_a_mistake_trains_nothing(words, said, capsys):
@@ -61,14 +63,27 @@ def test_runs_of_other_options_are_not_mixed(tmp_path):
 
 def test_a_run_that_logs_nothing_settles_nothing():
     with pytest.raises(UserError, match="fast_dev_run"):
-        _asked({"run": {}, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {"fast_dev_run": 1}})
+        _asked({"run": {}, "model": {"seeds": "5-7", "arms": {"a": {}, "b": {}}}, "trainer": {"fast_dev_run": 1}})
 
 
 def test_runs_are_looked_for_where_fit_writes_them(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     run = {"root": "~/runs", "group": "digits", "name": "x"}
-    folder, *_ = _asked({"run": run, "model": {"arms": {"a": {}, "b": {}}}, "trainer": {}})
+    folder, *_, start = _asked({"run": run, "model": {"seeds": "5-7", "arms": {"a": {}, "b": {}}}, "trainer": {}})
     assert folder == RunFolders(run["root"], run["group"], run["name"]).parent == tmp_path / "runs" / "digits"
+    assert start == 5
+
+
+def test_a_fit_that_leaves_no_run_ends_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(until, "to_its_end", lambda words: 0)
+    asked = Runs(tmp_path, "x", "a", "b", start=100)
+    with pytest.raises(UserError, match=r"expects a run in .*x-seed100-106, and `fit` left none"):
+        _until_settled([], Question.parse("test/error"), 26, asked, {})
+
+
+def test_the_short_help_does_not_train(capsys):
+    assert main(["fit", "--until", "test/error", "-h"]) == 0
+    assert "--until" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -86,6 +101,9 @@ def test_seeds_are_trained_until_it_is_settled_or_there_are_enough(tmp_path):
     assert [path.name for path in (tmp_path / "runs" / "digits").iterdir()] == ["quickstart-seed0-6"]
     hopeless = command(*words, "--until", "test/error: worse within 10", "--max-seeds=7", cwd=tmp_path)
     assert hopeless.returncode == 5  # settled otherwise
+    misspelt = command(*words, "--until", "test/eror", "--max-seeds=7", cwd=tmp_path)
+    assert misspelt.returncode == 2 and "epoch 1/1" not in misspelt.stdout
+    assert "--until: no number 'test/eror' was measured" in misspelt.stderr and "test/error" in misspelt.stderr
     other = command(*words, "--model.optimizer.lr", "0.3", *question, cwd=tmp_path)
     assert other.returncode == 2
     assert "trained with other options (model.optimizer.init_args.lr: " in other.stderr.replace(
