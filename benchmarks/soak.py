@@ -83,8 +83,7 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(f"kill {len(killed)}: {which.name} after {seconds:.1f} s, {at}", flush=True)
         else:
             finish(folder, name, ranks)
-        left = contents(folder / "runs" / "soak" / name)
-        found = [key for key in {**expected, **left} if expected.get(key) != left.get(key)]
+        found = apart(expected, contents(folder / "runs" / "soak" / name))
         print(f"run {runs}: {len(found)} of {len(expected)} things differ", flush=True)
         different += [f"{name}: {key}" for key in found]
         shutil.rmtree(folder / "runs" / "soak" / name)
@@ -165,6 +164,11 @@ def contents(run: Path) -> dict[str, str]:
     for file in sorted((run / "measurements").rglob("*.npz")):
         found[str(file.relative_to(run))] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
+
+
+def apart(expected: dict[str, str], left: dict[str, str]) -> list[str]:
+    """What differs, or is there only once."""
+    return [key for key in {**expected, **left} if expected.get(key) != left.get(key)]
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:

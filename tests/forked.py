@@ -106,6 +106,7 @@ def _run(args: list[str], cwd: str, env: dict[str, str], files: list[int]) -> in
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests/gpu has what a GPU does, in its own process
     _know_the_rank()
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=args[0] == "-u")
     sys.argv = args[args[0] == "-u" :]

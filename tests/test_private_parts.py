@@ -90,6 +90,8 @@ def test_no_other_private_part_is_used():
                 used.setdefault(node.attr, f"{file.relative_to(ROOT)}:{node.lineno}")
     others = {name: place for name, place in used.items() if name not in ours | PARTS.keys()}
     assert not others, f"name these in PARTS, or do without: {others}"
+    by_text = {name for name in PARTS.keys() - used.keys() if any(name in file.read_text() for file in files)}
+    assert PARTS.keys() == {*used} & PARTS.keys() | by_text, "take out of PARTS what nothing uses"
 
 
 def test_the_arguments_of_popens_private_method_are_in_the_known_order():

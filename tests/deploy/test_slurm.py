@@ -75,12 +75,14 @@ def interrupted(cluster: Path, rank: str, interrupt) -> tuple[int, bool]:
     """Exit code of the array script whose rank runs ``rank`` when ``interrupt(process)`` comes; was the job requeued?"""
     python = str(script(cluster / "bin" / "rank", rank))
     call = ["bash", SEEDS, "configs/res20.yaml"]
-    process = subprocess.Popen(call, cwd=cluster, env=environment(cluster, PYTHON=python, GRACE="1"))
-    deadline = time.monotonic() + 30
-    while not (cluster / "started").exists() and time.monotonic() < deadline:
+    grace = "1" if rank == HANGS else "60"  # it ends when the rank does
+    process = subprocess.Popen(call, cwd=cluster, env=environment(cluster, PYTHON=python, GRACE=grace))
+    deadline = time.monotonic() + 120
+    while not (cluster / "started").exists():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
     interrupt(process)
-    code = process.wait(60)
+    code = process.wait(120)
     requeued = cluster / "requeued"
     assert not requeued.exists() or requeued.read_text() == "requeue 4711_0\n"
     return code, requeued.exists()

@@ -166,8 +166,13 @@ def test_a_second_stage_does_not_compile_again(monkeypatch):
 
 
 def test_bfloat16_training_is_finite_and_learns_in_float32_weights():
-    module = fit(classifier({"net": arm(True)}), epochs=1, precision="bf16-mixed")
-    assert math.isfinite(module.metrics()["net"]["train/risk"])
+    module = classifier({"net": arm(True)})
+    start, seen = copy.deepcopy(module.nets), set()
+    hook = module.nets["net"].register_forward_hook(lambda net, inputs, outputs: seen.add(outputs.dtype))
+    fit(module, epochs=1, precision="bf16-mixed")
+    hook.remove()
+    assert seen == {torch.bfloat16}
+    assert math.isfinite(module.metrics()["net"]["train/risk"]) and not same_weights(start, module.nets)
     assert next(module.parameters()).dtype == torch.float32
 
 

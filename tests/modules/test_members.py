@@ -60,13 +60,6 @@ def test_wrong_arms_are_errors(arms):
         build_members(arms, (0,))
 
 
-def test_a_member_is_the_same_net_alone_and_among_others():
-    bank = fit(classifier(seeds=[0, 5]))
-    alone = fit(classifier({"residual": arm(True)}, seeds=[5]))
-    among = {member.name: member.net for member in bank.members}
-    assert same_weights(among["residual-seed05"], alone.members[0].net)
-
-
 def test_dropout_too_is_drawn_from_the_members_own_stream():
     def dropped() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))

@@ -99,7 +99,7 @@ def everything(tmp_path_factory):
         "model": {"seeds": 3, "arms": {"residual": {"net": net}, "plain": {"twin_of": "residual"}}, "ema_decay": 0.9},
         "data": {
             "class_path": "Digits",
-            "init_args": {"image_size": 8, "train_limit": 64, "test_limit": 40, "probe_size": 20, "batch_size": 32},
+            "init_args": {"image_size": 8, "train_limit": 64, "test_limit": 40, "probe_size": 20, "batch_size": 30},
         },
         "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": "64-true"},
     }
@@ -122,7 +122,7 @@ def test_two_processes_with_every_callback_say_what_one_says_though_one_of_them_
     one, two = (everything / "runs" / "g" / name for name in ("one", strategy))
     code, said, waited = _killed_after_an_epoch(words, two)
     assert code != 0 and "another process of this job is gone" in said and "--ckpt_path last" in said
-    assert "Traceback" not in said and waited < 60
+    assert "Traceback" not in said and waited < 240
     resumed = command(*words, "--ckpt_path", "last", cwd=everything)
     assert resumed.returncode == 0, resumed.stderr
     if strategy == "seeds":

@@ -64,16 +64,13 @@ def test_of_several_runs_a_damaged_one_is_named_and_left_out(make, tmp_path, cap
     assert "log.csv has a row" in capsys.readouterr().err
 
 
-def test_starts_without_torch_and_fast():
+def test_starts_without_what_is_slow_to_import():
     script = (
-        "import sys, time; start = time.process_time(); import lightning_app.report; "
-        "heavy = {'torch', 'pytorch_lightning', 'lightning', 'wandb', 'matplotlib.pyplot'} & set(sys.modules); "
-        "print(heavy or 'light', time.process_time() - start)"
+        "import sys, lightning_app.report; "
+        "print({'torch', 'pytorch_lightning', 'lightning', 'wandb', 'matplotlib.pyplot'} & set(sys.modules) or 'light')"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    verdict, seconds = done.stdout.rsplit(maxsplit=1)
-    assert verdict == "light"
-    assert float(seconds) < 3
+    assert done.stdout.strip() == "light"
 
 
 def test_a_disk_that_takes_nothing_more_is_no_mistake_of_the_user(make, tmp_path, monkeypatch, capsys):

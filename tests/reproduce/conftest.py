@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,15 @@ from lightning_app.reproduce.making import make, rows
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.configuration import layered
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_waiting_for_the_disk():
+    """Of files that no test here needs after a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
 
 Numbers = Callable[[str, int, int], Mapping[str, float]]  # of (arm, seed, epoch)
 

@@ -84,6 +84,7 @@ COMPUTED = [
 
 # Computation -> whether a piece takes many seconds
 EXPENSIVE = {"initial-hessian": lambda asked: asked["depth"] > 8, "zero-point": lambda asked: asked["n"] > 2}
+EXPENSIVE |= {"spectra-at-gaps": lambda asked: asked["depth"] > 12}
 
 
 def left_out(key: str, computation: Computation) -> list[str]:

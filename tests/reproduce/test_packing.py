@@ -40,14 +40,13 @@ KEPT = {("cushion", 0), ("cushion", 2), ("spectrum", 2)}  # arrays that somethin
 
 @pytest.fixture(autouse=True, scope="module")
 def hurry():
-    """No waiting for the disk. And a search for a free name that has no end once took all memory: it ends here."""
+    """A search for a free name that has no end once took all memory: it ends here."""
 
     def few(first: int):
         yield from range(first, 100)
         raise AssertionError("all names up to 100 were looked at")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(training, "itertools", SimpleNamespace(**vars(itertools) | {"count": few}), raising=False)
         yield
 

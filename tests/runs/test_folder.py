@@ -146,16 +146,20 @@ def test_a_reader_never_sees_a_part_of_an_atomic_write(tmp_path):
     write_atomically(target, contents[0])
     done = threading.Event()
 
+    written = []
+
     def write() -> None:
-        for turn in range(40):
-            write_atomically(target, contents[turn % 2])
-        done.set()
+        try:
+            written.extend(write_atomically(target, contents[turn % 2]) for turn in range(40))
+        finally:
+            done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():
         assert target.read_bytes() in contents
     writer.join()
+    assert len(written) == 40
     assert os.listdir(tmp_path) == ["file"]
 
 
