@@ -1,6 +1,7 @@
 """Which runs there are and which are shown, without anything drawn; and the command's mistakes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,20 @@ def test_mistakes_are_one_line(tmp_path, capsys):
 def test_help_has_examples(capsys):
     assert main(["board", "--help"]) == 0
     assert "board runs/ --open" in capsys.readouterr().out
+
+
+def test_open_shows_the_address_to_a_browser_and_says_where_there_is_none(monkeypatch, tmp_path, capsys):
+    asked, before = [], signal.getsignal(signal.SIGTERM)
+
+    def no_browser(url: str) -> bool:
+        asked.append(url)
+        os.kill(os.getpid(), signal.SIGTERM)  # ends the board
+        return False
+
+    monkeypatch.setattr("webbrowser.open", no_browser)
+    try:
+        assert main(["board", str(tmp_path), "--port", "0", "--open"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said, errors = capsys.readouterr()
+    assert [said] == [f"board: {url}\n" for url in asked] and "there is no browser" in errors
