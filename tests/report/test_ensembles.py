@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lightning_app.report.profiles import stages
 from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
-from tests.report.conftest import of_member, only, rows
+from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
 
 MEMBERS = ("plain", "residual")
@@ -145,6 +145,14 @@ def test_the_table_has_both_ends_of_the_log(measured, shown):
     assert "Nothing was logged of plain: in a net without branches" in shown
 
 
+def test_without_a_depth_a_net_of_another_run_or_kind_was_not_measured(tmp_path):
+    """Of a residual net, or of a run in which nobody measured depth, its absence says nothing of the lengths of paths."""
+    others = [bare_run(tmp_path / name, members) for name, members in (("pln", ["plain"]), ("res", ["residual"]))]
+    text = ensembles(measure(tmp_path / "pair", families=["depth"]), *others)
+    assert "Nothing was logged of pair/plain: in a net without branches" in text
+    assert "It was not measured of pln, res." in text
+
+
 def test_the_curves_are_depths_over_the_longest_path(measured, shown):
     found = data(shown, "ensembles-depth")
     assert len(found) == 3 * len(EPOCHS)
@@ -242,7 +250,8 @@ def test_forces_are_counted_over_layers_and_epochs(tmp_path):
     assert len(head) == len(row) == 9
     exact = [float(title) for _, title in row[1:]]
     assert exact == [4 / 6, 3 / 6, 2 / 3, 1 / 4, 2 / 3, 2 / 3, 1 / 2, 1.0]
-    assert [text.split(" ", 1)[1] for text, _ in row[1:]] == [f"of {n}" for n in (6, 6, 3, 4, 3, 3, 2, 1)]
+    counts = ((4, 6), (3, 6), (2, 3), (1, 4), (2, 3), (2, 3), (1, 2), (1, 1))
+    assert [text for text, _ in row[1:]] == [f"{count} of {n}" for count, n in counts]
 
 
 def test_without_normalisation_there_is_no_lambda_nothing_absorbed_and_of_forces_c_only(tmp_path):

@@ -1,6 +1,7 @@
 """Ensembles: how long the paths are that make up a residual net, and the scales that decide it (Littwin & Wolf, 2016)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -44,6 +45,8 @@ DEPTH_TABLE = (
     "input: without the paths that start at a bias or at the shift of a normalisation; bias share: what part of Σ E|f_r|² is "
     "lost without them, negative where the two cancel. p: the most layers of a path."
 )
+ONE_LENGTH = " Nothing was logged of {}: in a net without branches all paths have one length."
+UNMEASURED = " It was not measured of {}."
 DEPTH_OVER_EPOCHS = (
     "Each depth over p, the most layers of a path. Line: one half. By the paper’s formula most weight is on paths shorter than "
     "that at initialisation, and moves to longer ones as the scales grow."
@@ -102,7 +105,8 @@ SHARES = {
     "agrees_first": "First order agrees",
 }
 FORCES_TABLE = (
-    "For λ: share of normalisation layers and epochs; for C = ‖w‖ / √(number of weights): share of epochs; beside it, how many. "
+    "For λ: in how many normalisation layers and epochs, of how many; for C = ‖w‖ / √(number of weights): in how many epochs; of "
+    "several seeds the mean share. "
     "First order: the push of gradient descent, −Σ sign(λ) ∂L/∂λ, or −∂L/∂C; above 0 the scale is pushed up. Second order: its "
     "change by a small step of the weights alone, ½ Σ sign(λ) ∂‖g‖²/∂λ with their gradient g (Theorem 3; for C, Theorem 4). "
     "Agrees: it had the sign of the change of Σ|λ|, or of C, until the next measurement; not counted where either is exactly 0. "
@@ -128,8 +132,6 @@ def _depth(page: PageData) -> list[Table | Figure]:
     measured = page.having(f"{DEPTH}/effective")
     if not measured.nets:
         return []
-    silent = ", ".join(group for group in page.groups if group not in measured.groups)
-    why = f" Nothing was logged of {silent}: in a net without branches all paths have one length." if silent else ""
     rows = []
     for label, nets in measured.with_means():
         # The first and the last epoch, one if they are the same; none where seeds are not equally far.
@@ -137,8 +139,18 @@ def _depth(page: PageData) -> list[Table | Figure]:
         for epoch in first.values() if all(ends == first for ends in others) else ():
             numbers = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
             rows.append([Cell(label), Cell(joined([epoch])), *map(mean_cell, numbers)])
-    table = Table(DEPTH_TABLE + why, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
+    caption = DEPTH_TABLE + _without_depth(page, measured)
+    table = Table(caption, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
     return [table, _depth_over_epochs(measured), *_by_length(measured)]
+
+
+def _without_depth(page: PageData, measured: PageData) -> str:
+    """Which arms have no depth, and why. Where one run measured others, only a net of one path length was left out."""
+    runs = {net.run for net in measured.nets}
+    silent = {group: nets for group, nets in page.groups.items() if group not in measured.groups}
+    plain = [group for group, nets in silent.items() if all(net.kind == "plain" and net.run in runs for net in nets)]
+    others = [group for group in silent if group not in plain]
+    return ONE_LENGTH.format(", ".join(plain)) * bool(plain) + UNMEASURED.format(", ".join(others)) * bool(others)
 
 
 def _depth_over_epochs(page: PageData) -> Figure:
@@ -269,9 +281,7 @@ def _forces(page: PageData) -> list[Table | Figure]:
     rows = []
     for label, nets in measured.with_means():
         signs = [*zip(*map(_signs, nets), strict=True)]
-        shares = [[float(each.mean()) if len(each) else None for each in column] for column in signs]
-        notes = [f"of {len(column[0])}" if len(nets) == 1 else "" for column in signs]
-        rows.append([Cell(label), *map(mean_cell, shares, notes)])
+        rows.append([Cell(label), *map(_share, signs)])
     on_lambda = measured.having(*(f"{DRIVE}/{share}" for share in SHARES))
     curves = [
         Curve(f"ensembles-forces-{share}", f"{DRIVE}/{share}", title, "share of layers", adjust=half)
@@ -281,6 +291,15 @@ def _forces(page: PageData) -> list[Table | Figure]:
         Table(FORCES_TABLE, ["", *head], rows, title="Driving force"),
         *figure_of_curves(on_lambda, "ensembles-forces", FORCES_OVER_EPOCHS, curves, columns=2),
     ]
+
+
+def _share(signs: Sequence[np.ndarray]) -> Cell:
+    """Of one net how many are one, of how many; of seeds, which may have other numbers of them, the mean share."""
+    shares = [float(each.mean()) if len(each) else None for each in signs]
+    found = mean_cell(shares)
+    return (
+        found if len(signs) > 1 or None in shares else replace(found, text=f"{signs[0].sum():.0f} of {len(signs[0])}")
+    )
 
 
 def _signs(net: Net) -> list[np.ndarray]:
